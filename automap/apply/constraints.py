@@ -1,0 +1,157 @@
+"""Constraints: the places where a plan's shardings are not what propagation from the inputs gives.
+
+Where every op can run on the shardings its operands have, and leaves its result as the plan has it, the
+partitioner derives the plan by itself from the inputs.  The other places are *transitions*:
+
+    an op needs an operand gathered or moved       -> `<site>:in<j>`   with the sharding the op runs on
+    a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps
+
+A site is an equation of the step's jaxpr (`automap.apply.reemit`), read from the op's name.  For a program
+that came without its jaxpr the site is the HLO instruction's name.  A transition inside one equation
+cannot be constrained and is returned as a warning.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.shardings import Shardings
+from automap.cost.tables import Tables
+from automap.space.point import Lanes
+from automap.space.problem import Problem
+from hlo_tools.graph import STRUCTURAL, Op
+
+
+# Per dimension, the axes that split it, major first.
+AxesPerDim = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EquationShapes:
+    """Shapes of one equation's operands and results."""
+
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A sharding to impose at `at`; `value` says what it is, for people."""
+
+    at: str
+    value: str
+    axes: AxesPerDim
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """Shardings of single values and ops under one plan."""
+
+    problem: Problem
+    tables: Tables
+    lanes: Lanes
+    sharding: Shardings
+
+    def of_value(self, value: int) -> AxesPerDim:
+        """Axes of each dimension of a value, compute axes before storage axes."""
+        row = int(self.tables.row_of_value[value])
+        axis_dims = self.sharding.dim_of_axis[row].tolist()
+        classes = self.tables.value_rows[row]
+        rank = len(self.problem.graph.values[value].dims)
+        return tuple(
+            self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
+            for dim in range(rank)
+        )
+
+    def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
+        # A storage axis is minor, so that gathering it leaves the compute axes' parts in place.
+        names = self.lanes.mesh.names
+        by_storage = sorted(axes, key=lambda a: (classes[0] not in self.lanes.classes[a], a))
+        return tuple(names[a] for a in by_storage)
+
+    def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
+        """Axes of each dimension of an operand or result as the op itself has it."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
+        return tuple(
+            self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
+            for dim, major in enumerate(majors)
+        )
+
+
+def derive_constraints(
+    sharded: ShardedGraph,
+    site_of: Callable[[Op], str | None],
+    equations: Mapping[str, EquationShapes] | None,
+) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
+    """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
+    found: dict[str, Constraint] = {}
+    missed: dict[str, int] = {}
+    graph = sharded.problem.graph
+    for index, op in enumerate(graph.ops):
+        if op.opcode in STRUCTURAL:
+            continue
+        for place, value, axes in _transitions(sharded, index):
+            at = _place(graph.values[value].dims, op, place, site_of, equations)
+            if at is None:
+                missed[op.opcode] = missed.get(op.opcode, 0) + 1
+            elif at not in found:
+                found[at] = Constraint(at, _describe(sharded.problem, op, value, place), axes)
+    warnings = tuple(
+        f"{n} sharding changes around {opcode!r} lie inside one equation; the partitioner decides them"
+        for opcode, n in missed.items()
+    )
+    return tuple(found.values()), warnings
+
+
+def _transitions(sharded: ShardedGraph, index: int) -> Sequence[tuple[str, int, AxesPerDim]]:
+    """(`in3` or `out0`, value, axes) where an op's own view of a tensor is not the plan's."""
+    graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
+    op, varies = graph.ops[index], graph.varies
+    result = []
+    for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
+        if varies[value] and dims:
+            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
+            # Axes the op splits and the tensor does not are slices, which need no help.
+            if any(set(a) - set(b) for a, b in zip(kept, run)):
+                result.append((f"in{number}", value, run))
+    for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
+        if varies[value] and dims:
+            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
+            if kept != run:
+                result.append((f"out{number}", value, kept))
+    return result
+
+
+def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return tuple(factors[0] if factors else -1 for factors in dims)
+
+
+def _place(
+    dims: tuple[int, ...],
+    op: Op,
+    place: str,
+    site_of: Callable[[Op], str | None],
+    equations: Mapping[str, EquationShapes] | None,
+) -> str | None:
+    """The constraint site of an op's operand or result, None if it is no operand of its equation."""
+    site = site_of(op)
+    if site is None or equations is None:
+        return site and f"{site}:{place}"
+    if site not in equations:
+        return None
+    side = "in" if place.startswith("in") else "out"
+    number = int(place.removeprefix(side))
+    shapes = equations[site].operands if side == "in" else equations[site].results
+    if number < len(shapes) and shapes[number] == dims:
+        return f"{site}:{place}"
+    same = [n for n, shape in enumerate(shapes) if shape == dims]
+    return f"{site}:{side}{same[0]}" if len(same) == 1 else None
+
+
+def _describe(problem: Problem, op: Op, value: int, place: str) -> str:
+    array = problem.graph.values[value]
+    shape = ",".join(map(str, array.dims))
+    side = "operand" if place.startswith("in") else "result"
+    return f"{side} of {op.opcode} {array.dtype}[{shape}]"

@@ -1,0 +1,1 @@
+"""What a plan costs: compute, collectives and memory, in seconds and bytes."""

@@ -1,0 +1,51 @@
+"""Which dimension, and which factor, each mesh axis splits: the lanes applied to rows.
+
+For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
+    dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
+    factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
+Ties go to the first dimension or factor.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.tables import Tables
+from automap.space.point import Lanes
+
+
+_NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class Shardings:
+    """Per row: the split dimension or factor of each axis (-1: none), and the number of parts."""
+
+    dim_of_axis: np.ndarray
+    factor_of_axis: np.ndarray
+    parts_of_value: np.ndarray
+    parts_of_op: np.ndarray
+
+
+def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
+    """Shardings of all rows under `lanes`."""
+    sizes = np.array(lanes.mesh.sizes, np.int64)
+    dims, factors = [], []
+    for classes in lanes.classes:
+        rank = np.full(n_classes + 1, _NEVER, np.int64)
+        rank[list(classes)] = np.arange(len(classes))
+        dims.append(_first(rank[tables.value_rows].min(axis=2)))
+        factors.append(_first(rank[tables.op_rows].min(axis=2)))
+    dim_of_axis = np.stack(dims, axis=1)
+    factor_of_axis = np.stack(factors, axis=1)
+    return Shardings(
+        dim_of_axis=dim_of_axis,
+        factor_of_axis=factor_of_axis,
+        parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),
+        parts_of_op=np.where(factor_of_axis >= 0, sizes, 1).prod(axis=1),
+    )
+
+
+def _first(ranks: np.ndarray) -> np.ndarray:
+    best = ranks.argmin(axis=1)
+    return np.where(ranks[np.arange(len(ranks)), best] < _NEVER, best, -1)

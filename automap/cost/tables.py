@@ -1,0 +1,337 @@
+"""The problem as arrays: everything an evaluation needs, folded to distinct rows.
+
+A tensor's sharding depends only on the classes of its dimensions, an op's only on the classes of its
+factors, so both are reduced to distinct *rows*; what is counted (bytes, FLOPs, collectives) hangs on rows
+with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a plan is a few numpy calls.
+
+    value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage; padding = n_classes
+    op_rows[r, f, k]      class that may split factor f
+    OperandEdges          (value row -> op row): what must be gathered before an op can run
+    ResultEdges           (op row -> value row): what must be summed, scattered or gathered after it
+    KernelTable           FLOPs and bytes per kernel
+    BufferTable           intervals of stored buffers and of gathered copies, for the memory peak
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.space.problem import Problem
+from hlo_tools.counts import flops
+from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Op
+from hlo_tools.kernels import Kernel, kernels
+from hlo_tools.liveness import buffers
+from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.storage import Side
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Tensor-to-op incidences. Arrays are [edges] unless said.
+
+    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
+    `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
+    `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
+    `value`, `op`: one example incidence each row stands for, to name it.
+    """
+
+    value_row: np.ndarray
+    op_row: np.ndarray
+    factor_of_dim: np.ndarray
+    is_reduced: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray
+    phase: np.ndarray
+    combinable: np.ndarray
+    value: np.ndarray
+    op: np.ndarray
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Distinct kernels; `traffic_*` list their memory accesses, [accesses]."""
+
+    op_row: np.ndarray
+    flops: np.ndarray
+    dtype: tuple[str, ...]
+    count: np.ndarray
+    phase: np.ndarray
+    traffic_kernel: np.ndarray
+    traffic_row: np.ndarray
+    traffic_bytes: np.ndarray
+
+
+@dataclass(frozen=True)
+class BufferTable:
+    """Intervals in schedule positions; `copy_*` are copies that exist only where an edge gathers."""
+
+    row: np.ndarray
+    n_bytes: np.ndarray
+    birth: np.ndarray
+    death: np.ndarray
+    kind: np.ndarray
+    n_positions: int
+    copy_edge: np.ndarray
+    copy_birth: np.ndarray
+    copy_death: np.ndarray
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All rows of a problem."""
+
+    value_rows: np.ndarray
+    op_rows: np.ndarray
+    row_of_value: np.ndarray
+    row_of_op: np.ndarray
+    operands: Edges
+    results: Edges
+    kernels: KernelTable
+    buffers: BufferTable
+
+
+# `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
+INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
+TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
+
+
+def build_tables(problem: Problem) -> Tables:
+    """Fold a problem to rows."""
+    value_rows, row_of_value = _value_rows(problem)
+    op_rows, row_of_op = _op_rows(problem)
+    operands, copies = _operand_edges(problem, row_of_value, row_of_op, op_rows)
+    results = _result_edges(problem, row_of_value, row_of_op, op_rows)
+    kernel_list = kernels(problem.graph)
+    return Tables(
+        value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
+        operands=operands, results=results,
+        kernels=_kernel_table(problem, kernel_list, row_of_value, row_of_op),
+        buffers=_buffer_table(problem, kernel_list, row_of_value, copies),
+    )  # fmt: skip
+
+
+def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    graph, offset = problem.graph, problem.linkage.node_offset
+    rank = max((len(v.dims) for v in graph.values), default=0) or 1
+    rows = np.full((len(graph.values), rank, 2), problem.n_classes, np.int64)
+    ranks = np.diff(offset)
+    dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
+    owner = np.repeat(np.arange(len(ranks)), ranks)
+    rows[owner, dim, 0] = problem.compute_class_of_node
+    rows[owner, dim, 1] = problem.storage_class_of_node
+    return _distinct(rows)
+
+
+def _op_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    width = max((len(rule.factors) for rule in problem.linkage.rules), default=0) or 1
+    none = problem.n_classes
+    rows = np.full((len(problem.graph.ops), width, 2), none, np.int64)
+    compute = np.append(problem.class_of_group, none).tolist()
+    stored = np.append(problem.class_of_storage_group + problem.n_compute, none).tolist()
+    for index, (groups, storage_groups) in enumerate(
+        zip(problem.linkage.factor_groups, problem.storage.factor_groups, strict=True)
+    ):
+        for factor, group in enumerate(groups):
+            rows[index, factor, 0] = compute[group]
+        for factor, group in enumerate(storage_groups):
+            rows[index, factor, 1] = stored[group]
+    return _distinct(rows)
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
+    distinct, inverse = np.unique(flat, axis=0, return_inverse=True)
+    return distinct.reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
+
+
+class _EdgeList:
+    """Collects incidences and folds equal ones."""
+
+    def __init__(self, rank: int, width: int):
+        self.rank, self.width = rank, width
+        self.index: dict[tuple[object, ...], int] = {}
+        self.counts: list[int] = []
+        self.examples: list[tuple[int, int]] = []
+
+    def add(self, key: tuple[object, ...], count: int, value: int, op: int) -> int:
+        row = self.index.setdefault(key, len(self.index))
+        if row == len(self.counts):
+            self.counts.append(0)
+            self.examples.append((value, op))
+        self.counts[row] += count
+        return row
+
+    def edges(self) -> Edges:
+        n = len(self.index)
+        dims = np.full((n, self.rank), -1, np.int64)
+        reduced = np.zeros((n, self.width), bool)
+        scalars = np.zeros((5, n), np.int64)
+        for row, key in enumerate(self.index):
+            value_row, op_row, factor_of_dim, is_reduced, n_bytes, phase, combinable = key
+            dims[row, : len(factor_of_dim)] = factor_of_dim  # pyright: ignore
+            reduced[row, list(is_reduced)] = True  # pyright: ignore
+            scalars[:, row] = (value_row, op_row, n_bytes, phase, combinable)
+        examples = np.array(self.examples, np.int64).reshape(n, 2)
+        return Edges(
+            value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
+            n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
+            combinable=scalars[4].astype(bool), value=examples[:, 0], op=examples[:, 1],
+        )  # fmt: skip
+
+
+def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return tuple(factors[0] if factors else -1 for factors in dims)
+
+
+def _is_counted(problem: Problem, op: Op, value: int) -> bool:
+    return (
+        op.opcode not in STRUCTURAL
+        and problem.graph.varies[value]
+        and bool(problem.graph.values[value].dims)
+    )
+
+
+def _operand_edges(
+    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
+) -> tuple[Edges, np.ndarray]:
+    """Edges, and the (edge, first op, last op) of each distinct gathered copy.
+
+    XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
+    same classes and the same demand on each dimension count once.
+    """
+    graph = problem.graph
+    found = _EdgeList(_rank(problem), op_rows.shape[1])
+    classes_of_row = [tuple(sorted(row[:, 0].tolist())) for row in op_rows]
+    copies: dict[tuple[object, ...], list[int]] = {}
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops = row_of_op.tolist()
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        for value, dims in zip(op.inputs, rule.operands):
+            if not _is_counted(problem, op, value):
+                continue
+            majors, row = _majors(dims), ops[index]
+            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in majors)
+            key = (value, wanted, classes_of_row[row])
+            if key in copies:
+                copies[key][2] = index
+                continue
+            edge = found.add(
+                (values[value], row, majors, (), graph.values[value].n_bytes,
+                 int(problem.phases[index]), side[value] != Side.NONE),
+                op.trip_count, value, index,
+            )  # fmt: skip
+            copies[key] = [edge, index, index]
+    return found.edges(), np.array(list(copies.values()), np.int64).reshape(-1, 3)
+
+
+def _rank(problem: Problem) -> int:
+    return max((len(v.dims) for v in problem.graph.values), default=0) or 1
+
+
+def _result_edges(
+    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
+) -> Edges:
+    graph = problem.graph
+    found = _EdgeList(_rank(problem), op_rows.shape[1])
+    reduced: dict[int, tuple[int, ...]] = {}
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops = row_of_op.tolist()
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        sums = reduced.get(id(rule))
+        if sums is None:
+            sums = reduced[id(rule)] = _reduced_factors(rule)
+        for value, dims in zip(op.outputs, rule.results):
+            if op.opcode not in STRUCTURAL and graph.varies[value]:
+                found.add(
+                    (values[value], ops[index], _majors(dims), sums, graph.values[value].n_bytes,
+                     int(problem.phases[index]), side[value] != Side.NONE),
+                    op.trip_count, value, index,
+                )  # fmt: skip
+    return found.edges()
+
+
+def _reduced_factors(rule: Rule) -> tuple[int, ...]:
+    return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
+
+
+def _kernel_table(
+    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, row_of_op: np.ndarray
+) -> KernelTable:
+    graph = problem.graph
+    index: dict[tuple[object, ...], int] = {}
+    counts: list[int] = []
+    rows, ops = row_of_value.tolist(), row_of_op.tolist()
+    for kernel in kernel_list:
+        op = graph.ops[kernel.op]
+        access = tuple(
+            (rows[v], _accessed_bytes(problem, op, v)) for v in (*kernel.reads, *kernel.writes)
+        )
+        key = (
+            ops[kernel.op], flops(graph, op, problem.linkage.rules[kernel.op]), _dtype(problem, op),
+            int(problem.phases[kernel.op]), access,
+        )  # fmt: skip
+        row = index.setdefault(key, len(index))
+        if row == len(counts):
+            counts.append(0)
+        counts[row] += op.trip_count
+    keys = list(index)
+    traffic = [(k, r, b) for k, key in enumerate(keys) for r, b in key[4]]  # pyright: ignore
+    accesses = np.array(traffic, np.int64).reshape(-1, 3)
+    return KernelTable(
+        op_row=np.array([k[0] for k in keys], np.int64),
+        flops=np.array([k[1] for k in keys], float),
+        dtype=tuple(str(k[2]) for k in keys),
+        count=np.array(counts, np.int64),
+        phase=np.array([k[3] for k in keys], np.int64),
+        traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
+    )  # fmt: skip
+
+
+def _accessed_bytes(problem: Problem, op: Op, value: int) -> int:
+    """Bytes a kernel touches of a value: of a table it looks rows up in, only the rows."""
+    whole = problem.graph.values[value].n_bytes
+    looked_up = op.opcode in ("gather", "dynamic-slice", "dynamic-update-slice", "scatter")
+    if looked_up and value in (op.inputs[0], *op.outputs):
+        moved = op.outputs[0] if op.opcode in ("gather", "dynamic-slice") else op.inputs[-1]
+        if op.opcode == "dynamic-update-slice":
+            moved = op.inputs[1]
+        return min(whole, problem.graph.values[moved].n_bytes)
+    return whole
+
+
+def _dtype(problem: Problem, op: Op) -> str:
+    """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
+    if op.opcode not in ("dot", "convolution"):
+        return ""
+    types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
+    return max(types, key=lambda t: DTYPE_BITS[t])
+
+
+def _buffer_table(
+    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, copies: np.ndarray
+) -> BufferTable:
+    graph = problem.graph
+    live = buffers(graph, kernel_list, problem.phases, problem.donated)
+    role_of = {
+        v: INPUT_KINDS.index(role.value)
+        for v, role in zip(graph.inputs, problem.roles, strict=True)
+    }
+    kinds = []
+    for value, is_input in zip(live.value.tolist(), live.is_input.tolist()):
+        producer = graph.values[value].producer
+        if is_input and value in role_of:
+            kinds.append(role_of[value])
+        elif producer >= 0 and int(problem.phases[producer]) == 0:
+            kinds.append(ACTIVATION_KIND)
+        else:
+            kinds.append(TEMPORARY_KIND)
+    position = live.position_of_op
+    return BufferTable(
+        row=row_of_value[live.value],
+        n_bytes=np.array([graph.values[v].n_bytes for v in live.value], float),
+        birth=live.birth, death=live.death, kind=np.array(kinds, np.int64),
+        n_positions=live.n_positions,
+        copy_edge=copies[:, 0],
+        copy_birth=np.minimum(position[copies[:, 1]], position[copies[:, 2]]),
+        copy_death=np.maximum(position[copies[:, 1]], position[copies[:, 2]]),
+    )  # fmt: skip

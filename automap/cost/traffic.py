@@ -1,0 +1,122 @@
+"""Collectives implied by shardings: what each op must gather first, and what it must do with its result.
+
+Operand edge, axis a: the tensor is split on dimension d, the op splits factor f.
+    d's factor is f               nothing
+    d split, op splits another of the tensor's dimensions      all-to-all
+    d split, else                 all-gather
+    d not split                   nothing (a slice costs no communication)
+
+Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
+    f is d's factor               nothing
+    f is summed over, d not split all-reduce;   d split: reduce-scatter
+    f another dimension's factor, d not split   all-gather;   d split: all-to-all
+
+Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
+the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.collectives import CollectiveKind
+from automap.cost.shardings import Shardings
+from automap.cost.tables import Edges, Tables
+
+
+KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.ALL_TO_ALL,
+)
+_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _ALL_TO_ALL = range(4)
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """One entry per (edge row, kind) that communicates; bytes are per execution on one device.
+
+    `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
+    """
+
+    kind: np.ndarray
+    mask: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray
+    phase: np.ndarray
+    combinable: np.ndarray
+    edge: np.ndarray
+    on_operand: np.ndarray
+
+
+def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> Collectives:
+    """All collectives of one step."""
+    before = _before(tables.operands, sharding, np.array(sizes))
+    after = _after(tables.results, sharding, np.array(sizes))
+    columns = [np.concatenate(pair) for pair in zip(before, after, strict=True)]
+    return Collectives(*columns)
+
+
+def _edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:
+    """(split dimension, its factor, the op's factor) of every edge on one axis, -1 for none."""
+    dim = sharding.dim_of_axis[edges.value_row, axis]
+    factor = sharding.factor_of_axis[edges.op_row, axis]
+    rows = np.arange(len(dim))
+    own = np.where(dim >= 0, edges.factor_of_dim[rows, dim], -1)
+    return dim, own, factor
+
+
+def _holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
+    """Whether a tensor has a dimension of the op's factor."""
+    return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
+
+
+def _before(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:
+    n = len(edges.count)
+    masks = np.zeros((len(KINDS), n), np.int64)
+    kept = np.ones(n, np.int64)
+    for axis, size in enumerate(sizes.tolist()):
+        dim, own, factor = _edge_dims(edges, sharding, axis)
+        wrong = (dim >= 0) & ((own != factor) | (factor < 0))
+        moved = wrong & _holds(edges, factor)
+        masks[_ALL_TO_ALL] |= np.where(moved, 1 << axis, 0)
+        masks[_ALL_GATHER] |= np.where(wrong & ~moved, 1 << axis, 0)
+        kept *= np.where((dim >= 0) & ~(wrong & ~moved), size, 1)
+    # What is moved and what is gathered both see the tensor with only the kept axes split.
+    return _entries(edges, masks, edges.n_bytes / kept, on_operand=True)
+
+
+def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:
+    n = len(edges.count)
+    masks = np.zeros((len(KINDS), n), np.int64)
+    computed = np.ones(n, np.int64)
+    kept = np.ones(n, np.int64)
+    rows = np.arange(n)
+    for axis, size in enumerate(sizes.tolist()):
+        dim, own, factor = _edge_dims(edges, sharding, axis)
+        active = factor >= 0
+        summed = active & edges.is_reduced[rows, factor]
+        stays = active & (own == factor) & (dim >= 0)
+        elsewhere = active & ~summed & ~stays & _holds(edges, factor)
+        bit = 1 << axis
+        masks[_ALL_REDUCE] |= np.where(summed & (dim < 0), bit, 0)
+        masks[_REDUCE_SCATTER] |= np.where(summed & (dim >= 0), bit, 0)
+        masks[_ALL_GATHER] |= np.where(elsewhere & (dim < 0), bit, 0)
+        masks[_ALL_TO_ALL] |= np.where(elsewhere & (dim >= 0), bit, 0)
+        computed *= np.where(stays | elsewhere, size, 1)
+        kept *= np.where(stays | (elsewhere & (dim >= 0)), size, 1)
+    entries = _entries(edges, masks, edges.n_bytes / computed, on_operand=False)
+    gathered = entries[0] == _ALL_GATHER
+    entries[2][gathered] = (edges.n_bytes / kept)[entries[6][gathered]]
+    return entries
+
+
+def _entries(
+    edges: Edges, masks: np.ndarray, n_bytes: np.ndarray, *, on_operand: bool
+) -> list[np.ndarray]:
+    kind, edge = np.nonzero(masks)
+    return [
+        kind, masks[kind, edge], n_bytes[edge], edges.count[edge], edges.phase[edge],
+        edges.combinable[edge], edge, np.full(len(edge), on_operand),
+    ]  # fmt: skip

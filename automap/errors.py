@@ -1,0 +1,37 @@
+"""The error classes: every failure a user can cause or meet has one of these types.
+
+A message says what was got, what is allowed, and what to do. The command line prints it without a
+traceback and exits with `exit_status`.
+"""
+
+
+class AutomapError(Exception):
+    """Root of all errors raised on purpose; `exit_status` is what the command returns."""
+
+    exit_status = 2
+
+
+class InputError(AutomapError):
+    """A workload, option or file that cannot be used as given."""
+
+
+class TopologyError(AutomapError):
+    """A topology name or file that cannot be used."""
+
+
+class PlanError(AutomapError):
+    """A plan that is malformed, or does not belong to the step it is applied to."""
+
+
+class MeshMismatchError(PlanError):
+    """A plan for another number or kind of devices than those given."""
+
+
+class UnknownOpError(AutomapError):
+    """An HLO op without a rule, under `--strict`."""
+
+
+class InfeasiblePlanError(AutomapError):
+    """No plan in the space fits the memory of the devices."""
+
+    exit_status = 1

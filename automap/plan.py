@@ -1,0 +1,187 @@
+"""The plan: what the planner decided, what it predicts and why; frozen, explainable, JSON.
+
+Attributes mirror the file: `plan.mesh.axes`, `plan.inputs[0].spec`, `plan.predicted.peak_bytes`.
+Inputs are in flattened argument order; `path` is `jax.tree_util.keystr` of a leaf; a spec has one
+entry per dimension, None or the mesh axes that split it, major first.
+
+A plan that exists is valid: types are checked when it is read (`automap.plan_json`), the values of
+each record when it is made (`automap.plan_parts`), and what must agree between records by `Plan`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from automap import plan_diff, plan_explain, plan_file, plan_json
+from automap.errors import PlanError, TopologyError
+from automap.plan_checks import (
+    Spec as Spec,
+    check_axes,
+    check_spec,
+    refuse,
+    repeated,
+)
+from automap.plan_parts import (
+    CollectiveRecord as CollectiveRecord,
+    ConflictRecord as ConflictRecord,
+    ConstraintRecord as ConstraintRecord,
+    DecisionRecord as DecisionRecord,
+    LeafRecord as LeafRecord,
+    MemoryRecord as MemoryRecord,
+    MeshRecord as MeshRecord,
+    PredictedRecord as PredictedRecord,
+    PresetRecord as PresetRecord,
+    SearchRecord as SearchRecord,
+    WorkloadRecord as WorkloadRecord,
+)
+
+
+FORMAT: Final = "automap-plan"
+VERSION: Final = 1
+_SHOWN_DIFFERENCES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan; the module says what its fields mean.
+
+    `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `pipeline`,
+    `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
+    path of the field that does not agree with the rest.
+    """
+
+    workload: WorkloadRecord
+    topology: Mapping[str, Any] = field(hash=False)
+    mesh: MeshRecord
+    inputs: tuple[LeafRecord, ...]
+    outputs: tuple[LeafRecord, ...]
+    constraints: tuple[ConstraintRecord, ...] = ()
+    pipeline: None = None
+    placement: None = None
+    streams: None = None
+    predicted: PredictedRecord
+    presets: tuple[PresetRecord, ...] = ()
+    search: SearchRecord
+    decisions: tuple[DecisionRecord, ...] = ()
+    conflicts: tuple[ConflictRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for records that do not agree with each other."""
+        self._check_topology()
+        self._check_leaves()
+        sizes = dict(self.mesh.axes)
+        for index, row in enumerate(self.constraints):
+            check_spec(f"constraints[{index}].spec", row.spec, None, sizes)
+        for index, row in enumerate(self.predicted.collectives):
+            check_axes(f"predicted.collectives[{index}].axes", row.axes, sizes)
+        for index, row in enumerate(self.decisions):
+            check_axes(f"decisions[{index}].axes", row.axes, sizes)
+
+    def _check_topology(self) -> None:
+        # Reading a plan file should not need the catalogue until there is a plan to check.
+        from automap.topology import Topology
+
+        try:
+            topology = Topology.from_dict(self.topology)
+        except TopologyError as error:
+            raise PlanError(f"topology.{error}") from None
+        if topology.device_count != self.mesh.device_count:
+            raise refuse(
+                "mesh.axes",
+                [list(axis) for axis in self.mesh.axes],
+                f"axes whose product is {topology.device_count}, the devices of {topology.name!r}",
+            )
+
+    def _check_leaves(self) -> None:
+        sizes = dict(self.mesh.axes)
+        for name, leaves in (("inputs", self.inputs), ("outputs", self.outputs)):
+            again = repeated(leaf.path for leaf in leaves)
+            if again is not None:
+                raise refuse(f"{name}[{again[0]}].path", again[1], "a path that was not there yet")
+            for index, leaf in enumerate(leaves):
+                check_spec(f"{name}[{index}].spec", leaf.spec, leaf.shape, sizes)
+        for index, leaf in enumerate(self.inputs):
+            if leaf.role == "result":
+                raise refuse(f"inputs[{index}].role", leaf.role, "the role of an input")
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of the plan file, read back by `from_json`; shares nothing with the plan."""
+        return {"format": FORMAT, "version": VERSION, **plan_json.encode(self)}
+
+    @classmethod
+    def from_json(cls, data: object) -> "Plan":
+        """The plan that JSON values stand for.
+
+        Raises `PlanError` with the field's path for another format or version, and for a field
+        that is missing, unknown, of another type, out of range or at odds with the rest.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            got = data.get("format") if isinstance(data, Mapping) else data
+            raise refuse("format", got, f'an object with "format": "{FORMAT}"')
+        version = data.get("version")
+        if version != VERSION or isinstance(version, bool):
+            raise refuse("version", version, f"{VERSION}; upgrade automap, or plan again")
+        fields = {key: data[key] for key in data if key not in ("format", "version")}
+        try:
+            return plan_json.decode(cls, fields, "")
+        except RecursionError:
+            raise PlanError("topology: lists and objects are nested too deeply") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan file, whole or not at all; raises `PlanError` if it cannot be written."""
+        plan_file.write_atomically(path, plan_file.layout(self.to_json()))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Read a plan file; raises `PlanError` with the file's name and the field's path."""
+        try:
+            return cls.from_json(plan_file.read(path))
+        except PlanError as error:
+            raise PlanError(f"plan file {str(path)!r}: {error}") from error.__cause__
+
+    def explain(self, what: str | None = None) -> str:
+        """Why the plan is as it is, as text; with `what`, of one input or decision.
+
+        `what` is an input's path or a decision's group, or a part of one. Raises `PlanError`
+        with the closest names if there is none.
+        """
+        return plan_explain.overview(self) if what is None else plan_explain.detail(self, what)
+
+    def diff(self, other: "Plan") -> str:
+        """What differs from this plan to the other, as text."""
+        return plan_diff.differences(self, other)
+
+
+def check_matches_inputs(plan: Plan, inputs: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
+    """Refuse a step whose inputs are not the plan's.
+
+    `inputs` are (path, shape, dtype) of the step's leaves in flattened argument order. Raises
+    `PlanError` that names the first differences: missing, extra, moved, another shape or dtype.
+    """
+    planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in plan.inputs}
+    given = {path: _array(dtype, shape) for path, shape, dtype in inputs}
+    found = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]
+    found += [f"{p}: {a} is not in the plan" for p, a in given.items() if p not in planned]
+    found += [
+        f"{path}: got {given[path]}, the plan has {array}"
+        for path, array in planned.items()
+        if given.get(path, array) != array
+    ]
+    if not found:
+        pairs = zip(planned, given, strict=True)
+        found = [f"{new}: stands where the plan has {old}" for old, new in pairs if old != new]
+    if found:
+        rest = len(found) - _SHOWN_DIFFERENCES
+        raise PlanError(
+            "the step's inputs are not those of the plan:\n  "
+            + "\n  ".join(found[:_SHOWN_DIFFERENCES])
+            + (f"\n  and {rest} more" if rest > 0 else "")
+            + f"\nre-plan with `automap plan {plan.workload.target} --topology "
+            f"{plan.topology['name']}`, or call the step that was planned"
+        )
+
+
+def _array(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"

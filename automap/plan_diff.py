@@ -1,0 +1,150 @@
+"""What differs between two plans, as text: one section per kind of fact, empty ones left out."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from automap.plan_explain import bytes_text, cut, mesh_text, search_text, seconds_text, spec_text
+from automap.plan_parts import DecisionRecord, LeafRecord
+
+
+if TYPE_CHECKING:
+    from automap.plan import Plan
+
+
+def differences(old: "Plan", new: "Plan") -> str:
+    """Lines `what: old -> new`, sections in the order of the plan file; the search comes last."""
+    if old == new:
+        return "the plans are equal\n"
+    lines = [line for section in _SECTIONS for line in section(old, new)]
+    return "\n".join(lines or ["only the order of entries, or what decisions cover"]) + "\n"
+
+
+def _facts(plan: "Plan") -> Mapping[str, str]:
+    """One-line facts that every plan has, those that people compare first."""
+    cost = plan.predicted
+    return {
+        "target": plan.workload.target,
+        "hlo": plan.workload.hlo_sha256,
+        "jaxpr": plan.workload.jaxpr_sha256 or "none",
+        "topology": plan.topology["name"],
+        "mesh": mesh_text(plan),
+        "fits": "yes" if cost.fits else "no",
+    }
+
+
+def _changed_facts(old: "Plan", new: "Plan") -> list[str]:
+    lines = _pairs(_facts(old), _facts(new))
+    if old.topology != new.topology and old.topology["name"] == new.topology["name"]:
+        lines.append(f"topology: {old.topology['name']} with other numbers")
+    return lines
+
+
+def _changed_costs(old: "Plan", new: "Plan") -> list[str]:
+    lines = []
+    for name in ("step", "compute", "collective", "bubble"):
+        field = f"{name}_seconds"
+        before, after = getattr(old.predicted, field), getattr(new.predicted, field)
+        lines += _change(name, before, after, seconds_text)
+    memory = {"peak": (old.predicted.peak_bytes, new.predicted.peak_bytes)}
+    for name in ("parameters", "optimizer", "other_state", "inputs", "activations", "temporaries"):
+        part = getattr(old.predicted.memory, name), getattr(new.predicted.memory, name)
+        memory[name.replace("_", " ")] = part
+    for name, (before, after) in memory.items():
+        lines += _change(f"{name} memory", before, after, bytes_text)
+    return lines
+
+
+def _change(name: str, before: float, after: float, text: Callable[..., str]) -> list[str]:
+    if before == after:
+        return []
+    ratio = f" ({after / before - 1:+.1%})" if before else ""
+    return [f"{name}: {text(before)} -> {text(after)}{ratio}"]
+
+
+def _changed_leaves(old: "Plan", new: "Plan") -> list[str]:
+    lines = []
+    for name in ("inputs", "outputs"):
+        before = {leaf.path: leaf for leaf in getattr(old, name)}
+        after = {leaf.path: leaf for leaf in getattr(new, name)}
+        # Layers change alike: paths with one change stand together.
+        alike: dict[str, list[str]] = {}
+        for path in dict.fromkeys([*before, *after]):
+            if before.get(path) != after.get(path):
+                change = _leaf_change(before.get(path), after.get(path))
+                alike.setdefault(change, []).append(path)
+        for change, paths in alike.items():
+            lines += [f"{name} {change}: {len(paths)}", *cut([f"    {path}" for path in paths])]
+    return lines
+
+
+def _leaf_change(before: LeafRecord | None, after: LeafRecord | None) -> str:
+    if before and after and dataclasses.replace(before, spec=after.spec) == after:
+        return f"{spec_text(before.spec)} -> {spec_text(after.spec)}"
+    return f"{_leaf(before)} -> {_leaf(after)}"
+
+
+def _leaf(leaf: LeafRecord | None) -> str:
+    if leaf is None:
+        return "absent"
+    shape = ",".join(map(str, leaf.shape))
+    return f"{leaf.role} {leaf.dtype}[{shape}] {spec_text(leaf.spec)}"
+
+
+def _changed_rows(old: "Plan", new: "Plan") -> list[str]:
+    """Entries of the lists that have no order: those of the old plan alone, then the new one's."""
+    lines = []
+    for title, rows_of in _ROWS.items():
+        before, after = dict.fromkeys(rows_of(old)), dict.fromkeys(rows_of(new))
+        only = [f"    - {row}" for row in before if row not in after]
+        only += [f"    + {row}" for row in after if row not in before]
+        lines += [f"{title}:", *cut(only)] if only else []
+    return lines
+
+
+def _decision(row: DecisionRecord) -> str:
+    where = "+".join(row.axes) or "whole"
+    what = " ".join(filter(None, (row.kind, row.group, row.level)))
+    return f"{what}: {where}; because {row.reason}"
+
+
+_ROWS: Final[Mapping[str, Callable[["Plan"], Sequence[str]]]] = {
+    "constraints": lambda plan: [
+        f"{row.at} ({row.value}) {spec_text(row.spec)}" for row in plan.constraints
+    ],
+    "collectives": lambda plan: [
+        f"{row.count} {row.kind} over {'+'.join(row.axes)} {row.phase}, {bytes_text(row.bytes)}"
+        for row in plan.predicted.collectives
+    ],
+    "decisions": lambda plan: [_decision(row) for row in plan.decisions],
+    "conflicts": lambda plan: [
+        f"{row.group} with {row.with_} at {row.at}: {row.outcome}" for row in plan.conflicts
+    ],
+    "presets": lambda plan: [
+        f"{row.name}: {seconds_text(row.step_seconds)}, {bytes_text(row.peak_bytes)}, "
+        + ("fits" if row.fits else "does not fit")
+        for row in plan.presets
+    ],
+    "warnings": lambda plan: plan.warnings,
+}
+
+
+def _changed_search(old: "Plan", new: "Plan") -> list[str]:
+    return _pairs({"found by": search_text(old)}, {"found by": search_text(new)})
+
+
+def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name}: {value} -> {after[name]}"
+        for name, value in before.items()
+        if value != after[name]
+    ]
+
+
+_SECTIONS: Final = (
+    _changed_facts,
+    _changed_costs,
+    _changed_leaves,
+    _changed_rows,
+    _changed_search,
+)

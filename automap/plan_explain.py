@@ -1,0 +1,154 @@
+"""A plan as text: the header and every decision, or one input or decision with its reason."""
+
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from automap.errors import PlanError
+from automap.plan_checks import Spec
+from automap.plan_parts import DecisionRecord, LeafRecord
+
+
+if TYPE_CHECKING:
+    from automap.plan import Plan
+
+
+_SHOWN: Final = 20
+_BYTE_UNITS: Final = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SECOND_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns"))
+_STORED: Final = {"full": "stored split", "optimizer": "optimizer state stored split"}
+
+
+def overview(plan: "Plan") -> str:
+    """Mesh, prediction, presets, search, decisions with reasons, conflicts and warnings."""
+    lines = [*_header(plan), "", "decisions:" if plan.decisions else "decisions: none"]
+    for decision in plan.decisions:
+        lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]
+    sections = {
+        "conflicts": [
+            f"{row.group} with {row.with_} at {row.at}: {row.outcome}" for row in plan.conflicts
+        ],
+        "warnings": list(plan.warnings),
+    }
+    for title, rows in sections.items():
+        if rows:
+            lines += ["", f"{title}:", *(f"  {row}" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def detail(plan: "Plan", what: str) -> str:
+    """The inputs and decisions whose path or group is `what`, else those that contain it.
+
+    Raises `PlanError` with the closest names if there is none.
+    """
+    names = [leaf.path for leaf in plan.inputs] + [row.group for row in plan.decisions]
+    chosen = {name for name in names if name == what} or {n for n in names if what in n}
+    if not chosen:
+        closest = difflib.get_close_matches(what, dict.fromkeys(names), n=5, cutoff=0.3)
+        hint = "closest: " + ", ".join(closest) if closest else "`automap explain` lists groups"
+        raise PlanError(f"no input path or decision's group is or contains {what!r}; {hint}")
+    blocks = [_leaf(plan, leaf) for leaf in plan.inputs if leaf.path in chosen]
+    blocks += [_covered(plan, row) for row in plan.decisions if row.group in chosen]
+    rest = len(blocks) - _SHOWN
+    if rest > 0:
+        blocks = [*blocks[:_SHOWN], f"and {rest} more; say more of the name to see one"]
+    return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
+
+
+def mesh_text(plan: "Plan") -> str:
+    """`data=4 x model=2 (8 devices)`."""
+    axes = " x ".join(f"{name}={size}" for name, size in plan.mesh.axes)
+    return f"{axes or 'of one device'} ({plan.mesh.device_count} devices)"
+
+
+def spec_text(spec: Spec) -> str:
+    """`[whole, data+model]`: per dimension the axes that split it."""
+    return "[" + ", ".join("whole" if axes is None else "+".join(axes) for axes in spec) + "]"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds in the unit that suits them: `12.3 ms`."""
+    size, unit = next(row for row in _SECOND_UNITS if seconds >= row[0])
+    return f"{seconds / (size or 1e-9):.4g} {unit}"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in the unit that suits them: `12.3 GiB`."""
+    fitting = (row for row in _BYTE_UNITS if count >= row[0])
+    size, unit = next(fitting, (1, "B"))
+    return f"{count / size:.4g} {unit}"
+
+
+def search_text(plan: "Plan") -> str:
+    """`greedy in 1.5 s, 200 evaluations, seed 0; no bound proven`."""
+    search, gap = plan.search, plan.search.gap
+    bound = "no bound proven" if gap is None else f"at most {gap:.2%} above the proven bound"
+    return (
+        f"{search.strategy} in {seconds_text(search.seconds)}, "
+        f"{search.evaluations} evaluations, seed {search.seed}; {bound}"
+    )
+
+
+def _header(plan: "Plan") -> list[str]:
+    cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
+    parts = {
+        "compute": cost.compute_seconds,
+        "collectives": cost.collective_seconds,
+        "bubble": cost.bubble_seconds,
+    }
+    listed = " + ".join(f"{name} {seconds_text(s)}" for name, s in parts.items() if s)
+    fits = "fits" if cost.fits else "DOES NOT FIT"
+    lines = [
+        f"plan for {plan.workload.target} on {plan.topology['name']}",
+        f"mesh {mesh_text(plan)}",
+        f"predicted step {seconds_text(cost.step_seconds)}" + (f" = {listed}" if listed else ""),
+        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
+        f"on each device: {fits}",
+    ]
+    for preset in plan.presets:
+        outcome = "fits" if preset.fits else "does not fit"
+        lines.append(
+            f"  preset {preset.name}: step {seconds_text(preset.step_seconds)}, "
+            f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
+        )
+    return [*lines, f"found by {search_text(plan)}"]
+
+
+def _decision(row: DecisionRecord) -> str:
+    verb = "split" if row.level is None else _STORED[row.level]
+    where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
+    return f"{row.kind} {row.group}: {where}; covers {len(row.covers)}"
+
+
+def _leaf(plan: "Plan", leaf: LeafRecord) -> str:
+    shape = ",".join(map(str, leaf.shape))
+    lines = [f"{leaf.path}: {leaf.role}, {leaf.dtype}[{shape}], spec {spec_text(leaf.spec)}"]
+    covering = [row for row in plan.decisions if leaf.path in row.covers]
+    for row in covering:
+        lines += [f"  {_decision(row)}", f"    because {row.reason}"]
+        lines += _conflicts(plan, row.group)
+    if not covering:
+        lines.append("  no decision covers it")
+    return "\n".join(lines)
+
+
+def _covered(plan: "Plan", row: DecisionRecord) -> str:
+    specs = {leaf.path: spec_text(leaf.spec) for leaf in plan.inputs}
+    listed = [f"    {name}  {specs.get(name, '')}".rstrip() for name in row.covers]
+    return "\n".join(
+        [_decision(row), f"  because {row.reason}", *cut(listed), *_conflicts(plan, row.group)]
+    )
+
+
+def _conflicts(plan: "Plan", group: str) -> list[str]:
+    return [
+        f"    conflict of {row.group} with {row.with_} at {row.at}: {row.outcome}"
+        for row in plan.conflicts
+        if group in (row.group, row.with_)
+    ]
+
+
+def cut(lines: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    rest = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], *([f"    and {rest} more"] if rest > 0 else [])]

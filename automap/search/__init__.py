@@ -1,0 +1,34 @@
+"""Strategies: search algorithms over one space with one evaluator, by name.
+
+A strategy is a function of a `SearchContext`; it proposes points through `context.evaluate` and may stop
+whenever it likes.  To add one, write it in its own file and enter it here.
+"""
+
+from collections.abc import Callable, Mapping
+
+from automap.errors import InputError
+from automap.search.context import Candidate, Objective, OutOfBudget, Pin, SearchContext
+from automap.search.exhaustive import exhaustive
+from automap.search.greedy import greedy
+from automap.search.portfolio import auto
+
+
+Strategy = Callable[[SearchContext], None]
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "auto": auto,
+    "exhaustive": exhaustive,
+    "greedy": greedy,
+}
+
+
+def get_strategy(name: str) -> Strategy:
+    """The strategy called `name`; an `InputError` lists them."""
+    if name not in STRATEGIES:
+        raise InputError(f"unknown strategy {name!r}; allowed: {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+__all__ = [
+    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "Pin", "SearchContext", "Strategy", "get_strategy",
+]  # fmt: skip

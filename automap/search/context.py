@@ -1,0 +1,137 @@
+"""What every strategy works with: the space, the evaluator, the constraints, and the best so far.
+
+A candidate is better if it fits and the other does not; among those that fit, if its step is shorter;
+among those that do not, if its peak is lower                                      -> in: `Objective.key`
+Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `allows`
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+import time
+
+from automap.cost.evaluate import Estimate, Evaluator
+from automap.space.point import Lanes, Mesh, Point
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point and what it costs."""
+
+    point: Point
+    estimate: Estimate
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Shortest step that stays within `memory_limit_bytes` per device."""
+
+    memory_limit_bytes: float
+
+    def fits(self, estimate: Estimate) -> bool:
+        """Whether a plan stays within the memory of a device."""
+        return estimate.peak_bytes <= self.memory_limit_bytes
+
+    def key(self, estimate: Estimate) -> tuple[float, ...]:
+        """Smaller is better."""
+        if self.fits(estimate):
+            return (0.0, estimate.step_seconds, estimate.peak_bytes)
+        return (1.0, estimate.peak_bytes, estimate.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A class that must lie on exactly these axes (those of them that a mesh has)."""
+
+    group_class: int
+    axes: tuple[str, ...]
+    text: str
+
+
+class OutOfBudget(Exception):
+    """Raised inside a strategy when its time is up; the best so far stands."""
+
+
+@dataclass
+class SearchContext:
+    """One search in progress. Strategies call `evaluate` and never keep the best themselves."""
+
+    space: Space
+    evaluator: Evaluator
+    meshes: Sequence[Mesh]
+    objective: Objective
+    pins: Sequence[Pin]
+    seed: int
+    deadline_seconds: float
+    on_progress: Callable[["SearchContext"], None]
+    best: Candidate | None = None
+    best_per_preset: dict[str, Candidate] = field(default_factory=dict)
+    _seen: dict[Lanes, Estimate] = field(default_factory=dict)
+
+    @property
+    def evaluations(self) -> int:
+        """Number of different plans priced."""
+        return len(self._seen)
+
+    def allows(self, point: Point) -> bool:
+        """Whether a point is valid and keeps every pin."""
+        for pin in self.pins:
+            for name, classes in zip(point.mesh.names, point.compute, strict=True):
+                if (pin.group_class in classes) != (name in pin.axes):
+                    return False
+        return self.space.is_valid(point)
+
+    def evaluate(self, point: Point, origin: str) -> Candidate | None:
+        """Price a point and keep it if it is the best; None if it is not allowed.
+
+        Raises `OutOfBudget` when the time is up.
+        """
+        if time.monotonic() > self.deadline_seconds and self.best is not None:
+            raise OutOfBudget
+        if not self.allows(point):
+            return None
+        lanes = self.space.lanes(point)
+        estimate = self._seen.get(lanes)
+        if estimate is None:
+            estimate = self._seen[lanes] = self.evaluator.evaluate(lanes)
+        candidate = Candidate(point, estimate, origin)
+        if self.is_better(candidate, self.best):
+            self.best = candidate
+            self.on_progress(self)
+        return candidate
+
+    def is_better(self, candidate: Candidate, than: Candidate | None) -> bool:
+        """Whether `candidate` beats the other, None being worst."""
+        key = self.objective.key
+        return than is None or key(candidate.estimate) < key(than.estimate)
+
+    def pinned(self, point: Point) -> Point:
+        """The point with pinned classes put where their pins say."""
+        compute = [set(classes) for classes in point.compute]
+        for pin in self.pins:
+            for axis, name in enumerate(point.mesh.names):
+                if name in pin.axes:
+                    compute[axis].add(pin.group_class)
+                    compute[axis] -= {
+                        c for c in compute[axis] if self.space.excludes(c, pin.group_class)
+                    }
+                else:
+                    compute[axis].discard(pin.group_class)
+        ordered = tuple(self.space.ordered(classes) for classes in compute)
+        return Point(point.mesh, ordered, point.storage)
+
+    def empty(self, mesh: Mesh) -> Point:
+        """Nothing split but what is pinned."""
+        return self.pinned(self.space.point(mesh, [()] * len(mesh.sizes)))
+
+
+def preset_points(
+    context: SearchContext, names: Mapping[str, object] | Sequence[str] = PRESETS
+) -> Iterator[tuple[str, Point]]:
+    """(name, point) of every preset on every mesh, as it stands without pins."""
+    for name in names:
+        for mesh in context.meshes:
+            for point in PRESETS[name].points(context.space, mesh):
+                yield name, point

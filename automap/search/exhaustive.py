@@ -1,0 +1,68 @@
+"""Exhaustive search: every valid point, for spaces small enough to walk.
+
+    points(mesh) = product over axes of (independent sets of candidates) x 3^(axes * leaf classes)
+
+where a set is independent if no two of its members exclude each other.  `size` counts them before any is
+made, so that the portfolio can tell whether walking is affordable.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+from automap.search.context import SearchContext
+from automap.space.point import Level, Mesh, Point
+
+
+def exhaustive(context: SearchContext) -> None:
+    """Price every point of every mesh."""
+    for mesh in context.meshes:
+        for point in points(context, mesh):
+            context.evaluate(point, "exhaustive")
+
+
+def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:
+    """All points of one mesh; those that break a pin or do not divide are left to `evaluate`."""
+    n_leaves = len(context.space.leaves)
+    choices = [
+        [s for s in _independent_sets(context) if _divides(context, s, size)] for size in mesh.sizes
+    ]
+    levels = list(product(Level, repeat=n_leaves))
+    for compute in product(*choices):
+        ordered = tuple(context.space.ordered(classes) for classes in compute)
+        for storage in product(levels, repeat=len(mesh.sizes)):
+            yield Point(mesh, ordered, storage)
+
+
+def size(context: SearchContext, at_most: int) -> int:
+    """Number of points, counted no further than just past `at_most`."""
+    n_levels = len(Level) ** len(context.space.leaves)
+    total = 0
+    for mesh in context.meshes:
+        n = 1
+        for axis_size in mesh.sizes:
+            sets = 0
+            for classes in _independent_sets(context):
+                sets += _divides(context, classes, axis_size)
+                if sets * n_levels > at_most:
+                    return at_most + 1
+            n *= sets * n_levels
+        total += n
+        if total > at_most:
+            return at_most + 1
+    return total
+
+
+def _divides(context: SearchContext, classes: tuple[int, ...], size: int) -> bool:
+    return all(context.space.problem.limits[c] % size == 0 for c in classes)
+
+
+def _independent_sets(context: SearchContext) -> Iterator[tuple[int, ...]]:
+    """Sets of candidates without an excluded pair, smallest first within each branch."""
+
+    def grow(chosen: tuple[int, ...], rest: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield chosen
+        for index, group_class in enumerate(rest):
+            if not any(context.space.excludes(group_class, other) for other in chosen):
+                yield from grow((*chosen, group_class), rest[index + 1 :])
+
+    return grow((), context.space.candidates)

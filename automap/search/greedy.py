@@ -1,0 +1,125 @@
+"""Greedy search with restarts: the best move until none helps, from presets and from random points.
+
+Moves from a point on one mesh                                                   -> in: `moves`
+    toggle a class on an axis (classes it excludes leave the axis)
+    exchange: move a class from one axis to another
+    set the storage level of all leaves along an axis, or of one leaf class
+    swap the whole decisions of two axes
+Starts: every preset on every mesh, the empty point of every mesh, then random points until the budget ends
+or a round of restarts brings nothing new.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+import random
+
+from automap.search.context import Candidate, SearchContext, preset_points
+from automap.space.point import Level, Mesh, Point
+
+
+_RESTARTS_PER_MESH = 3
+# Beyond this many leaf classes, single leaves are tried only for the largest.
+_SINGLE_LEAVES = 12
+
+
+def greedy(context: SearchContext) -> None:
+    """Climb from presets, from nothing, and from random points."""
+    starts = [context.pinned(point) for _, point in preset_points(context)]
+    starts += [context.empty(mesh) for mesh in context.meshes]
+    ranked = [c for c in (context.evaluate(s, "greedy") for s in starts) if c is not None]
+    ranked.sort(key=lambda c: context.objective.key(c.estimate))
+    for start in _one_per_mesh(ranked):
+        _climb(context, start)
+    source = random.Random(context.seed)
+    for mesh in context.meshes:
+        for _ in range(_RESTARTS_PER_MESH):
+            start = context.evaluate(context.pinned(_random_point(context, mesh, source)), "greedy")
+            if start is not None:
+                _climb(context, start)
+
+
+def _one_per_mesh(ranked: list[Candidate]) -> Iterator[Candidate]:
+    """Best start of each mesh first, then the second best of each, ..."""
+    rounds: dict[Mesh, int] = {}
+    keyed = []
+    for candidate in ranked:
+        rounds[candidate.point.mesh] = rounds.get(candidate.point.mesh, -1) + 1
+        keyed.append((rounds[candidate.point.mesh], candidate))
+    keyed.sort(key=lambda pair: pair[0])
+    yield from (candidate for turn, candidate in keyed if turn < 2)
+
+
+def _climb(context: SearchContext, start: Candidate) -> Candidate:
+    current = start
+    while True:
+        better = current
+        for point in moves(context, current.point):
+            candidate = context.evaluate(context.pinned(point), "greedy")
+            if candidate is not None and context.is_better(candidate, better):
+                better = candidate
+        if better is current:
+            return current
+        current = better
+
+
+def moves(context: SearchContext, point: Point) -> Iterator[Point]:
+    """Neighbours of a point."""
+    space, axes = context.space, range(len(point.mesh.sizes))
+    for axis in axes:
+        for group_class in space.candidates:
+            yield _with(point, axis, _toggled(context, point.compute[axis], group_class), context)
+            if group_class in point.compute[axis]:
+                for other in (a for a in axes if a != axis):
+                    moved = _with(point, axis, set(point.compute[axis]) - {group_class}, context)
+                    target = _toggled(context, set(moved.compute[other]) - {group_class}, group_class)
+                    yield _with(moved, other, target, context)
+    for axis in axes:
+        for level in Level:
+            yield _stored(point, axis, (level,) * len(space.leaves))
+            for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
+                levels = list(point.storage[axis])
+                if levels[leaf] is not level:
+                    levels[leaf] = level
+                    yield _stored(point, axis, tuple(levels))
+    for first in axes:
+        for second in range(first + 1, len(point.mesh.sizes)):
+            yield _swapped(point, first, second)
+
+
+def _toggled(
+    context: SearchContext, classes: tuple[int, ...] | set[int], group_class: int
+) -> set[int]:
+    if group_class in classes:
+        return set(classes) - {group_class}
+    return {c for c in classes if not context.space.excludes(c, group_class)} | {group_class}
+
+
+def _with(point: Point, axis: int, classes: set[int], context: SearchContext) -> Point:
+    compute = list(point.compute)
+    compute[axis] = context.space.ordered(classes)
+    return replace(point, compute=tuple(compute))
+
+
+def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:
+    storage = list(point.storage)
+    storage[axis] = levels
+    return replace(point, storage=tuple(storage))
+
+
+def _swapped(point: Point, first: int, second: int) -> Point:
+    compute, storage = list(point.compute), list(point.storage)
+    compute[first], compute[second] = compute[second], compute[first]
+    storage[first], storage[second] = storage[second], storage[first]
+    return replace(point, compute=tuple(compute), storage=tuple(storage))
+
+
+def _random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
+    compute = []
+    for _ in mesh.sizes:
+        chosen: set[int] = set()
+        for group_class in context.space.candidates:
+            if source.random() < 0.5:
+                chosen = _toggled(context, chosen, group_class)
+        compute.append(chosen)
+    levels = [source.choice(list(Level)) for _ in mesh.sizes]
+    return context.space.point(mesh, compute, levels)

@@ -1,0 +1,110 @@
+"""Leaf classes: parameters that share one storage decision, with the storage classes it turns on.
+
+A parameter of shape (n_0, n_1, ...) may be kept split on any one of its dimensions along a mesh axis; the
+dimension is chosen when the mesh and the compute decisions are known (`storage_dim`), the decision itself
+is only how far: not at all, its optimizer state, or itself too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from automap.space.problem import Problem
+from hlo_tools.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class LeafClass:
+    """Equal parameters. Tuples are per dimension; `none` (the problem's n_classes) where nothing links.
+
+    `inputs` are positions in `Graph.inputs`; `reach[d]` is the number of nodes that storing along d
+    keeps split, which tells a dimension that survives up to the use from one that does not.
+    """
+
+    inputs: tuple[int, ...]
+    dims: tuple[int, ...]
+    n_bytes: int
+    compute: tuple[int, ...]
+    parameter_side: tuple[int, ...]
+    optimizer_side: tuple[int, ...]
+    reach: tuple[int, ...]
+
+
+def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
+    """All parameters with dimensions, folded, largest total bytes first."""
+    reach = _reach(problem)
+    output_of = {i: o for o, i in problem.state_map.items()}
+    members: dict[tuple[object, ...], list[int]] = {}
+    for position, (value, role) in enumerate(zip(problem.graph.inputs, problem.roles, strict=True)):
+        array = problem.graph.values[value]
+        if role is Role.PARAMETER and array.dims:
+            optimizer_side = _optimizer_side(problem, position, output_of)
+            key = (
+                array.dims, array.dtype, problem.classes_of(value),
+                problem.storage_classes_of(value), optimizer_side,
+            )  # fmt: skip
+            members.setdefault(key, []).append(position)
+    result = []
+    for key, positions in members.items():
+        value = problem.graph.inputs[positions[0]]
+        parameter_side = problem.storage_classes_of(value)
+        array = problem.graph.values[value]
+        result.append(
+            LeafClass(
+                inputs=tuple(positions), dims=array.dims, n_bytes=array.n_bytes,
+                compute=problem.classes_of(value), parameter_side=parameter_side,
+                optimizer_side=_optimizer_side(problem, positions[0], output_of),
+                reach=tuple(reach.get(c, 0) for c in parameter_side),
+            )  # fmt: skip
+        )
+    return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
+
+
+def _optimizer_side(problem: Problem, position: int, output_of: dict[int, int]) -> tuple[int, ...]:
+    """Storage classes of the op that makes the new parameter."""
+    none = problem.n_classes
+    value = problem.graph.inputs[position]
+    rank = len(problem.graph.values[value].dims)
+    if position not in output_of:
+        return (none,) * rank
+    producer = problem.graph.values[problem.graph.outputs[output_of[position]]].producer
+    if producer < 0:
+        return (none,) * rank
+    groups = problem.storage.factor_groups[producer]
+    dims = problem.linkage.rules[producer].results[0]
+    result = []
+    for factors in dims:
+        group = groups[factors[0]] if factors else -1
+        known = group >= 0
+        result.append(
+            problem.n_compute + int(problem.class_of_storage_group[group]) if known else none
+        )
+    return tuple(result)
+
+
+def _reach(problem: Problem) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for node_class in problem.storage_class_of_node.tolist():
+        counts[node_class] = counts.get(node_class, 0) + 1
+    counts.pop(problem.n_classes, None)
+    # Storing along a dimension that the parameter's own side drops early reaches fewer nodes per leaf.
+    return counts
+
+
+def storage_dim(
+    leaf: LeafClass, axis_size: int, parts: Sequence[int], none: int
+) -> int | None:
+    """Dimension along which to keep a leaf split by an axis, or None.
+
+    `parts[d]` is how many ways dimension d is split already.  Preferred: the furthest reach, then a
+    dimension nothing splits yet, then the largest.
+    """
+    allowed = [
+        d
+        for d, size in enumerate(leaf.dims)
+        if size % (parts[d] * axis_size) == 0 and leaf.parameter_side[d] != none
+    ]
+    return max(
+        allowed,
+        key=lambda d: (leaf.reach[d], parts[d] == 1, leaf.dims[d], -d),
+        default=None,
+    )

@@ -1,0 +1,54 @@
+"""A point of the space: a mesh shape and, for each mesh axis, an ordered list of classes.
+
+The list is the axis's order of precedence.  A tensor gives the axis to the first listed class that stands
+on one of its dimensions; an op gives it to the first listed class that stands on one of its factors.  So
+one axis can serve different classes in different regions of the graph (the batch in the convolutions, the
+features in the fully connected layers), and every conflict has a stated outcome.
+
+Compute classes come before storage classes: a leaf's storage takes what computation leaves over.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """How far a leaf class is stored split along an axis."""
+
+    REPLICATED = 0
+    OPTIMIZER = 1  # gradient and optimizer state (ZeRO-1, ZeRO-2)
+    FULL = 2  # the parameter too (ZeRO-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Logical mesh: axis names and sizes, major to minor, laid row-major on the devices."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """(name, size) pairs."""
+        return tuple(zip(self.names, self.sizes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Decisions on one mesh.
+
+    `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the level of
+    leaf class k along axis a.
+    """
+
+    mesh: Mesh
+    compute: tuple[tuple[int, ...], ...]
+    storage: tuple[tuple[Level, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A point with its storage levels turned into storage classes: what an evaluation needs."""
+
+    mesh: Mesh
+    classes: tuple[tuple[int, ...], ...]

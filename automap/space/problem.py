@@ -1,0 +1,181 @@
+"""What there is to decide about one workload: decision classes, folded over repeated layers.
+
+A *class* is a set of groups that share one decision.  Compute classes come from the linkage groups,
+storage classes from the storage groups; they are numbered together, compute first, so that a mesh axis is
+described by one ordered list of classes: in any tensor or op, the first listed class that is present
+gets the axis (see `automap.space.point`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
+from hlo_tools.flatten import flatten
+from hlo_tools.folding import fold, numbered
+from hlo_tools.graph import Graph
+from hlo_tools.linkage import Linkage, link
+from hlo_tools.phases import Phase, phases
+from hlo_tools.proto import Module
+from hlo_tools.roles import Role, match_state, roles
+from hlo_tools.rules import has_rule
+from hlo_tools.storage import Storage, storage
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph with everything known about it before any mesh is chosen."""
+
+    graph: Graph
+    phases: Sequence[Phase]
+    roles: tuple[Role, ...]
+    paths: tuple[str, ...]
+    state_map: Mapping[int, int]
+    donated: Mapping[int, int]
+    linkage: Linkage
+    storage: Storage
+    class_of_group: np.ndarray
+    class_of_storage_group: np.ndarray
+    warnings: tuple[str, ...]
+
+    @cached_property
+    def n_compute(self) -> int:
+        """Number of compute classes; storage classes are numbered from here."""
+        return int(self.class_of_group.max(initial=-1)) + 1
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of all classes; this number itself is the padding of class arrays."""
+        return self.n_compute + int(self.class_of_storage_group.max(initial=-1)) + 1
+
+    @cached_property
+    def limits(self) -> np.ndarray:
+        """Greatest number of equal parts of each class, int64 [n_classes]."""
+        limits = np.zeros(self.n_classes, np.int64)
+        for of_group, group_limits, first in (
+            (self.class_of_group, self.linkage.limits, 0),
+            (self.class_of_storage_group, self.storage.limits, self.n_compute),
+        ):
+            for group, limit in enumerate(group_limits.tolist()):
+                index = first + int(of_group[group])
+                limits[index] = np.gcd(limits[index], limit)
+        return limits
+
+    @cached_property
+    def compute_class_of_node(self) -> np.ndarray:
+        """Compute class of each (value, dimension) node, `n_classes` where there is none."""
+        return _class_of_node(self.linkage.group_of_node, self.class_of_group, 0, self.n_classes)
+
+    @cached_property
+    def storage_class_of_node(self) -> np.ndarray:
+        """Storage class of each node, `n_classes` where there is none."""
+        groups = self.storage.group_of_node
+        return _class_of_node(groups, self.class_of_storage_group, self.n_compute, self.n_classes)
+
+    def classes_of(self, value: int) -> tuple[int, ...]:
+        """Compute class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.compute_class_of_node[self._nodes(value)].tolist())
+
+    def storage_classes_of(self, value: int) -> tuple[int, ...]:
+        """Storage class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.storage_class_of_node[self._nodes(value)].tolist())
+
+    def _nodes(self, value: int) -> slice:
+        offset = self.linkage.node_offset
+        return slice(int(offset[value]), int(offset[value + 1]))
+
+    @cached_property
+    def self_conflicts(self) -> tuple[SelfConflict, ...]:
+        """Classes that meet themselves in one tensor or op."""
+        return self_conflicts(self.linkage, self.class_of_group)
+
+    @cached_property
+    def pair_conflicts(self) -> tuple[PairConflict, ...]:
+        """Pairs of compute classes that meet in some op."""
+        return pair_conflicts(self.linkage, self.class_of_group)
+
+    @cached_property
+    def batch_class(self) -> int | None:
+        """The class of the batch: the one most batch inputs hold on their leading dimension."""
+        votes: dict[int, int] = {}
+        for value, role in zip(self.graph.inputs, self.roles, strict=True):
+            if role is Role.BATCH and self.graph.values[value].dims:
+                leading = self.classes_of(value)[0]
+                if leading < self.n_classes:
+                    votes[leading] = votes.get(leading, 0) + 1
+        return max(votes, key=lambda c: (votes[c], -c)) if votes else None
+
+
+def _class_of_node(group: np.ndarray, of_group: np.ndarray, first: int, none: int) -> np.ndarray:
+    padded = np.append(of_group + first, none)
+    return padded[group]
+
+
+def build_problem(
+    module: Module,
+    *,
+    paths: Sequence[str] | None = None,
+    state_map: Mapping[int, int] | None = None,
+    rng_inputs: frozenset[int] = frozenset(),
+    donated: frozenset[int] | None = None,
+) -> Problem:
+    """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
+    argument trees where there are any; else they are read from the program.
+    """
+    graph = flatten(module)
+    if state_map is None:
+        state_map = match_state(graph)
+    op_phases = phases(graph, frozenset(state_map))
+    input_roles = roles(graph, op_phases, state_map, rng_inputs)
+    linkage = link(graph)
+    stored = storage(linkage, op_phases, input_roles, state_map)
+    class_of_group = fold(linkage)
+    given = graph.donated if donated is None else donated
+    return Problem(
+        graph=graph,
+        phases=op_phases,
+        roles=input_roles,
+        paths=tuple(paths) if paths is not None else graph.input_names,
+        state_map=state_map,
+        donated={o: i for o, i in state_map.items() if i in given},
+        linkage=linkage,
+        storage=stored,
+        class_of_group=class_of_group,
+        class_of_storage_group=_fold_storage(graph, linkage, stored, class_of_group),
+        warnings=(*graph.assumptions, *_unknown_ops(graph)),
+    )
+
+
+def _fold_storage(
+    graph: Graph, linkage: Linkage, stored: Storage, class_of_group: np.ndarray
+) -> np.ndarray:
+    """Storage groups are of one class if they hold the same dimensions of equally classed values."""
+    class_of = np.append(class_of_group, -1).tolist()
+    keys: list[set[object]] = [set() for _ in range(len(stored.limits))]
+    offset = linkage.node_offset.tolist()
+    groups = stored.group_of_node.tolist()
+    for v in np.flatnonzero(stored.side).tolist():
+        value = graph.values[v]
+        classes = tuple(class_of[g] for g in linkage.groups_of(v))
+        for dim in range(len(value.dims)):
+            group = groups[offset[v] + dim]
+            if group >= 0:
+                keys[group].add((int(stored.side[v]), value.dims, classes, dim))
+    return numbered([frozenset(key) for key in keys])
+
+
+def _unknown_ops(graph: Graph) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    where: dict[str, str] = {}
+    for op in graph.ops:
+        if not has_rule(op.opcode):
+            name = op.instruction.custom_call_target or op.opcode
+            counts[name] = counts.get(name, 0) + 1
+            where.setdefault(name, op.op_name or op.instruction.name)
+    return tuple(
+        f"no sharding rule for {name!r} ({n} times, first at {where[name]}): its operands are "
+        "gathered and it runs whole on every device"
+        for name, n in counts.items()
+    )

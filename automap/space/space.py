@@ -1,0 +1,168 @@
+"""The space of one problem: what may be decided, which points are valid, and a point's lanes.
+
+    compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
+                         or scatter iterates over, and that never meet themselves in one tensor
+    exclusions           two candidates that meet in an op exclude each other on an axis, except that
+                         the batch yields to any other class (`order`: features first, batch last)
+    storage              a `Level` per leaf class and axis, free of conflicts by construction
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+import math
+import re
+
+from automap.space.leaves import LeafClass, leaf_classes, storage_dim
+from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.problem import Problem
+from hlo_tools.roles import Role
+
+
+_ITERATED_BY = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter"})
+_MAX_CANDIDATES = 24
+
+
+@dataclass(frozen=True)
+class Space:
+    """Decisions available for a problem."""
+
+    problem: Problem
+
+    @cached_property
+    def leaves(self) -> tuple[LeafClass, ...]:
+        """Leaf classes, largest first."""
+        return leaf_classes(self.problem)
+
+    @cached_property
+    def candidates(self) -> tuple[int, ...]:
+        """Compute classes worth deciding, by parameter bytes, the batch last."""
+        problem = self.problem
+        conflicting = {c.group_class for c in problem.self_conflicts}
+        weight = {c: 0 for c in self._iterated if c not in conflicting and problem.limits[c] > 1}
+        for leaf in self.leaves:
+            for group_class in set(leaf.compute) & weight.keys():
+                weight[group_class] += leaf.n_bytes * len(leaf.inputs)
+        batch = problem.batch_class
+        features = [c for c, n in weight.items() if n and c != batch]
+        features.sort(key=lambda c: (-weight[c], c))
+        return (*features[:_MAX_CANDIDATES], *([batch] if batch in weight else []))
+
+    @cached_property
+    def _iterated(self) -> set[int]:
+        problem = self.problem
+        return {
+            int(problem.class_of_group[group])
+            for op, groups in zip(problem.graph.ops, problem.linkage.factor_groups, strict=True)
+            if op.opcode in _ITERATED_BY
+            for group in groups
+            if group >= 0
+        }
+
+    @cached_property
+    def _excluded(self) -> frozenset[tuple[int, int]]:
+        batch = self.problem.batch_class
+        return frozenset(
+            (pair.first, pair.second)
+            for pair in self.problem.pair_conflicts
+            if batch not in (pair.first, pair.second)
+        )
+
+    def excludes(self, first: int, second: int) -> bool:
+        """Whether two classes cannot share an axis."""
+        return (min(first, second), max(first, second)) in self._excluded
+
+    @cached_property
+    def widest(self) -> int | None:
+        """The class that runs through the model: on more than half of the parameters."""
+        counts: dict[int, int] = {}
+        for leaf in self.leaves:
+            for group_class in set(leaf.compute):
+                counts[group_class] = counts.get(group_class, 0) + len(leaf.inputs)
+        counts.pop(self.problem.n_classes, None)
+        total = sum(len(leaf.inputs) for leaf in self.leaves)
+        best = max(counts, key=lambda c: (counts[c], -c), default=None)
+        return best if best is not None and 2 * counts[best] > total else None
+
+    def ordered(self, classes: Iterable[int]) -> tuple[int, ...]:
+        """Classes of one axis in order of precedence."""
+        rank = {c: i for i, c in enumerate(self.candidates)}
+        return tuple(sorted(classes, key=lambda c: (rank.get(c, len(rank)), c)))
+
+    def is_valid(self, point: Point) -> bool:
+        """Whether every class divides and no axis holds classes that exclude each other."""
+        parts: dict[int, int] = {}
+        for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
+            for index, group_class in enumerate(classes):
+                parts[group_class] = parts.get(group_class, 1) * size
+                if any(self.excludes(group_class, other) for other in classes[:index]):
+                    return False
+        limits = self.problem.limits
+        return all(limits[c] % n == 0 for c, n in parts.items())
+
+    def point(
+        self,
+        mesh: Mesh,
+        compute: Sequence[Iterable[int]],
+        storage: Sequence[Level] | None = None,
+    ) -> Point:
+        """A point with classes put in order; `storage` is one level per axis for all leaves."""
+        levels = storage if storage is not None else [Level.REPLICATED] * len(mesh.sizes)
+        return Point(
+            mesh=mesh,
+            compute=tuple(self.ordered(classes) for classes in compute),
+            storage=tuple((level,) * len(self.leaves) for level in levels),
+        )
+
+    def lanes(self, point: Point) -> Lanes:
+        """Classes of each axis with the storage classes that the point's levels turn on."""
+        stored: list[list[int]] = [[] for _ in point.mesh.sizes]
+        none = self.problem.n_classes
+        for index, leaf in enumerate(self.leaves):
+            parts = [
+                math.prod(s for s, c in zip(point.mesh.sizes, point.compute) if leaf_class in c)
+                for leaf_class in leaf.compute
+            ]
+            for axis, size in enumerate(point.mesh.sizes):
+                level = point.storage[axis][index]
+                if level is Level.REPLICATED or set(point.compute[axis]) & set(leaf.compute):
+                    continue
+                dim = storage_dim(leaf, size, parts, none)
+                if dim is None:
+                    continue
+                parts[dim] *= size
+                if leaf.optimizer_side[dim] != none:
+                    stored[axis].append(leaf.optimizer_side[dim])
+                if level is Level.FULL:
+                    stored[axis].append(leaf.parameter_side[dim])
+        classes = (
+            (*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True)
+        )
+        return Lanes(point.mesh, tuple(classes))
+
+    def label(self, group_class: int) -> str:
+        """A class by the largest input dimension it covers, layer numbers starred."""
+        if group_class == self.problem.batch_class:
+            return "batch"
+        return next(iter(self.covers(group_class)), f"class {group_class}")
+
+    def covers(self, group_class: int) -> tuple[str, ...]:
+        """Input dimensions of a class as `path[dim]`, folded, largest first."""
+        problem = self.problem
+        found: dict[str, int] = {}
+        wanted = (Role.PARAMETER, Role.BATCH)
+        is_storage = group_class >= problem.n_compute
+        for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles):
+            if role in wanted:
+                classes = problem.storage_classes_of if is_storage else problem.classes_of
+                for dim, other in enumerate(classes(value)):
+                    if other == group_class:
+                        name = f"{starred(path)}[{dim}]"
+                        found[name] = found.get(name, 0) + problem.graph.values[value].n_bytes
+        return tuple(sorted(found, key=lambda name: (-found[name], name)))
+
+
+def starred(path: str) -> str:
+    """A leaf's path with every layer number but the argument's own replaced by a star."""
+    head, tail = path[:3], path[3:]
+    return head + re.sub(r"\[\d+\]|(?<=[._])\d+(?=[._]|$)", "[*]", tail)

@@ -1,0 +1,96 @@
+"""The topology "local": what `jax.devices()` shows on this machine, looked up in the catalogue.
+
+Devices are recognized by their kind. A slice of TPUs is the box around the chips' coordinates, GPUs
+are hosts (processes) of equal size, CPU devices get the nominal `cpu:N`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from automap.errors import TopologyError
+from automap.topology.cpu import cpu_devices
+from automap.topology.gpu import gpu_hosts
+from automap.topology.model import Topology
+from automap.topology.tpu import GENERATIONS, grid_topology
+
+
+TPU_KINDS: Final[dict[str, str]] = {
+    "TPU v4": "v4",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+}
+"""JAX's device_kind -> TPU generation."""
+
+GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
+    ("V100-SXM2-32GB", "v100-32gb"),
+    ("V100-SXM3-32GB", "v100-32gb"),
+    ("V100-SXM2-16GB", "v100"),
+    ("A100-SXM4-80GB", "a100"),
+    ("H100 80GB HBM3", "h100"),
+    ("H200", "h200"),
+)
+"""A part of JAX's device_kind -> GPU of the catalogue; the first that matches."""
+
+
+def local_topology() -> Topology:
+    """What JAX sees; raises `TopologyError` when JAX cannot start or the device is unknown."""
+    import jax
+
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        raise TopologyError(
+            f'topology "local": JAX shows no devices ({error}); allowed: a machine where '
+            "jax.devices() works, or a topology by name, as v5e:4x4"
+        ) from error
+    return topology_of(devices)
+
+
+def topology_of(devices: Sequence[Any]) -> Topology:
+    """The topology of these `jax.Device` objects, all of one kind."""
+    kinds = sorted({device.device_kind for device in devices})
+    if len(kinds) != 1:
+        raise TopologyError(f"devices: got kinds {kinds}; allowed: devices of one kind")
+    kind = kinds[0]
+    if devices[0].platform == "cpu":
+        return cpu_devices(len(devices))
+    if kind in TPU_KINDS:
+        return _tpu_box(devices, TPU_KINDS[kind])
+    for part, gpu in GPU_KINDS:
+        if part in kind:
+            return _gpu_processes(devices, gpu)
+    known = ", ".join([*TPU_KINDS, *(part for part, _ in GPU_KINDS)])
+    raise TopologyError(
+        f"devices: got kind {kind!r}; allowed kinds: {known}; for another one write a TOML file "
+        "with `automap calibrate`"
+    )
+
+
+def _tpu_box(devices: Sequence[Any], name: str) -> Topology:
+    generation = GENERATIONS[name]
+    chips = {tuple(device.coords) for device in devices}
+    spans = [max(places) - min(places) + 1 for places in zip(*chips, strict=True)]
+    dims = tuple(spans[: generation.dimensions])
+    label = f"{name}:{'x'.join(map(str, dims))}"
+    topology = grid_topology(generation, dims, name=label)
+    if topology.device_count != len(devices):
+        raise TopologyError(
+            f"devices: got {len(devices)} of {name} that do not fill a box ({label} has "
+            f"{topology.device_count}); allowed: a whole slice"
+        )
+    return topology
+
+
+def _gpu_processes(devices: Sequence[Any], gpu: str) -> Topology:
+    counts = Counter(device.process_index for device in devices)
+    if len(set(counts.values())) != 1:
+        raise TopologyError(
+            f"devices: got {dict(counts)} GPUs by process; allowed: the same number in each"
+        )
+    return gpu_hosts(len(counts), len(devices) // len(counts), gpu)

@@ -1,0 +1,205 @@
+"""What a machine is: devices of one kind, and the nested levels of links between them.
+
+A topology numbers its devices 0 .. P-1 in mixed radix, innermost level first: device
+d = i_0 + n_0 (i_1 + n_1 (i_2 + ...)) sits at place i_l of level l, whose size is n_l, and
+P = n_0 n_1 ... . Devices that differ in i_l alone reach each other over level l.
+
+This is the planner's own numbering. `jax.devices()` lists a TPU slice in another order (host by
+host, x fastest), so whoever builds a `jax.sharding.Mesh` places devices by their coordinates.
+
+Units are in the names. Instances are frozen, hashable and checked when made.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from automap.errors import TopologyError
+from automap.topology import checks
+from automap.topology.dtypes import DTYPE_FALLBACK
+
+
+Platform = Literal["tpu", "cuda", "cpu"]
+LevelKind = Literal["ring", "line", "switch"]
+MAX_DEVICES: Final = 65536
+_MAX_BYTES: Final = 2**60
+_Row = TypeVar("_Row", "Device", "Level")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a number comes from.
+
+    `field` is the field (or fields) it speaks of, `document` a title or URL, or the word
+    "assumption", and `note` what is said there.
+    """
+
+    field: str
+    document: str
+    note: str
+
+    def __post_init__(self) -> None:
+        """Raise `TopologyError` for a field out of range."""
+        for field in dataclasses.fields(self):
+            checks.check_text(field.name, getattr(self, field.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One JAX device: its memory and its speeds.
+
+    `flops_per_s` holds (HLO element type, peak of dense multiply-adds, two operations each);
+    the efficiencies are the fractions of those peaks that a large op reaches, and
+    `launch_seconds` is what an op costs at least.
+    """
+
+    name: str
+    memory_bytes: int
+    hbm_bytes_per_s: float
+    flops_per_s: tuple[tuple[str, float], ...]
+    matmul_efficiency: float
+    memory_efficiency: float
+    launch_seconds: float
+    source: tuple[Source, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `TopologyError` for a field out of range."""
+        checks.check_text("name", self.name)
+        checks.check_integer("memory_bytes", self.memory_bytes, low=1, high=_MAX_BYTES)
+        checks.check_positive("hbm_bytes_per_s", self.hbm_bytes_per_s)
+        for dtype, value in self.flops_per_s:
+            if dtype not in DTYPE_FALLBACK:
+                raise checks.refuse(f"flops_per_s.{dtype}", dtype, _dtype_names())
+            checks.check_positive(f"flops_per_s.{dtype}", value)
+        names = [dtype for dtype, _ in self.flops_per_s]
+        if "f32" not in names or len(set(names)) != len(names):
+            raise checks.refuse("flops_per_s", names, "element types, each once, with f32")
+        checks.check_fraction("matmul_efficiency", self.matmul_efficiency)
+        checks.check_fraction("memory_efficiency", self.memory_efficiency)
+        checks.check_not_negative("launch_seconds", self.launch_seconds)
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """The peak for an HLO element type, by the fallback rule of `automap.topology.dtypes`.
+
+        Raises `TopologyError` for a name that is no array element type.
+        """
+        rates = dict(self.flops_per_s)
+        link: str | None = dtype
+        while link is not None:
+            if link in rates:
+                return rates[link]
+            if link not in DTYPE_FALLBACK:
+                raise TopologyError(
+                    f"dtype: got {dtype!r}; allowed: {_dtype_names()} (HLO names of element types)"
+                )
+            link = DTYPE_FALLBACK[link]
+        raise AssertionError("every device lists f32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of links: `size` groups of the level below, joined as `kind`.
+
+    `bytes_per_s` is what leaves through this level in one direction, summed over links: both
+    neighbours' links for a ring and for the inside of a line, the port for a switch.
+    `shared_by` devices share it (the GPUs of a host one network card, the dies of a chip its
+    links). `latency_seconds` is paid per hop. Adjacent ring and line levels are the dimensions
+    of one torus: collectives use them at the same time.
+    """
+
+    name: str
+    size: int
+    kind: LevelKind
+    bytes_per_s: float
+    latency_seconds: float
+    shared_by: int = 1
+    source: tuple[Source, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `TopologyError` for a field out of range."""
+        checks.check_text("name", self.name)
+        checks.check_integer("size", self.size, low=2, high=MAX_DEVICES)
+        checks.check_choice("kind", self.kind, get_args(LevelKind))
+        checks.check_positive("bytes_per_s", self.bytes_per_s)
+        checks.check_not_negative("latency_seconds", self.latency_seconds)
+        checks.check_integer("shared_by", self.shared_by, low=1, high=MAX_DEVICES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Devices of one kind and the levels that join them, innermost first; none for one device."""
+
+    name: str
+    platform: Platform
+    device: Device
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        """Raise `TopologyError` for a field out of range."""
+        checks.check_text("name", self.name)
+        checks.check_choice("platform", self.platform, get_args(Platform))
+        names = [level.name for level in self.levels]
+        if len(set(names)) != len(names):
+            raise checks.refuse("levels", names, "levels with different names")
+        if self.device_count > MAX_DEVICES:
+            raise checks.refuse("levels", self.device_count, f"at most {MAX_DEVICES} devices")
+
+    @property
+    def device_count(self) -> int:
+        """P, the number of JAX devices."""
+        return prod(level.size for level in self.levels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan file's form: JSON values only, read back by `from_dict`."""
+        data = dataclasses.asdict(self)
+        data["device"]["flops_per_s"] = dict(self.device.flops_per_s)
+        data["device"]["source"] = list(data["device"]["source"])
+        data["levels"] = [level | {"source": list(level["source"])} for level in data["levels"]]
+        return data
+
+    @classmethod
+    def from_dict(cls, data: object) -> "Topology":
+        """Rebuild from `to_dict`'s form; what is missing, unknown or out of range is refused.
+
+        Raises `TopologyError` that starts with the field's path, as `levels[0].bytes_per_s`.
+        """
+        table = checks.check_keys(data, required=("name", "platform", "device", "levels"))
+        with checks.within("device"):
+            device = _device_from(table["device"])
+        levels = []
+        for index, row in enumerate(checks.check_list("levels", table["levels"])):
+            with checks.within(f"levels[{index}]"):
+                levels.append(_from_table(Level, row))
+        return cls(
+            name=table["name"],
+            platform=table["platform"],
+            device=device,
+            levels=tuple(levels),
+        )
+
+
+def _device_from(table: object) -> Device:
+    if isinstance(table, dict) and "flops_per_s" in table:
+        rates = table["flops_per_s"]
+        if not isinstance(rates, dict):
+            raise checks.refuse("flops_per_s", rates, "a table of element type = number")
+        table = table | {"flops_per_s": tuple(rates.items())}
+    return _from_table(Device, table)
+
+
+def _from_table(cls: type[_Row], table: object) -> _Row:
+    fields = dataclasses.fields(cls)
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    optional = [field.name for field in fields if field.name not in required]
+    values = dict(checks.check_keys(table, required=required, optional=optional))
+    sources = []
+    for index, row in enumerate(checks.check_list("source", values.pop("source", ()))):
+        with checks.within(f"source[{index}]"):
+            row = checks.check_keys(row, required=("field", "document", "note"))
+            sources.append(Source(**row))
+    return cls(**values, source=tuple(sources))
+
+
+def _dtype_names() -> str:
+    return ", ".join(sorted(DTYPE_FALLBACK))

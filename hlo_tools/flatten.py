@@ -1,0 +1,260 @@
+"""Module -> Graph: inline calls, take tuples apart, visit each loop body once.
+
+`_Flattener.run(computation, arguments)` walks a computation in order; an environment maps instruction ids
+to a value id, or to a nested tuple of them.  The trip count of a loop is read from its condition
+(`counter < limit` with a known start); a loop whose count cannot be read is counted once and named in
+`Graph.assumptions`.
+"""
+
+from collections.abc import Callable, Mapping
+import gc
+
+from hlo_tools.errors import HloError
+from hlo_tools.graph import (
+    BRANCH_ENTER,
+    BRANCH_EXIT,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    Graph,
+    Op,
+    Value,
+)
+from hlo_tools.proto import Computation, Instruction, Module, Shape
+
+
+Leaf = int
+Tree = Leaf | tuple["Tree", ...]
+
+# Custom calls that hand their operand on: sharding annotations of either partitioner.
+_IDENTITY_TARGETS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+)
+_IDENTITY_OPCODES = frozenset({"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"})
+_MAX_FLAT_OPS = 2_000_000
+
+
+def flatten(module: Module) -> Graph:
+    """Inline `module` to one flat graph.
+
+    Raises `HloError` where an instruction refers to a tuple element that is not there, or when
+    inlining grows past two million ops.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()  # tens of thousands of small objects, none of them garbage
+    try:
+        return _Flattener(module).graph()
+    except (IndexError, KeyError, TypeError, RecursionError) as error:
+        raise HloError(
+            f"module {module.name!r} is not well formed ({type(error).__name__}: {error}); "
+            "dump it again with XLA, or pass the StableHLO it came from"
+        ) from error
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Flattener:
+    def __init__(self, module: Module):
+        self.module = module
+        self.values: list[Value] = []
+        self.ops: list[Op] = []
+        self.ties: list[tuple[int, int]] = []
+        self.constants: dict[int, int | float | bool] = {}
+        self.assumptions: list[str] = []
+        self.trip_count = 1
+        self.prefix = ""
+
+    def graph(self) -> Graph:
+        entry = self.module.computations[self.module.entry_id]
+        parameters = sorted(
+            (i for i in entry.instructions if i.opcode == "parameter"),
+            key=lambda i: i.parameter_number,
+        )
+        arguments = [self.fresh(p.shape, -1) for p in parameters]
+        root = self.run(entry, arguments)
+        inputs = tuple(leaf for tree in arguments for leaf in _leaves(tree))
+        names = tuple(
+            p.op_name or p.name for p, tree in zip(parameters, arguments) for _ in _leaves(tree)
+        )
+        return Graph(
+            name=self.module.name, values=self.values, ops=self.ops, inputs=inputs, input_names=names,
+            outputs=tuple(_leaves(root)), ties=self.ties, donated=self.module.donated,
+            aliases=self.module.aliases, assumptions=tuple(dict.fromkeys(self.assumptions)),
+        )  # fmt: skip
+
+    def fresh(self, shape: Shape, producer: int) -> Tree:
+        """New value ids for the leaves of `shape`, in its nesting."""
+        if shape.dtype == "tuple":
+            return tuple(self.fresh(element, producer) for element in shape.elements)
+        self.values.append(Value(shape.dtype, shape.dims, producer))
+        return len(self.values) - 1
+
+    def emit(self, opcode: str, inputs: tuple[int, ...], instruction: Instruction) -> Tree:
+        """Append an op with the instruction's result shape; returns its result values."""
+        result = self.fresh(instruction.shape, len(self.ops))
+        return self.emit_with(opcode, inputs, result, instruction)
+
+    def emit_with(
+        self, opcode: str, inputs: tuple[int, ...], result: Tree, instruction: Instruction
+    ) -> Tree:
+        if len(self.ops) >= _MAX_FLAT_OPS:
+            raise HloError(f"module {self.module.name!r} inlines to over {_MAX_FLAT_OPS} ops")
+        name = _joined(self.prefix, instruction.op_name)
+        outputs = (result,) if isinstance(result, int) else tuple(_leaves(result))
+        self.ops.append(Op(opcode, inputs, outputs, instruction, name, self.trip_count))
+        return result
+
+    def run(self, computation: Computation, arguments: list[Tree]) -> Tree:
+        """Flatten one computation called with `arguments`; returns its root."""
+        environment: dict[int, Tree] = {}
+        for instruction in computation.instructions:
+            operands = [environment[i] for i in instruction.operands]
+            handler = _HANDLERS.get(instruction.opcode)
+            if instruction.opcode == "parameter":
+                result = arguments[instruction.parameter_number]
+            elif handler is not None:
+                result = handler(self, instruction, operands)
+            else:
+                inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+                result = self.emit(instruction.opcode, inputs, instruction)
+            environment[instruction.id] = result
+        return environment[computation.root_id]
+
+    def inline(self, instruction: Instruction, computation_id: int, arguments: list[Tree]) -> Tree:
+        outer, self.prefix = self.prefix, _joined(self.prefix, instruction.op_name)
+        result = self.run(self.module.computations[computation_id], arguments)
+        self.prefix = outer
+        return result
+
+
+def _joined(prefix: str, name: str) -> str:
+    # Names inside a callee are relative in some JAX versions and whole in others.
+    if not prefix or name.startswith(prefix):
+        return name or prefix
+    return f"{prefix}/{name}" if name else prefix
+
+
+def _leaves(tree: Tree) -> list[int]:
+    if isinstance(tree, int):
+        return [tree]
+    return [leaf for part in tree for leaf in _leaves(part)]
+
+
+def _constant(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    result = flat.emit("constant", (), instruction)
+    if instruction.literal is not None and isinstance(result, int):
+        flat.constants[result] = instruction.literal
+    return result
+
+
+def _tuple(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return tuple(operands)
+
+
+def _element(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    whole = operands[0]
+    if isinstance(whole, int):
+        raise HloError(f"{instruction.name}: get-tuple-element of something that is not a tuple")
+    return whole[instruction.tuple_index]
+
+
+def _identity(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return operands[0] if len(operands) == 1 else tuple(operands)
+
+
+def _call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return flat.inline(instruction, instruction.called[0], operands)
+
+
+def _custom_call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    if instruction.custom_call_target in _IDENTITY_TARGETS and operands:
+        return operands[0]
+    inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+    return flat.emit("custom-call", inputs, instruction)
+
+
+def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    body, condition = _body_and_condition(flat.module, instruction)
+    initial = tuple(_leaves(operands[0]))
+    carried = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
+    trips = _trip_count(flat, condition, operands[0])
+    if trips is None:
+        where = _joined(flat.prefix, instruction.op_name) or instruction.name
+        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * (trips or 1)
+    root = flat.inline(instruction, body.id, [carried])
+    flat.trip_count = outer
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_EXIT, tuple(_leaves(root)), result, instruction)
+    for group in (initial, _leaves(root), _leaves(result)):
+        flat.ties.extend(zip(group, _leaves(carried), strict=True))
+    return result
+
+
+def _body_and_condition(
+    module: Module, instruction: Instruction
+) -> tuple[Computation, Computation]:
+    # The proto lists both callees; the condition is the one that returns a single pred.
+    callees = [module.computations[i] for i in instruction.called]
+    if len(callees) != 2:
+        raise HloError(f"{instruction.name}: a while calls two computations, this {len(callees)}")
+    roots = [_root(c).shape.dtype for c in callees]
+    return (callees[0], callees[1]) if roots[1] == "pred" else (callees[1], callees[0])
+
+
+def _root(computation: Computation) -> Instruction:
+    return next(i for i in computation.instructions if i.id == computation.root_id)
+
+
+def _trip_count(flat: _Flattener, condition: Computation, initial: Tree) -> int | None:
+    """Trips of `counter < limit` with a counter that starts at a known value and steps by one."""
+    by_id = {i.id: i for i in condition.instructions}
+    compare = by_id[condition.root_id]
+    while compare.opcode in ("call", "copy") and len(compare.operands) == 1:
+        compare = by_id[compare.operands[0]]
+    if compare.opcode != "compare" or compare.comparison_direction != "LT":
+        return None
+    bounds: list[int | float | bool | None] = []
+    for operand in (by_id[i] for i in compare.operands):
+        if operand.opcode == "constant":
+            bounds.append(operand.literal)
+        elif operand.opcode == "get-tuple-element" and isinstance(initial, tuple):
+            leaf = initial[operand.tuple_index]
+            bounds.append(flat.constants.get(leaf) if isinstance(leaf, int) else None)
+        else:
+            bounds.append(None)
+    start, limit = bounds
+    if isinstance(start, int) and isinstance(limit, int) and limit >= start:
+        return limit - start
+    return None
+
+
+def _conditional(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+    flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
+    roots = [
+        flat.inline(instruction, branch, [argument])
+        for branch, argument in zip(instruction.called, operands[1:], strict=True)
+    ]
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    leaves = tuple(leaf for root in roots for leaf in _leaves(root))
+    flat.emit_with(BRANCH_EXIT, leaves, result, instruction)
+    for root in roots:
+        flat.ties.extend(zip(_leaves(root), _leaves(result), strict=True))
+    return result
+
+
+_Handler = Callable[[_Flattener, Instruction, list[Tree]], Tree]
+_HANDLERS: Mapping[str, _Handler] = {
+    "call": _call,
+    "fusion": _call,
+    "constant": _constant,
+    "conditional": _conditional,
+    "custom-call": _custom_call,
+    "get-tuple-element": _element,
+    "tuple": _tuple,
+    "while": _while,
+    **dict.fromkeys(_IDENTITY_OPCODES, _identity),
+}
+

@@ -1,0 +1,95 @@
+"""The flat graph: a module's computations inlined to one list of values and one list of ops.
+
+Tuples are taken apart to their leaves, every `call` is inlined at its call site, a `while` body appears
+once with its trip count on each op, and identities (copy, opt-barrier, sharding annotations) are aliases
+of the value they pass on.  Ops stand in a topological order, the order in which they were traced.
+
+A *tie* (a, b) says that two values are one tensor seen at two times: a loop carry before, inside and
+after its loop, or a branch result.  Whatever holds for one dimension of `a` holds for that of `b`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+import math
+
+from hlo_tools.proto import Instruction
+
+
+DTYPE_BITS: dict[str, int] = {
+    "pred": 8, "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8,
+    "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
+    "f4e2m1fn": 4, "f8e3m4": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e4m3b11fnuz": 8,
+    "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8,
+    "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One array of the program; `producer` indexes `Graph.ops`, or is -1 for a step input."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    producer: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the whole (unsharded) array in bytes."""
+        return math.prod(self.dims) * DTYPE_BITS[self.dtype] // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One instruction at one call site; `trip_count` is how often it runs in a step."""
+
+    opcode: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instruction: Instruction
+    op_name: str
+    trip_count: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole step. `inputs` follow HLO parameter numbers, `outputs` the flattened result tuple."""
+
+    name: str
+    values: Sequence[Value]
+    ops: Sequence[Op]
+    inputs: tuple[int, ...]
+    input_names: tuple[str, ...]
+    outputs: tuple[int, ...]
+    ties: Sequence[tuple[int, int]]
+    donated: frozenset[int]
+    aliases: tuple[tuple[int, int], ...]
+    assumptions: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def users(self) -> Sequence[Sequence[int]]:
+        """For each value, the indices of the ops that read it (each once, in order)."""
+        users: list[list[int]] = [[] for _ in self.values]
+        for index, op in enumerate(self.ops):
+            for value in dict.fromkeys(op.inputs):
+                users[value].append(index)
+        return users
+
+    @cached_property
+    def varies(self) -> Sequence[bool]:
+        """Whether each value depends on a step input; the others (zeros, iota) can be remade anywhere."""
+        varies = [value.producer < 0 for value in self.values]
+        for op in self.ops:
+            # A loop's carry is the sum of its trips: what enters as zeros leaves as data.
+            if op.opcode == LOOP_ENTER or any(varies[value] for value in op.inputs):
+                for value in op.outputs:
+                    varies[value] = True
+        return varies
+
+
+# Pseudo opcodes: a loop is an op that hands out the carries, the body's ops, and an op that ends it.
+LOOP_ENTER = "while"
+LOOP_EXIT = "while-exit"
+BRANCH_ENTER = "conditional"
+BRANCH_EXIT = "conditional-exit"
+STRUCTURAL: frozenset[str] = frozenset({LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT})

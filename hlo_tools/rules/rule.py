@@ -1,0 +1,126 @@
+"""What a sharding rule is: the indices of an op's iteration space and where each one appears.
+
+An op is a loop nest over *factors* f with sizes n_f.  Every dimension of an operand or result is an
+ordered list of factors, major first (a matmul: `ik,kj->ij`; a reshape that merges: `i j->(ij)`).  A
+factor's kind says what splitting it over devices means:
+
+    PASSTHROUGH   each device computes its part of the result, nothing to exchange
+    REDUCTION     each device holds a partial result that must be combined
+    PERMUTATION   neighbouring parts are needed (windows, slices): not split by this version
+    REPLICATION   every device needs all of it (a sorted dimension)
+
+The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden tests.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+import string
+
+
+class FactorKind(Enum):
+    """What it means to split a factor over devices."""
+
+    PASSTHROUGH = "passthrough"
+    REDUCTION = "reduce"
+    PERMUTATION = "permute"
+    REPLICATION = "replicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One index of the iteration space."""
+
+    size: int
+    kind: FactorKind
+
+
+# One entry per dimension: the factors it is made of, major first; () for a dimension of size one.
+DimFactors = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The factors of one op and how operands and results are indexed by them."""
+
+    factors: tuple[Factor, ...]
+    operands: tuple[DimFactors, ...]
+    results: tuple[DimFactors, ...]
+
+    def __str__(self) -> str:
+        def dims(tensor: DimFactors) -> str:
+            names = ["".join(_letter(f) for f in dim) or "1" for dim in tensor]
+            return "".join(n if len(n) == 1 else f"({n})" for n in names) or "."
+
+        text = ",".join(map(dims, self.operands)) + "->" + ",".join(map(dims, self.results))
+        for kind in FactorKind:
+            names = [_letter(i) for i, f in enumerate(self.factors) if f.kind is kind]
+            if names and kind is not FactorKind.PASSTHROUGH:
+                text += f" {kind.value}={','.join(names)}"
+        return text
+
+    @property
+    def n_iterations(self) -> int:
+        """Size of the iteration space."""
+        total = 1
+        for factor in self.factors:
+            total *= factor.size
+        return total
+
+
+def _letter(factor: int) -> str:
+    letters = string.ascii_letters
+    return letters[factor] if factor < len(letters) else f"<{factor}>"
+
+
+class RuleBuilder:
+    """Collects factors, then `build()`s a `Rule`; dimensions never mentioned get a factor of their own."""
+
+    def __init__(self, operands: list[tuple[int, ...]], results: list[tuple[int, ...]]):
+        self._factors: list[Factor] = []
+        self._shapes = [*operands, *results]
+        self._n_operands = len(operands)
+        self._dims: list[list[tuple[int, ...] | None]] = [[None] * len(s) for s in self._shapes]
+
+    def result(self, index: int = 0) -> int:
+        """Tensor number of a result, to be used in `add` beside operand numbers."""
+        return self._n_operands + index
+
+    def add(
+        self, *places: tuple[int, int], size: int, kind: FactorKind = FactorKind.PASSTHROUGH
+    ) -> int:
+        """A factor of `size` that is the whole of the given (tensor, dimension) places."""
+        factor = len(self._factors)
+        self._factors.append(Factor(size, kind))
+        for tensor, dim in places:
+            self._dims[tensor][dim] = (factor,) if size > 1 else ()
+        return factor
+
+    def set(self, tensor: int, dim: int, factors: tuple[int, ...]) -> None:
+        """State a dimension's factors outright, as reshape needs."""
+        self._dims[tensor][dim] = factors
+
+    def build(self, rest: FactorKind = FactorKind.REPLICATION) -> Rule:
+        """The rule; what was not mentioned is a factor of its own of kind `rest`."""
+        for tensor, shape in enumerate(self._shapes):
+            for dim, size in enumerate(shape):
+                if self._dims[tensor][dim] is None:
+                    self.add((tensor, dim), size=size, kind=rest)
+        dims = [tuple(d or () for d in tensor) for tensor in self._dims]
+        return _compact(self._factors, dims, self._n_operands)
+
+
+def _compact(
+    factors: list[Factor], dims: list[tuple[tuple[int, ...], ...]], n_operands: int
+) -> Rule:
+    """Drop factors of size one and number the rest in order of first appearance."""
+    order: dict[int, int] = {}
+    for tensor in dims:
+        for dim in tensor:
+            for factor in dim:
+                order.setdefault(factor, len(order))
+    renamed = [tuple(tuple(order[f] for f in dim) for dim in tensor) for tensor in dims]
+    return Rule(
+        factors=tuple(factors[f] for f in order),
+        operands=tuple(renamed[:n_operands]),
+        results=tuple(renamed[n_operands:]),
+    )

@@ -1,0 +1,189 @@
+"""Storage groups: the dimensions along which a leaf can be kept sharded without its computation being so.
+
+ZeRO keeps parameters, gradients and optimizer state split over the devices that would otherwise hold
+copies.  That concerns only part of the graph, found by data flow:
+
+    parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op that
+                     uses it (there it is gathered), and the new parameter the step returns
+    optimizer side   every op of the update, and the gradient back to the contraction that makes it
+                     (there a partial sum is scattered instead of reduced whole)
+
+Within one side, the rules link dimensions into groups as `linkage` does; between the sides nothing is
+linked, so that parameters may be whole while the optimizer is split (ZeRO-1, ZeRO-2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph
+from hlo_tools.linkage import Linkage, NodeUnion
+from hlo_tools.phases import Phase
+from hlo_tools.roles import Role
+from hlo_tools.rules import FactorKind
+
+
+class Side(IntEnum):
+    """Which part of a leaf's storage a value belongs to."""
+
+    NONE = 0
+    PARAMETER = 1
+    OPTIMIZER = 2
+
+
+_CARRIERS = frozenset(
+    {"convert", "transpose", "reshape", "bitcast", "dynamic-slice", "reduce-precision"}
+)
+
+
+_SIDE_OF_ROLE = {Role.PARAMETER: Side.PARAMETER, Role.OPTIMIZER: Side.OPTIMIZER}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Sides of values, storage group of each node (-1: none), and of each factor of each op."""
+
+    side: np.ndarray
+    group_of_node: np.ndarray
+    limits: np.ndarray
+    factor_groups: Sequence[tuple[int, ...]]
+
+
+def storage(
+    linkage: Linkage,
+    phases: Sequence[Phase],
+    roles: Sequence[Role],
+    state_map: Mapping[int, int],
+) -> Storage:
+    """Storage groups of a train step; `state_map` maps output index to input index."""
+    graph = linkage.graph
+    in_update, value_serves = _update_region(linkage, phases, frozenset(state_map))
+    side = _sides(graph, in_update, value_serves, roles, state_map)
+    op_side = _op_sides(graph, in_update, side)
+    offset = linkage.node_offset.tolist()
+    union = NodeUnion(offset[-1])
+    members: list[int] = []
+    for v, value in enumerate(graph.values):
+        if side[v] != Side.NONE:
+            for dim, size in enumerate(value.dims):
+                if size > 1:
+                    union.join([offset[v] + dim], size)
+                    members.append(offset[v] + dim)
+    nodes = [
+        _side_nodes(linkage, index, op_side[index], side, offset) for index in range(len(graph.ops))
+    ]
+    for rule, linked_of in zip(linkage.rules, nodes, strict=True):
+        for factor, linked in zip(rule.factors, linked_of):
+            if linked and factor.kind is FactorKind.PASSTHROUGH:
+                union.join(linked, factor.size)
+    pairs = [(a, b) for a, b in graph.ties if side[a] == side[b] != Side.NONE]
+    pairs += [
+        (graph.inputs[i], graph.outputs[o])
+        for o, i in state_map.items()
+        if side[graph.inputs[i]] == side[graph.outputs[o]] != Side.NONE
+    ]
+    for a, b in pairs:
+        for dim, size in enumerate(graph.values[a].dims):
+            if size > 1:
+                union.join([offset[a] + dim, offset[b] + dim], size)
+    group_of_node, limits = union.numbered(members, offset[-1])
+    as_list = group_of_node.tolist()
+    factor_groups = [
+        tuple(as_list[linked[0]] if linked else -1 for linked in linked_of) for linked_of in nodes
+    ]
+    return Storage(np.array(side, np.int8), group_of_node, limits, factor_groups)
+
+
+def _update_region(
+    linkage: Linkage, phases: Sequence[Phase], state_outputs: frozenset[int]
+) -> tuple[list[bool], list[bool]]:
+    """(op only serves the update, value only serves the update), found backwards from the new state.
+
+    A returned new state is such a use; the stacked result of a loop passes its use on to the write
+    inside the loop.
+    """
+    graph = linkage.graph
+    serves = [False] * len(graph.ops)
+    used = [False] * len(graph.values)
+    other_use = [False] * len(graph.values)
+    for position, value in enumerate(graph.outputs):
+        used[value] = True
+        other_use[value] |= position not in state_outputs
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op, rule = graph.ops[index], linkage.rules[index]
+        good = [used[v] and not other_use[v] for v in op.outputs]
+        if op.opcode == LOOP_EXIT:
+            for source, is_good in zip(op.inputs, good, strict=True):
+                used[source] = True
+                other_use[source] |= not is_good
+            continue
+        if op.opcode not in STRUCTURAL:
+            local = all(f.kind is not FactorKind.REDUCTION for f in rule.factors)
+            serves[index] = phases[index] is Phase.UPDATE or (local and all(good))
+        for value in op.inputs:
+            used[value] = True
+            other_use[value] |= not serves[index]
+    return serves, [u and not o for u, o in zip(used, other_use)]
+
+
+def _sides(
+    graph: Graph,
+    in_update: Sequence[bool],
+    value_serves: Sequence[bool],
+    roles: Sequence[Role],
+    state_map: Mapping[int, int],
+) -> list[Side]:
+    side = [
+        Side.OPTIMIZER if value.dims and varies and serves else Side.NONE
+        for value, varies, serves in zip(graph.values, graph.varies, value_serves)
+    ]
+    for value, role in zip(graph.inputs, roles):
+        side[value] = _SIDE_OF_ROLE.get(role, Side.NONE) if graph.values[value].dims else Side.NONE
+    for output, source in state_map.items():
+        if graph.values[graph.outputs[output]].dims:
+            side[graph.outputs[output]] = side[graph.inputs[source]]
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            for source, carried in zip(op.inputs, op.outputs):
+                if side[source] is Side.PARAMETER and _is_invariant(graph, index, carried):
+                    side[carried] = Side.PARAMETER
+        elif op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]:
+            side[op.outputs[0]] = Side.PARAMETER
+    return side
+
+
+def _is_invariant(graph: Graph, loop: int, carried: int) -> bool:
+    return any(
+        op.opcode == LOOP_EXIT and op.instruction is graph.ops[loop].instruction and carried in op.inputs
+        for op in (graph.ops[u] for u in graph.users[carried])
+    )
+
+
+def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:
+    result = []
+    for index, op in enumerate(graph.ops):
+        if in_update[index]:
+            result.append(Side.OPTIMIZER)
+        elif op.opcode in _CARRIERS and side[op.outputs[0]] is Side.PARAMETER:
+            result.append(Side.PARAMETER)
+        else:
+            result.append(Side.NONE)
+    return result
+
+
+def _side_nodes(
+    linkage: Linkage, index: int, op_side: Side, side: Sequence[Side], offset: Sequence[int]
+) -> list[list[int]]:
+    """For each factor of an op, the major nodes of values on the op's own side."""
+    op, rule = linkage.graph.ops[index], linkage.rules[index]
+    nodes: list[list[int]] = [[] for _ in rule.factors]
+    if op_side is Side.NONE:
+        return nodes
+    for value, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results)):
+        if side[value] is op_side:
+            for dim, factors in enumerate(dims):
+                if factors:
+                    nodes[factors[0]].append(offset[value] + dim)
+    return nodes

@@ -1,0 +1,160 @@
+"""Plan: agreement between records, the step it belongs to, and what it says about itself."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from automap.errors import PlanError
+from automap.plan import Plan, check_matches_inputs
+
+
+SAMPLE = Path(__file__).with_name("plan_sample.json")
+W1, W2 = "[0]['w1']", "[0]['w2']"
+
+
+def edited(*edits):
+    """The sample's JSON with values replaced: (path of keys, value) each."""
+    data = json.loads(SAMPLE.read_text())
+    for path, value in edits:
+        node = data
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = value
+    return data
+
+
+def plan(*edits):
+    return Plan.from_json(edited(*edits))
+
+
+def test_attributes_mirror_the_file():
+    got = plan()
+    assert got.mesh.axes == (("data", 2), ("model", 4))
+    assert got.inputs[1].spec == (("model", "data"), None)
+    assert got.predicted.memory.activations == 2**29
+    assert got.conflicts[0].with_ == "batch"
+    assert got.pipeline is None
+    assert got.to_json() == edited()
+    assert list(got.to_json()) == list(edited()), "the order of the fields is the documented one"
+    assert hash(got) == hash(plan())
+
+
+def test_a_plan_shares_nothing_with_its_source_or_its_json():
+    data = edited()
+    got = Plan.from_json(data)
+    data["topology"]["name"] = "other"
+    got.to_json()["topology"]["name"] = "other"
+    assert got == plan()
+
+
+SPEC = ("inputs", 0, "spec")
+REFUSALS = {
+    "unknown axis": (
+        (SPEC, [None, ["modle"]]),
+        r"^inputs\[0\]\.spec\[1\]\[0\]: unknown axis 'modle'; mesh has \['data', 'model'\]$",
+    ),
+    "axis twice in one dimension": (
+        (SPEC, [["data", "data"], None]),
+        r"^inputs\[0\]\.spec\[0\]\[1\]: axis 'data' is used twice",
+    ),
+    "axis in two dimensions": (
+        (SPEC, [["data"], ["model", "data"]]),
+        r"^inputs\[0\]\.spec\[1\]\[1\]: axis 'data' is used twice.*dimension 0",
+    ),
+    "spec too short": ((SPEC, [None]), r"^inputs\[0\]\.spec: got \(None,\); allowed: 2 entries"),
+    "empty list of axes": ((SPEC, [[], None]), r"^inputs\[0\]\.spec\[0\]: got \[\]; .*null"),
+    "indivisible": (
+        (("inputs", 0, "shape"), [512, 2050]),
+        r"^inputs\[0\]\.spec\[1\]: \['model'\] has 4 devices.* 2050; allowed",
+    ),
+    "product of axes": (
+        (("inputs", 1, "shape"), [2044, 512]),
+        r"^inputs\[1\]\.spec\[0\]: \['model', 'data'\] has 8 devices.* 2044",
+    ),
+    "output": ((("outputs", 0, "spec"), [["x"], None]), r"^outputs\[0\]\.spec\[0\]\[0\]: unknown"),
+    "constraint": (
+        (("constraints", 0, "spec"), [None, ["x"]]),
+        r"^constraints\[0\]\.spec\[1\]\[0\]: unknown axis 'x'",
+    ),
+    "collective": (
+        (("predicted", "collectives", 0, "axes"), ["x"]),
+        r"^predicted\.collectives\[0\]\.axes\[0\]: unknown axis 'x'",
+    ),
+    "decision": ((("decisions", 1, "axes"), ["x"]), r"^decisions\[1\]\.axes\[0\]: unknown axis"),
+    "level of a compute decision": (
+        (("decisions", 0, "level"), "full"),
+        r"^decisions\[0\]\.level: got 'full'; allowed: null for a compute decision",
+    ),
+    "no level of a storage decision": (
+        (("decisions", 1, "level"), None),
+        r"^decisions\[1\]\.level: got None; allowed: full \| optimizer",
+    ),
+    "duplicate mesh axes": (
+        (("mesh", "axes"), [["data", 2], ["data", 4]]),
+        r"^mesh\.axes\[1\]\[0\]: got 'data'; allowed: a name that differs",
+    ),
+    "mesh of other devices": (
+        (("mesh", "axes"), [["data", 2], ["model", 2]]),
+        r"^mesh\.axes: got .*product is 8, the devices of 'v5e:2x4'",
+    ),
+    "empty axis": ((("mesh", "axes", 0, 1), 0), r"^mesh\.axes\[0\]\[1\]: got 0; .*>= 1"),
+    "path twice": ((("inputs", 1, "path"), W1), r"^inputs\[1\]\.path: got .*not there yet"),
+    "role of no input": (
+        (("inputs", 0, "role"), "result"),
+        r"^inputs\[0\]\.role: got 'result'; allowed: the role of an input",
+    ),
+    "negative size": ((("inputs", 0, "shape"), [-8, 4]), r"^inputs\[0\]\.shape\[0\]: got -8"),
+    "topology": (
+        (("topology", "levels", 0, "bytes_per_s"), float("nan")),
+        r"^topology\.levels\[0\]\.bytes_per_s: got nan",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "match"), REFUSALS.values(), ids=REFUSALS)
+def test_refuses_records_that_do_not_agree(edit, match):
+    with pytest.raises(PlanError, match=match):
+        plan(edit)
+
+
+def test_a_plan_built_in_python_is_checked_too():
+    with pytest.raises(PlanError, match=r"^seconds: got inf; allowed: a finite number >= 0"):
+        dataclasses.replace(plan().search, seconds=float("inf"))
+    with pytest.raises(PlanError, match=r"^inputs\[0\]\.spec: got \(\); allowed: 2 entries"):
+        first = dataclasses.replace(plan().inputs[0], spec=())
+        dataclasses.replace(plan(), inputs=(first,))
+
+
+GIVEN = [(leaf.path, leaf.shape, leaf.dtype) for leaf in plan().inputs]
+
+
+def test_the_planned_inputs_match():
+    check_matches_inputs(plan(), GIVEN)
+
+
+MISMATCHES = {
+    "missing": (GIVEN[1:], r"\[0\]\['w1'\]: missing, the plan has bfloat16\[512,2048\]"),
+    "extra": ([*GIVEN, ("[2]", (3,), "int32")], r"\[2\]: int32\[3\] is not in the plan"),
+    "shape": (
+        [(W1, (512, 4096), "bfloat16"), *GIVEN[1:]],
+        r"\['w1'\]: got bfloat16\[512,4096\], the plan has bfloat16\[512,2048\]",
+    ),
+    "dtype": (
+        [(W1, (512, 2048), "float32"), *GIVEN[1:]],
+        r"\['w1'\]: got float32\[512,2048\], the plan has bfloat16",
+    ),
+    "order": (
+        [GIVEN[1], GIVEN[0], *GIVEN[2:]],
+        r"\['w2'\]: stands where the plan has \[0\]\['w1'\]",
+    ),
+    "many": ([(f"[{i}]", (), "int32") for i in range(9)], r"and 7 more"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "match"), MISMATCHES.values(), ids=MISMATCHES)
+def test_refuses_a_step_with_other_inputs(inputs, match):
+    with pytest.raises(PlanError, match=match) as caught:
+        check_matches_inputs(plan(), inputs)
+    assert "re-plan with `automap plan models.mlp:small --topology v5e:2x4`" in str(caught.value)

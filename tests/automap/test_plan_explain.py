@@ -1,0 +1,178 @@
+"""Explain and diff: what the texts say, and that nothing that differs goes unsaid."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from automap.errors import PlanError
+from automap.plan import Plan
+from automap.plan_explain import bytes_text, seconds_text
+
+
+PLAN = Plan.load(Path(__file__).with_name("plan_sample.json"))
+
+OVERVIEW = """\
+plan for models.mlp:small on v5e:2x4
+mesh data=2 x model=4 (8 devices)
+predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms
+predicted peak 3 GiB of 14.9 GiB on each device: fits
+  preset data-parallel: step 20 ms, peak 31 GiB: does not fit
+  preset megatron: step 15 ms, peak 4 GiB: fits
+found by greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound
+
+decisions:
+  compute ff: split over model; covers 2
+    because saves 4 ms of matmul for 2.3 ms of all-reduce
+  storage w2 of the feed-forward: stored split over data; covers 1
+    because the plan does not fit without it
+
+conflicts:
+  ff with batch at dot.3: ff keeps model
+
+warnings:
+  op 'foo' has no rule and is replicated
+"""
+
+W2_DETAIL = """\
+mesh data=2 x model=4 (8 devices)
+
+[0]['w2']: parameter, bfloat16[2048,512], spec [model+data, whole]
+  compute ff: split over model; covers 2
+    because saves 4 ms of matmul for 2.3 ms of all-reduce
+    conflict of ff with batch at dot.3: ff keeps model
+  storage w2 of the feed-forward: stored split over data; covers 1
+    because the plan does not fit without it
+"""
+
+GROUP_DETAIL = """\
+mesh data=2 x model=4 (8 devices)
+
+compute ff: split over model; covers 2
+  because saves 4 ms of matmul for 2.3 ms of all-reduce
+    [0]['w1']  [whole, model]
+    [0]['w2']  [model+data, whole]
+    conflict of ff with batch at dot.3: ff keeps model
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "text"), [(None, OVERVIEW), ("[0]['w2']", W2_DETAIL), ("ff", GROUP_DETAIL)]
+)
+def test_explain(what, text):
+    assert PLAN.explain(what) == text
+
+
+def test_a_part_of_a_name_finds_all_that_contain_it():
+    text = PLAN.explain("w2")
+    assert "[0]['w2']: parameter" in text
+    assert "storage w2 of the feed-forward" in text
+    assert "['w1']:" not in text
+
+
+def test_a_whole_name_goes_before_names_that_contain_it():
+    inner = dataclasses.replace(PLAN.inputs[1], path="[0]['w2']['scale']")
+    plan = dataclasses.replace(PLAN, inputs=(*PLAN.inputs, inner))
+    assert "scale" not in plan.explain("[0]['w2']")
+    assert "scale" in plan.explain("[0]['w2'")
+
+
+def test_an_input_that_no_decision_covers():
+    assert "[1]: batch, bfloat16[64,512], spec [data, whole]\n  no decision" in PLAN.explain("[1]")
+
+
+def test_an_unknown_name_is_answered_with_the_closest():
+    with pytest.raises(PlanError, match=r"contains \"\[0\]\['w3'\]\"; closest: \[0\]\['w"):
+        PLAN.explain("[0]['w3']")
+    with pytest.raises(PlanError, match=r"contains 'zzz'; `automap explain` lists groups"):
+        PLAN.explain("zzz")
+
+
+def test_many_matches_are_cut():
+    inputs = tuple(dataclasses.replace(PLAN.inputs[1], path=f"[{i}]") for i in range(50))
+    plan = dataclasses.replace(PLAN, inputs=inputs)
+    text = plan.explain("[")
+    assert text.count(": parameter") == 20
+    assert "and 30 more" in text
+
+
+def test_a_plan_that_does_not_fit_says_so():
+    predicted = dataclasses.replace(PLAN.predicted, fits=False)
+    assert "DOES NOT FIT" in dataclasses.replace(PLAN, predicted=predicted).explain()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 ns"), (2e-9, "2 ns"), (1e-6, "1 us"), (0.5, "500 ms"), (90.0, "90 s")],
+)
+def test_seconds_text(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2**40, "1 TiB")])
+def test_bytes_text(count, text):
+    assert bytes_text(count) == text
+
+
+def test_equal_plans_have_no_differences():
+    assert PLAN.diff(PLAN) == "the plans are equal\n"
+
+
+def test_diff():
+    alike = tuple(dataclasses.replace(leaf, spec=(None, None)) for leaf in PLAN.inputs[:2])
+    predicted = dataclasses.replace(
+        PLAN.predicted, compute_seconds=0.02, peak_bytes=6 * 2**30, fits=False
+    )
+    other = dataclasses.replace(
+        PLAN,
+        inputs=(*alike, *PLAN.inputs[2:]),
+        predicted=predicted,
+        search=dataclasses.replace(PLAN.search, gap=None),
+        decisions=PLAN.decisions[:1],
+    )
+    assert (
+        PLAN.diff(other)
+        == """\
+fits: yes -> no
+compute: 10 ms -> 20 ms (+100.0%)
+peak memory: 3 GiB -> 6 GiB (+100.0%)
+inputs [whole, model] -> [whole, whole]: 1
+    [0]['w1']
+inputs [model+data, whole] -> [whole, whole]: 1
+    [0]['w2']
+decisions:
+    - storage w2 of the feed-forward full: data; because the plan does not fit without it
+found by: greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound -> \
+greedy in 1.5 s, 200 evaluations, seed 0; no bound proven
+"""
+    )
+
+
+CHANGES = {
+    "mesh": {"mesh": dataclasses.replace(PLAN.mesh, axes=(("data", 4), ("model", 2)))},
+    "topology": {"topology": {**PLAN.topology, "name": "my slice"}},
+    "with other numbers": {
+        "topology": {
+            **PLAN.topology,
+            "device": {**PLAN.topology["device"], "memory_bytes": 2**33},
+        }
+    },
+    "jaxpr": {"workload": dataclasses.replace(PLAN.workload, jaxpr_sha256="a" * 64)},
+    "outputs absent": {"outputs": (*PLAN.outputs, dataclasses.replace(PLAN.outputs[1], path="x"))},
+    "float16[512,2048] [whole, model]": {
+        "inputs": (dataclasses.replace(PLAN.inputs[0], dtype="float16"), *PLAN.inputs[1:])
+    },
+    "result float32[] [] -> absent": {"outputs": PLAN.outputs[:1]},
+    "constraints": {"constraints": ()},
+    "presets": {"presets": PLAN.presets[::-1][:1]},
+    "conflicts": {"conflicts": ()},
+    "warnings": {"warnings": ()},
+    "order of entries": {"presets": PLAN.presets[::-1]},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_is_named(name):
+    text = PLAN.diff(dataclasses.replace(PLAN, **CHANGES[name]))
+    assert name in text
+    assert "equal" not in text

@@ -1,0 +1,188 @@
+"""The plan's JSON: every valid plan survives it, and nothing else is read."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import get_args
+
+import jax
+from hypothesis import given, settings, strategies as st
+
+from automap.cost.collectives import CollectiveKind
+from automap.errors import PlanError
+from automap.plan import Plan
+from automap.plan_checks import DTYPES
+from automap.plan_file import layout, parse
+from automap.plan_parts import CollectiveName, Phase, Role
+from automap.topology import get_topology
+
+
+SAMPLE = Path(__file__).with_name("plan_sample.json")
+MESHES = {
+    "8xh100": ((8,), (2, 4), (2, 2, 2), (1, 8)),
+    "v5e:4x4": ((16,), (4, 4), (2, 2, 4)),
+    "cpu:1": ((1,), ()),
+}
+TOPOLOGIES = {name: get_topology(name).to_dict() for name in MESHES}
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+count = st.integers(0, 2**63 - 1)
+amount = st.floats(0, allow_nan=False, allow_infinity=False)
+digest = st.text("0123456789abcdef", min_size=64, max_size=64)
+
+
+def row(**fields):
+    return st.fixed_dictionaries(fields)
+
+
+def rows(**fields):
+    return st.lists(row(**fields), max_size=3)
+
+
+@st.composite
+def specs(draw, axes, rank):
+    """Any division of some of the axes among the dimensions."""
+    taken = draw(st.permutations(axes)) if axes else []
+    dims = [[] for _ in range(rank)]
+    for axis in taken[: draw(st.integers(0, len(taken)))] if rank else []:
+        dims[draw(st.integers(0, rank - 1))].append(axis)
+    return [dim or None for dim in dims]
+
+
+@st.composite
+def leaves(draw, sizes, roles):
+    result = []
+    for path in draw(st.lists(text, unique=True, max_size=4)):
+        spec = draw(specs(list(sizes), draw(st.integers(0, 3))))
+        shape = [
+            draw(st.integers(0, 9)) * math.prod(sizes[axis] for axis in axes or ()) for axes in spec
+        ]
+        dtype, role = draw(st.sampled_from([*sorted(DTYPES), "key<fry>"])), draw(roles)
+        result.append({"path": path, "shape": shape, "dtype": dtype, "role": role, "spec": spec})
+    return result
+
+
+def decisions(axes):
+    common = {"group": text, "axes": axes, "covers": st.lists(text, max_size=3), "reason": text}
+    compute = row(kind=st.just("compute"), level=st.none(), **common)
+    storage = row(kind=st.just("storage"), level=st.sampled_from(["full", "optimizer"]), **common)
+    return st.lists(compute | storage, max_size=3)
+
+
+@st.composite
+def plans(draw):
+    """The JSON of any valid plan."""
+    topology = draw(st.sampled_from(sorted(MESHES)))
+    mesh = draw(st.sampled_from(MESHES[topology]))
+    names = draw(st.lists(text.filter(bool), unique=True, min_size=len(mesh), max_size=len(mesh)))
+    sizes = dict(zip(names, mesh, strict=True))
+    some_axes = st.lists(st.sampled_from(names), unique=True) if names else st.just([])
+    roles = st.sampled_from(get_args(Role))
+    memory = "parameters optimizer other_state inputs activations temporaries".split()
+    seconds = "step_seconds compute_seconds collective_seconds bubble_seconds".split()
+    predicted = row(
+        **dict.fromkeys(seconds, amount),
+        peak_bytes=count,
+        fits=st.booleans(),
+        memory=row(**dict.fromkeys(memory, count)),
+        collectives=rows(
+            kind=st.sampled_from(get_args(CollectiveName)),
+            axes=some_axes,
+            phase=st.sampled_from(get_args(Phase)),
+            count=count,
+            bytes=count,
+        ),
+    )
+    return draw(
+        row(
+            format=st.just("automap-plan"),
+            version=st.just(1),
+            workload=row(target=text, hlo_sha256=digest, jaxpr_sha256=st.none() | digest),
+            topology=st.just(TOPOLOGIES[topology]),
+            mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
+            inputs=leaves(sizes, roles.filter(lambda role: role != "result")),
+            outputs=leaves(sizes, roles),
+            constraints=rows(value=text, at=text, spec=specs(names, 3)),
+            **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
+            predicted=predicted,
+            presets=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
+            search=row(
+                strategy=text,
+                seconds=amount,
+                evaluations=count,
+                seed=count,
+                gap=st.none() | amount,
+            ),
+            decisions=decisions(some_axes),
+            conflicts=rows(**dict.fromkeys(("group", "with", "at", "outcome"), text)),
+            warnings=st.lists(text, max_size=3),
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_every_valid_plan_survives(data):
+    plan = Plan.from_json(data)
+    assert plan.to_json() == data
+    assert Plan.from_json(parse(layout(plan.to_json()))) == plan
+    assert plan.explain().startswith("plan for ")
+    assert plan.diff(plan) == "the plans are equal\n"
+
+
+def places(node, path=()):
+    """Paths of all nodes below a JSON value."""
+    children = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, child in children:
+        yield (*path, key)
+        if isinstance(child, dict | list):
+            yield from places(child, (*path, key))
+
+
+SAMPLE_JSON = json.loads(SAMPLE.read_text())
+PLACES = list(places(SAMPLE_JSON))
+JUNK = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2, 1.5, math.nan, math.inf, -0.5, 10**400, 2**64]
+    + ["", "model", "data", "full", "compute", "float32", "\ud800", "x" * 100]
+    + [[], {}, [[]], [None], ["model"], [["model"]], [["data", 8]], {"axes": []}, [1, "a"]]
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(PLACES), st.sampled_from(["delete", "replace", "insert"]), JUNK)
+def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
+    data = copy.deepcopy(SAMPLE_JSON)
+    parent = data
+    for key in path[:-1]:
+        parent = parent[key]
+    if action == "delete":
+        del parent[path[-1]]
+    elif action == "replace":
+        parent[path[-1]] = junk
+    elif isinstance(parent, list):
+        parent.insert(path[-1], junk)
+    else:
+        parent[str(junk)[:20]] = junk
+    try:
+        plan = Plan.from_json(data)
+    except PlanError as error:
+        assert str(error)
+        return
+    # Nothing was dropped, added or reinterpreted on the way.
+    assert plan.to_json() == data
+
+
+def test_names_of_roles_phases_and_collectives_are_those_of_the_graph():
+    from hlo_tools.phases import Phase as GraphPhase
+    from hlo_tools.roles import Role as GraphRole
+
+    assert set(get_args(Role)) == {role.value for role in GraphRole} | {"result"}
+    assert set(get_args(Phase)) == {phase.name.lower() for phase in GraphPhase}
+    assert set(get_args(CollectiveName)) == {kind.value for kind in CollectiveKind}
+
+
+def test_dtypes_are_names_that_jax_has():
+    # float0 is the type of a gradient of an integer; jax.numpy has no name for it.
+    for name in DTYPES - {"float0"}:
+        assert str(jax.numpy.dtype(name)) == name

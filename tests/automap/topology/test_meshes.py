@@ -1,0 +1,74 @@
+"""Mesh shapes against the definition checked by brute force."""
+
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, strategies as st
+
+from automap.topology import Level, Topology, get_topology, mesh_shapes
+
+
+def topology_with(sizes):
+    levels = tuple(
+        Level(name=f"l{i}", size=size, kind="switch", bytes_per_s=1.0, latency_seconds=0.0)
+        for i, size in enumerate(sizes)
+    )
+    return Topology(name="t", platform="cpu", device=get_topology("cpu:1").device, levels=levels)
+
+
+def is_aligned(shape, sizes):
+    """The definition, read as it stands: walk axes and levels from the innermost."""
+    left, levels = 1, list(sizes)
+    for axis in reversed(shape):
+        if left > 1:
+            if left % axis:
+                return False
+            left //= axis
+            continue
+        if levels and levels[0] % axis == 0:
+            left = levels.pop(0) // axis
+            continue
+        while axis > 1:
+            if not levels or axis % levels[0]:
+                return False
+            axis //= levels.pop(0)
+    return left == 1 and not levels
+
+
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=3), st.integers(1, 3))
+def test_all_aligned_shapes_and_no_other(sizes, max_axes):
+    total = prod(sizes)
+    divisors = [d for d in range(2, total + 1) if total % d == 0]
+    expected = {
+        shape
+        for count in range(1, max_axes + 1)
+        for shape in product(divisors, repeat=count)
+        if prod(shape) == total and is_aligned(shape, sizes)
+    }
+    shapes = mesh_shapes(topology_with(sizes), max_axes=max_axes)
+    assert set(shapes) == expected
+    assert len(shapes) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("cpu:1", ((1,),)),
+        ("cpu:8", ((8,), (2, 4), (4, 2), (2, 2, 2))),
+        ("v5e:4x4", ((16,), (4, 4), (2, 2, 4), (4, 2, 2))),
+        ("2x8xv100", ((16,), (2, 8), (2, 2, 4), (2, 4, 2))),
+    ],
+)
+def test_known_shapes(name, shapes):
+    assert mesh_shapes(get_topology(name)) == shapes
+
+
+@pytest.mark.parametrize("name", ["v5p:16x16x16", "tpu7x:8x8x16", "64x8xh100", "cpu:96"])
+def test_at_most_a_few_dozen(name):
+    assert 1 < len(mesh_shapes(get_topology(name))) <= 60
+
+
+def test_no_axes_is_refused():
+    with pytest.raises(ValueError, match="max_axes: got 0"):
+        mesh_shapes(get_topology("cpu:8"), max_axes=0)
