@@ -1,0 +1,1 @@
+"""Automatic parallelization planner for unmodified single-device JAX train steps."""

@@ -6,12 +6,12 @@ A dimension of size s split over axes of sizes p_1 .. p_k needs s mod (p_1 ... p
                                                                     -> in: `check_spec`
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 import dataclasses
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 from automap.errors import PlanError

@@ -1,7 +1,7 @@
 """What differs between two plans, as text: one section per kind of fact, empty ones left out."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from automap.plan_explain import bytes_text, cut, mesh_text, search_text, seconds_text, spec_text

@@ -1,7 +1,7 @@
 """A plan as text: the header and every decision, or one input or decision with its reason."""
 
-import difflib
 from collections.abc import Sequence
+import difflib
 from typing import TYPE_CHECKING, Final
 
 from automap.errors import PlanError

@@ -6,13 +6,13 @@ The layout is for people and for `diff`: one line per input, collective, decisio
                                                                       -> in: `layout`
 """
 
+from collections.abc import Mapping
 import contextlib
+from dataclasses import dataclass
 import json
 import os
-import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+import secrets
 from typing import Any, Final
 
 from automap.errors import PlanError

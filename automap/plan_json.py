@@ -9,9 +9,9 @@
 `decode` checks types and names the field's path; the records check their values when made.
 """
 
+from collections.abc import Callable, Mapping
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints

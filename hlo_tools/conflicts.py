@@ -1,9 +1,9 @@
 """Conflicts: places where groups compete, as explicit objects.
 
-    self conflict    one tensor holds a group on two of its dimensions (both sequence dimensions of
-                     attention scores): an axis can split only one of them
-    pair conflict    two groups meet in one tensor or op: on the same mesh axis only one can win there,
-                     the one that stands first in the axis's order
+self conflict    one tensor holds a group on two of its dimensions (both sequence dimensions of
+                 attention scores): an axis can split only one of them
+pair conflict    two groups meet in one tensor or op: on the same mesh axis only one can win there,
+                 the one that stands first in the axis's order
 """
 
 from collections.abc import Sequence
@@ -63,6 +63,4 @@ def pair_conflicts(linkage: Linkage, class_of_group: np.ndarray) -> tuple[PairCo
             for b in classes[i + 1 :]:
                 count[a, b] = count.get((a, b), 0) + 1
                 first.setdefault((a, b), index)
-    return tuple(
-        PairConflict(a, b, first[a, b], n) for (a, b), n in sorted(count.items())
-    )
+    return tuple(PairConflict(a, b, first[a, b], n) for (a, b), n in sorted(count.items()))

@@ -1,8 +1,8 @@
 """FLOPs of an op, from its rule and shapes; bytes are those of its values (`Value.n_bytes`).
 
-    dot, ragged-dot    2 * iteration space (a multiply and an add each)
-    convolution        2 * result positions * kernel taps that meet real input, per input feature
-    reduce and windows one per element read; everything else one per element written
+dot, ragged-dot    2 * iteration space (a multiply and an add each)
+convolution        2 * result positions * kernel taps that meet real input, per input feature
+reduce and windows one per element read; everything else one per element written
 """
 
 import math

@@ -29,7 +29,9 @@ Tree = Leaf | tuple["Tree", ...]
 _IDENTITY_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
 )
-_IDENTITY_OPCODES = frozenset({"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"})
+_IDENTITY_OPCODES = frozenset(
+    {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
+)
 _MAX_FLAT_OPS = 2_000_000
 
 
@@ -257,4 +259,3 @@ _HANDLERS: Mapping[str, _Handler] = {
     "while": _while,
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
-

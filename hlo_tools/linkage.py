@@ -50,6 +50,7 @@ class NodeUnion:
     """Union-find over nodes, with the divisibility limit of each component."""
 
     def __init__(self, n_nodes: int):
+        """All nodes apart."""
         self._parent = list(range(n_nodes))
         self._limit = [0] * n_nodes
 
@@ -165,7 +166,10 @@ def _major_nodes(
 
 
 def _factor_groups(
-    rules: Sequence[Rule], op_nodes: Sequence[list[list[int]]], group_of_node: list[int], graph: Graph
+    rules: Sequence[Rule],
+    op_nodes: Sequence[list[list[int]]],
+    group_of_node: list[int],
+    graph: Graph,
 ) -> list[tuple[int, ...]]:
     """The group that may split each factor: -1 if it is blocked, or minor in a varying tensor."""
     varies = graph.varies

@@ -21,7 +21,9 @@ class Phase(IntEnum):
     UPDATE = 2
 
 
-_HEAVY = frozenset({"dot", "convolution", "ragged-dot", "scatter", "gather", "reduce", "reduce-window"})
+_HEAVY = frozenset(
+    {"dot", "convolution", "ragged-dot", "scatter", "gather", "reduce", "reduce-window"}
+)
 
 
 def phases(graph: Graph, state_outputs: frozenset[int]) -> Sequence[Phase]:

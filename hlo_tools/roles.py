@@ -116,5 +116,3 @@ def _inference_roles(graph: Graph, guessed: list[Role]) -> tuple[Role, ...]:
             role = Role.PARAMETER
         result.append(role)
     return tuple(result)
-
-

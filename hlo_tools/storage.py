@@ -149,14 +149,18 @@ def _sides(
             for source, carried in zip(op.inputs, op.outputs):
                 if side[source] is Side.PARAMETER and _is_invariant(graph, index, carried):
                     side[carried] = Side.PARAMETER
-        elif op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]:
+        elif (
+            op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]
+        ):
             side[op.outputs[0]] = Side.PARAMETER
     return side
 
 
 def _is_invariant(graph: Graph, loop: int, carried: int) -> bool:
     return any(
-        op.opcode == LOOP_EXIT and op.instruction is graph.ops[loop].instruction and carried in op.inputs
+        op.opcode == LOOP_EXIT
+        and op.instruction is graph.ops[loop].instruction
+        and carried in op.inputs
         for op in (graph.ops[u] for u in graph.users[carried])
     )
 

@@ -16,35 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.edges import Edges, operand_edges, rank_of, result_edges
 from automap.space.problem import Problem
 from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Op
+from hlo_tools.graph import DTYPE_BITS, Op
 from hlo_tools.kernels import Kernel, kernels
 from hlo_tools.liveness import buffers
-from hlo_tools.rules import FactorKind, Rule
-from hlo_tools.storage import Side
-
-
-@dataclass(frozen=True)
-class Edges:
-    """Tensor-to-op incidences. Arrays are [edges] unless said.
-
-    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
-    `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
-    `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
-    `value`, `op`: one example incidence each row stands for, to name it.
-    """
-
-    value_row: np.ndarray
-    op_row: np.ndarray
-    factor_of_dim: np.ndarray
-    is_reduced: np.ndarray
-    n_bytes: np.ndarray
-    count: np.ndarray
-    phase: np.ndarray
-    combinable: np.ndarray
-    value: np.ndarray
-    op: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -99,8 +76,8 @@ def build_tables(problem: Problem) -> Tables:
     """Fold a problem to rows."""
     value_rows, row_of_value = _value_rows(problem)
     op_rows, row_of_op = _op_rows(problem)
-    operands, copies = _operand_edges(problem, row_of_value, row_of_op, op_rows)
-    results = _result_edges(problem, row_of_value, row_of_op, op_rows)
+    operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows)
+    results = result_edges(problem, row_of_value, row_of_op, op_rows)
     kernel_list = kernels(problem.graph)
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
@@ -112,8 +89,7 @@ def build_tables(problem: Problem) -> Tables:
 
 def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     graph, offset = problem.graph, problem.linkage.node_offset
-    rank = max((len(v.dims) for v in graph.values), default=0) or 1
-    rows = np.full((len(graph.values), rank, 2), problem.n_classes, np.int64)
+    rows = np.full((len(graph.values), rank_of(problem), 2), problem.n_classes, np.int64)
     ranks = np.diff(offset)
     dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
     owner = np.repeat(np.arange(len(ranks)), ranks)
@@ -144,121 +120,20 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct.reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
 
 
-class _EdgeList:
-    """Collects incidences and folds equal ones."""
-
-    def __init__(self, rank: int, width: int):
-        self.rank, self.width = rank, width
-        self.index: dict[tuple[object, ...], int] = {}
-        self.counts: list[int] = []
-        self.examples: list[tuple[int, int]] = []
-
-    def add(self, key: tuple[object, ...], count: int, value: int, op: int) -> int:
-        row = self.index.setdefault(key, len(self.index))
-        if row == len(self.counts):
-            self.counts.append(0)
-            self.examples.append((value, op))
-        self.counts[row] += count
-        return row
-
-    def edges(self) -> Edges:
-        n = len(self.index)
-        dims = np.full((n, self.rank), -1, np.int64)
-        reduced = np.zeros((n, self.width), bool)
-        scalars = np.zeros((5, n), np.int64)
-        for row, key in enumerate(self.index):
-            value_row, op_row, factor_of_dim, is_reduced, n_bytes, phase, combinable = key
-            dims[row, : len(factor_of_dim)] = factor_of_dim  # pyright: ignore
-            reduced[row, list(is_reduced)] = True  # pyright: ignore
-            scalars[:, row] = (value_row, op_row, n_bytes, phase, combinable)
-        examples = np.array(self.examples, np.int64).reshape(n, 2)
-        return Edges(
-            value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
-            n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
-            combinable=scalars[4].astype(bool), value=examples[:, 0], op=examples[:, 1],
-        )  # fmt: skip
-
-
-def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    return tuple(factors[0] if factors else -1 for factors in dims)
-
-
-def _is_counted(problem: Problem, op: Op, value: int) -> bool:
-    return (
-        op.opcode not in STRUCTURAL
-        and problem.graph.varies[value]
-        and bool(problem.graph.values[value].dims)
-    )
-
-
-def _operand_edges(
-    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
-) -> tuple[Edges, np.ndarray]:
-    """Edges, and the (edge, first op, last op) of each distinct gathered copy.
-
-    XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
-    same classes and the same demand on each dimension count once.
-    """
-    graph = problem.graph
-    found = _EdgeList(_rank(problem), op_rows.shape[1])
-    classes_of_row = [tuple(sorted(row[:, 0].tolist())) for row in op_rows]
-    copies: dict[tuple[object, ...], list[int]] = {}
-    values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops = row_of_op.tolist()
-    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
-        for value, dims in zip(op.inputs, rule.operands):
-            if not _is_counted(problem, op, value):
-                continue
-            majors, row = _majors(dims), ops[index]
-            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in majors)
-            key = (value, wanted, classes_of_row[row])
-            if key in copies:
-                copies[key][2] = index
-                continue
-            edge = found.add(
-                (values[value], row, majors, (), graph.values[value].n_bytes,
-                 int(problem.phases[index]), side[value] != Side.NONE),
-                op.trip_count, value, index,
-            )  # fmt: skip
-            copies[key] = [edge, index, index]
-    return found.edges(), np.array(list(copies.values()), np.int64).reshape(-1, 3)
-
-
-def _rank(problem: Problem) -> int:
-    return max((len(v.dims) for v in problem.graph.values), default=0) or 1
-
-
-def _result_edges(
-    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
-) -> Edges:
-    graph = problem.graph
-    found = _EdgeList(_rank(problem), op_rows.shape[1])
-    reduced: dict[int, tuple[int, ...]] = {}
-    values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops = row_of_op.tolist()
-    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
-        sums = reduced.get(id(rule))
-        if sums is None:
-            sums = reduced[id(rule)] = _reduced_factors(rule)
-        for value, dims in zip(op.outputs, rule.results):
-            if op.opcode not in STRUCTURAL and graph.varies[value]:
-                found.add(
-                    (values[value], ops[index], _majors(dims), sums, graph.values[value].n_bytes,
-                     int(problem.phases[index]), side[value] != Side.NONE),
-                    op.trip_count, value, index,
-                )  # fmt: skip
-    return found.edges()
-
-
-def _reduced_factors(rule: Rule) -> tuple[int, ...]:
-    return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
+@dataclass(frozen=True, slots=True)
+class _KernelKey:
+    op_row: int
+    flops: int
+    dtype: str
+    phase: int
+    access: tuple[tuple[int, int], ...]
 
 
 def _kernel_table(
     problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, row_of_op: np.ndarray
 ) -> KernelTable:
     graph = problem.graph
-    index: dict[tuple[object, ...], int] = {}
+    index: dict[_KernelKey, int] = {}
     counts: list[int] = []
     rows, ops = row_of_value.tolist(), row_of_op.tolist()
     for kernel in kernel_list:
@@ -266,7 +141,7 @@ def _kernel_table(
         access = tuple(
             (rows[v], _accessed_bytes(problem, op, v)) for v in (*kernel.reads, *kernel.writes)
         )
-        key = (
+        key = _KernelKey(
             ops[kernel.op], flops(graph, op, problem.linkage.rules[kernel.op]), _dtype(problem, op),
             int(problem.phases[kernel.op]), access,
         )  # fmt: skip
@@ -275,14 +150,14 @@ def _kernel_table(
             counts.append(0)
         counts[row] += op.trip_count
     keys = list(index)
-    traffic = [(k, r, b) for k, key in enumerate(keys) for r, b in key[4]]  # pyright: ignore
+    traffic = [(k, r, b) for k, key in enumerate(keys) for r, b in key.access]
     accesses = np.array(traffic, np.int64).reshape(-1, 3)
     return KernelTable(
-        op_row=np.array([k[0] for k in keys], np.int64),
-        flops=np.array([k[1] for k in keys], float),
-        dtype=tuple(str(k[2]) for k in keys),
+        op_row=np.array([k.op_row for k in keys], np.int64),
+        flops=np.array([k.flops for k in keys], float),
+        dtype=tuple(k.dtype for k in keys),
         count=np.array(counts, np.int64),
-        phase=np.array([k[3] for k in keys], np.int64),
+        phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
     )  # fmt: skip
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.collectives import CollectiveKind
+from automap.cost.edges import Edges
 from automap.cost.shardings import Shardings
-from automap.cost.tables import Edges, Tables
+from automap.cost.tables import Tables
 
 
 KINDS = (

@@ -71,7 +71,9 @@ def moves(context: SearchContext, point: Point) -> Iterator[Point]:
             if group_class in point.compute[axis]:
                 for other in (a for a in axes if a != axis):
                     moved = _with(point, axis, set(point.compute[axis]) - {group_class}, context)
-                    target = _toggled(context, set(moved.compute[other]) - {group_class}, group_class)
+                    target = _toggled(
+                        context, set(moved.compute[other]) - {group_class}, group_class
+                    )
                     yield _with(moved, other, target, context)
     for axis in axes:
         for level in Level:

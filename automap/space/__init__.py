@@ -1,0 +1,1 @@
+"""What can be decided about a workload: decision classes, points, presets."""

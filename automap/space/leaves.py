@@ -8,7 +8,7 @@ is only how far: not at all, its optimizer state, or itself too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from automap.space.problem import Problem
+from automap.space.problem import Problem, update_groups
 from hlo_tools.roles import Role
 
 
@@ -50,8 +50,11 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
         array = problem.graph.values[value]
         result.append(
             LeafClass(
-                inputs=tuple(positions), dims=array.dims, n_bytes=array.n_bytes,
-                compute=problem.classes_of(value), parameter_side=parameter_side,
+                inputs=tuple(positions),
+                dims=array.dims,
+                n_bytes=array.n_bytes,
+                compute=problem.classes_of(value),
+                parameter_side=parameter_side,
                 optimizer_side=_optimizer_side(problem, positions[0], output_of),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),
             )  # fmt: skip
@@ -62,23 +65,12 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
 def _optimizer_side(problem: Problem, position: int, output_of: dict[int, int]) -> tuple[int, ...]:
     """Storage classes of the op that makes the new parameter."""
     none = problem.n_classes
-    value = problem.graph.inputs[position]
-    rank = len(problem.graph.values[value].dims)
     if position not in output_of:
-        return (none,) * rank
-    producer = problem.graph.values[problem.graph.outputs[output_of[position]]].producer
-    if producer < 0:
-        return (none,) * rank
-    groups = problem.storage.factor_groups[producer]
-    dims = problem.linkage.rules[producer].results[0]
-    result = []
-    for factors in dims:
-        group = groups[factors[0]] if factors else -1
-        known = group >= 0
-        result.append(
-            problem.n_compute + int(problem.class_of_storage_group[group]) if known else none
-        )
-    return tuple(result)
+        return (none,) * len(problem.graph.values[problem.graph.inputs[position]].dims)
+    output = problem.graph.outputs[output_of[position]]
+    groups = update_groups(problem.linkage, problem.storage, output)
+    classes = problem.class_of_storage_group
+    return tuple(problem.n_compute + int(classes[g]) if g >= 0 else none for g in groups)
 
 
 def _reach(problem: Problem) -> dict[int, int]:
@@ -86,13 +78,10 @@ def _reach(problem: Problem) -> dict[int, int]:
     for node_class in problem.storage_class_of_node.tolist():
         counts[node_class] = counts.get(node_class, 0) + 1
     counts.pop(problem.n_classes, None)
-    # Storing along a dimension that the parameter's own side drops early reaches fewer nodes per leaf.
     return counts
 
 
-def storage_dim(
-    leaf: LeafClass, axis_size: int, parts: Sequence[int], none: int
-) -> int | None:
+def storage_dim(leaf: LeafClass, axis_size: int, parts: Sequence[int], none: int) -> int | None:
     """Dimension along which to keep a leaf split by an axis, or None.
 
     `parts[d]` is how many ways dimension d is split already.  Preferred: the furthest reach, then a

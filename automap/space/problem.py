@@ -21,7 +21,7 @@ from hlo_tools.phases import Phase, phases
 from hlo_tools.proto import Module
 from hlo_tools.roles import Role, match_state, roles
 from hlo_tools.rules import has_rule
-from hlo_tools.storage import Storage, storage
+from hlo_tools.storage import Side, Storage, storage
 
 
 @dataclass(frozen=True)
@@ -143,27 +143,52 @@ def build_problem(
         linkage=linkage,
         storage=stored,
         class_of_group=class_of_group,
-        class_of_storage_group=_fold_storage(graph, linkage, stored, class_of_group),
+        class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
         warnings=(*graph.assumptions, *_unknown_ops(graph)),
     )
 
 
 def _fold_storage(
-    graph: Graph, linkage: Linkage, stored: Storage, class_of_group: np.ndarray
+    linkage: Linkage, stored: Storage, class_of_group: np.ndarray, state_map: Mapping[int, int]
 ) -> np.ndarray:
-    """Storage groups are of one class if they hold the same dimensions of equally classed values."""
+    """Storage groups are of one class if they hold the same dimensions of equally classed leaves.
+
+    A group on no leaf (a gradient without optimizer state) is known by the parameter its op updates;
+    what belongs to no leaf at all is folded by the values it holds.
+    """
+    graph = linkage.graph
     class_of = np.append(class_of_group, -1).tolist()
-    keys: list[set[object]] = [set() for _ in range(len(stored.limits))]
+    of_leaf: list[set[object]] = [set() for _ in range(len(stored.limits))]
+    of_value: list[set[object]] = [set() for _ in range(len(stored.limits))]
     offset = linkage.node_offset.tolist()
     groups = stored.group_of_node.tolist()
+    leaves = set(graph.inputs)
     for v in np.flatnonzero(stored.side).tolist():
-        value = graph.values[v]
+        dims = graph.values[v].dims
         classes = tuple(class_of[g] for g in linkage.groups_of(v))
-        for dim in range(len(value.dims)):
+        for dim in range(len(dims)):
             group = groups[offset[v] + dim]
             if group >= 0:
-                keys[group].add((int(stored.side[v]), value.dims, classes, dim))
-    return numbered([frozenset(key) for key in keys])
+                key = (int(stored.side[v]), dims, classes, dim)
+                (of_leaf if v in leaves else of_value)[group].add(key)
+    for output, position in state_map.items():
+        value = graph.inputs[position]
+        classes = tuple(class_of[g] for g in linkage.groups_of(value))
+        for dim, group in enumerate(update_groups(linkage, stored, graph.outputs[output])):
+            if group >= 0:
+                of_leaf[group].add((Side.OPTIMIZER, graph.values[value].dims, classes, dim))
+    return numbered([frozenset(leaf or other) for leaf, other in zip(of_leaf, of_value)])
+
+
+def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, ...]:
+    """Storage group, per dimension, of the op that makes a new state leaf (-1: none)."""
+    producer = linkage.graph.values[output].producer
+    rank = len(linkage.graph.values[output].dims)
+    if producer < 0 or not linkage.rules[producer].results:
+        return (-1,) * rank
+    groups = stored.factor_groups[producer]
+    dims = linkage.rules[producer].results[0]
+    return tuple(groups[factors[0]] if factors else -1 for factors in dims)
 
 
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """The space of one problem: what may be decided, which points are valid, and a point's lanes.
 
-    compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
-                         or scatter iterates over, and that never meet themselves in one tensor
-    exclusions           two candidates that meet in an op exclude each other on an axis, except that
-                         the batch yields to any other class (`order`: features first, batch last)
-    storage              a `Level` per leaf class and axis, free of conflicts by construction
+compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
+                     or scatter iterates over, and that never meet themselves in one tensor
+exclusions           two candidates that meet in an op exclude each other on an axis, except that
+                     the batch yields to any other class (`order`: features first, batch last)
+storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
 
 from collections.abc import Iterable, Sequence
@@ -135,9 +135,7 @@ class Space:
                     stored[axis].append(leaf.optimizer_side[dim])
                 if level is Level.FULL:
                     stored[axis].append(leaf.parameter_side[dim])
-        classes = (
-            (*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True)
-        )
+        classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, tuple(classes))
 
     def label(self, group_class: int) -> str:

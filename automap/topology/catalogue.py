@@ -1,8 +1,8 @@
 """From what a user writes to a topology, and the list of what can be written."""
 
+from dataclasses import dataclass
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from automap.errors import TopologyError

@@ -4,9 +4,9 @@ Every check raises `TopologyError` whose message starts with the field, so that 
 path of the enclosing table before it (`within`): "levels[1].size: got 0; allowed: ...".
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+import math
 from typing import Any
 
 from automap.errors import TopologyError

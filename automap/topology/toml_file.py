@@ -32,8 +32,8 @@
 """
 
 import dataclasses
-import tomllib
 from pathlib import Path
+import tomllib
 from typing import Any
 
 from automap.errors import TopologyError

@@ -51,7 +51,10 @@ def has_rule(opcode: str) -> bool:
 
 
 def rule_of(
-    instruction: Instruction, opcode: str, operands: list[tuple[int, ...]], results: list[tuple[int, ...]]
+    instruction: Instruction,
+    opcode: str,
+    operands: list[tuple[int, ...]],
+    results: list[tuple[int, ...]],
 ) -> Rule:
     """The rule of one op with these operand and result shapes; nothing passes where none is known."""
     function = RULES.get(opcode)
@@ -60,4 +63,13 @@ def rule_of(
     return function(instruction, operands, results)
 
 
-__all__ = ["NO_RULE_NEEDED", "RULES", "Factor", "FactorKind", "Rule", "RuleBuilder", "has_rule", "rule_of"]
+__all__ = [
+    "NO_RULE_NEEDED",
+    "RULES",
+    "Factor",
+    "FactorKind",
+    "Rule",
+    "RuleBuilder",
+    "has_rule",
+    "rule_of",
+]

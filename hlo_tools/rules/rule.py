@@ -47,6 +47,8 @@ class Rule:
     results: tuple[DimFactors, ...]
 
     def __str__(self) -> str:
+        """The rule as algebra, as `ik,kj->ij reduce=k`."""
+
         def dims(tensor: DimFactors) -> str:
             names = ["".join(_letter(f) for f in dim) or "1" for dim in tensor]
             return "".join(n if len(n) == 1 else f"({n})" for n in names) or "."
@@ -76,6 +78,7 @@ class RuleBuilder:
     """Collects factors, then `build()`s a `Rule`; dimensions never mentioned get a factor of their own."""
 
     def __init__(self, operands: list[tuple[int, ...]], results: list[tuple[int, ...]]):
+        """A rule to be for tensors of these shapes."""
         self._factors: list[Factor] = []
         self._shapes = [*operands, *results]
         self._n_operands = len(operands)

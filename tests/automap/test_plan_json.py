@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import get_args
 
-import jax
 from hypothesis import given, settings, strategies as st
+import jax
 
 from automap.cost.collectives import CollectiveKind
 from automap.errors import PlanError

@@ -3,9 +3,9 @@
 from itertools import permutations
 from math import prod
 
+from hypothesis import given, strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from scipy.optimize import linprog
 
 from automap.cost.collectives import CollectiveKind, alpha_beta

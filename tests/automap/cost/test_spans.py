@@ -1,8 +1,8 @@
 """Spans against hand-read cases and against the device numbers of each group."""
 
+from hypothesis import given, strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from automap.cost.spans import spans
 from automap.errors import TopologyError

@@ -3,8 +3,8 @@
 from itertools import product
 from math import prod
 
-import pytest
 from hypothesis import given, strategies as st
+import pytest
 
 from automap.topology import Level, Topology, get_topology, mesh_shapes
 

@@ -1,0 +1,161 @@
+"""Edges: every place where a tensor meets an op, folded to distinct rows.
+
+An operand edge says what must be gathered before an op can run, a result edge what must be summed,
+scattered or gathered after it; `automap.cost.traffic` reads them under a plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.space.problem import Problem
+from hlo_tools.graph import STRUCTURAL, Op
+from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.storage import Side
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Tensor-to-op incidences. Arrays are [edges] unless said.
+
+    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
+    `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
+    `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
+    `value`, `op`: one example incidence each row stands for, to name it.
+    """
+
+    value_row: np.ndarray
+    op_row: np.ndarray
+    factor_of_dim: np.ndarray
+    is_reduced: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray
+    phase: np.ndarray
+    combinable: np.ndarray
+    value: np.ndarray
+    op: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _EdgeKey:
+    """What makes two incidences the same row."""
+
+    value_row: int
+    op_row: int
+    factor_of_dim: tuple[int, ...]
+    reduced: tuple[int, ...]
+    n_bytes: int
+    phase: int
+    combinable: bool
+
+
+class _EdgeList:
+    """Collects incidences and folds equal ones."""
+
+    def __init__(self, rank: int, width: int):
+        self.rank, self.width = rank, width
+        self.index: dict[_EdgeKey, int] = {}
+        self.counts: list[int] = []
+        self.examples: list[tuple[int, int]] = []
+
+    def add(self, key: _EdgeKey, count: int, value: int, op: int) -> int:
+        row = self.index.setdefault(key, len(self.index))
+        if row == len(self.counts):
+            self.counts.append(0)
+            self.examples.append((value, op))
+        self.counts[row] += count
+        return row
+
+    def edges(self) -> Edges:
+        n = len(self.index)
+        dims = np.full((n, self.rank), -1, np.int64)
+        reduced = np.zeros((n, self.width), bool)
+        scalars = np.zeros((5, n), np.int64)
+        for row, key in enumerate(self.index):
+            dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
+            reduced[row, list(key.reduced)] = True
+            scalars[:, row] = (key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable)
+        examples = np.array(self.examples, np.int64).reshape(n, 2)
+        return Edges(
+            value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
+            n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
+            combinable=scalars[4].astype(bool), value=examples[:, 0], op=examples[:, 1],
+        )  # fmt: skip
+
+
+def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return tuple(factors[0] if factors else -1 for factors in dims)
+
+
+def _is_counted(problem: Problem, op: Op, value: int) -> bool:
+    return (
+        op.opcode not in STRUCTURAL
+        and problem.graph.varies[value]
+        and bool(problem.graph.values[value].dims)
+    )
+
+
+def operand_edges(
+    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
+) -> tuple[Edges, np.ndarray]:
+    """Edges, and the (edge, first op, last op) of each distinct gathered copy.
+
+    XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
+    same classes and the same demand on each dimension count once.
+    """
+    graph = problem.graph
+    found = _EdgeList(rank_of(problem), op_rows.shape[1])
+    classes_of_row = [tuple(sorted(row[:, 0].tolist())) for row in op_rows]
+    copies: dict[tuple[object, ...], list[int]] = {}
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops = row_of_op.tolist()
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        for value, dims in zip(op.inputs, rule.operands):
+            if not _is_counted(problem, op, value):
+                continue
+            majors, row = _majors(dims), ops[index]
+            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in majors)
+            key = (value, wanted, classes_of_row[row])
+            if key in copies:
+                copies[key][2] = index
+                continue
+            edge = found.add(
+                _EdgeKey(values[value], row, majors, (), graph.values[value].n_bytes,
+                         int(problem.phases[index]), side[value] != Side.NONE),
+                op.trip_count, value, index,
+            )  # fmt: skip
+            copies[key] = [edge, index, index]
+    return found.edges(), np.array(list(copies.values()), np.int64).reshape(-1, 3)
+
+
+def rank_of(problem: Problem) -> int:
+    """Highest rank of any value, at least one."""
+    return max((len(v.dims) for v in problem.graph.values), default=0) or 1
+
+
+def result_edges(
+    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
+) -> Edges:
+    """Edges from ops to the values they make."""
+    graph = problem.graph
+    found = _EdgeList(rank_of(problem), op_rows.shape[1])
+    reduced: dict[int, tuple[int, ...]] = {}
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops = row_of_op.tolist()
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        sums = reduced.get(id(rule))
+        if sums is None:
+            sums = reduced[id(rule)] = _reduced_factors(rule)
+        for value, dims in zip(op.outputs, rule.results):
+            if op.opcode not in STRUCTURAL and graph.varies[value]:
+                found.add(
+                    _EdgeKey(values[value], ops[index], _majors(dims), sums,
+                             graph.values[value].n_bytes, int(problem.phases[index]),
+                             side[value] != Side.NONE),
+                    op.trip_count, value, index,
+                )  # fmt: skip
+    return found.edges()
+
+
+def _reduced_factors(rule: Rule) -> tuple[int, ...]:
+    return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)

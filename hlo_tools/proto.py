@@ -1,0 +1,317 @@
+"""HLO modules as data classes, decoded from serialized protos.
+
+`decode_module` checks what the rest of the package relies on: every operand is defined before it is used,
+every called computation and root exists, calls do not recurse, dimensions are sane.  Instances are not
+frozen only because tens of thousands are built; nothing changes them.
+"""
+
+from dataclasses import dataclass
+import gzip
+import math
+from typing import Any
+import zlib
+
+from hlo_tools import schema
+from hlo_tools.errors import HloError
+from hlo_tools.wire import parse
+
+
+@dataclass(slots=True)
+class Shape:
+    """Element type (HLO name, lower case) and dimensions, or the elements of a tuple."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    elements: tuple["Shape", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDim:
+    """One dimension of a window; strides and dilations are 1 where there is none."""
+
+    size: int
+    stride: int
+    padding_low: int
+    padding_high: int
+    window_dilation: int
+    base_dilation: int
+    reversal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConvDims:
+    """Which dimension of each tensor of a convolution is what."""
+
+    input_batch: int
+    input_feature: int
+    input_spatial: tuple[int, ...]
+    kernel_input_feature: int
+    kernel_output_feature: int
+    kernel_spatial: tuple[int, ...]
+    output_batch: int
+    output_feature: int
+    output_spatial: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DotDims:
+    """Contracting and batch dimensions of a dot."""
+
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDims:
+    """Dimension numbers of a gather."""
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    index_vector_dim: int
+    operand_batching_dims: tuple[int, ...]
+    start_indices_batching_dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterDims:
+    """Dimension numbers of a scatter."""
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    index_vector_dim: int
+    input_batching_dims: tuple[int, ...]
+    scatter_indices_batching_dims: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One HLO instruction; fields that do not belong to its opcode are empty.
+
+    `literal` is the value of a scalar constant; other literals are not read.
+    """
+
+    id: int
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[int, ...]
+    called: tuple[int, ...]
+    op_name: str
+    parameter_number: int
+    tuple_index: int
+    dimensions: tuple[int, ...]
+    window: tuple[WindowDim, ...]
+    conv: ConvDims | None
+    dot: DotDims | None
+    gather: GatherDims | None
+    gather_slice_sizes: tuple[int, ...]
+    scatter: ScatterDims | None
+    feature_group_count: int
+    batch_group_count: int
+    custom_call_target: str
+    comparison_direction: str
+    literal: int | float | bool | None
+    is_sharded_by_user: bool
+
+
+@dataclass(slots=True)
+class Computation:
+    """A named list of instructions, operands before users."""
+
+    id: int
+    name: str
+    instructions: tuple[Instruction, ...]
+    root_id: int
+
+
+@dataclass(slots=True)
+class Module:
+    """A whole program. `aliases` are (flat output index, parameter number) pairs."""
+
+    name: str
+    entry_id: int
+    computations: dict[int, Computation]
+    donated: frozenset[int]
+    aliases: tuple[tuple[int, int], ...]
+
+
+_MAX_ELEMENTS = 1 << 48
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def decode_module(data: bytes) -> Module:
+    """Decode an HloModuleProto, or an HloProto that wraps one, gzipped or not.
+
+    Raises `HloError` with the reason for anything malformed.
+    """
+    if data.startswith(_GZIP_MAGIC):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise HloError(f"damaged gzip file: {error}") from error
+    if not data:
+        raise HloError("an empty HLO proto; dump the module again")
+    fields = _module_fields(data)
+    computations: dict[int, Computation] = {}
+    for raw in fields.get("computations", ()):
+        computation = _computation(raw)
+        computations[computation.id] = computation
+    module = Module(
+        name=fields.get("name", ""),
+        entry_id=fields.get("entry_id", 0),
+        computations=computations,
+        donated=frozenset(_donated(fields)),
+        aliases=tuple(_aliases(fields)),
+    )
+    _check(module)
+    return module
+
+
+def _module_fields(data: bytes) -> dict[str, Any]:
+    # In a wrapper, field 1 is the module, whose own field 3 holds computations; in a module it is a name.
+    try:
+        fields = parse(data, schema.MODULE)
+    except HloError:
+        fields = {}
+    if fields.get("computations") and fields.get("entry_id"):
+        return fields
+    inner = parse(data, schema.WRAPPER).get("module", b"")
+    fields = parse(inner, schema.MODULE) if inner else {}
+    if not fields.get("computations"):
+        raise HloError(
+            "no HLO module in this proto: no computations; pass an HloProto or HloModuleProto"
+        )
+    return fields
+
+
+def _donated(fields: dict[str, Any]) -> list[int]:
+    entries = fields.get("aliases", {}).get("entries", [])
+    entries = entries + fields.get("donors", {}).get("entries", [])
+    return [entry.get("parameter_number", 0) for entry in entries]
+
+
+def _aliases(fields: dict[str, Any]) -> list[tuple[int, int]]:
+    pairs = []
+    for entry in fields.get("aliases", {}).get("entries", []):
+        index = entry.get("output_shape_index", [])
+        if len(index) <= 1:
+            pairs.append((index[0] if index else 0, entry.get("parameter_number", 0)))
+    return pairs
+
+
+def _shape(raw: dict[str, Any]) -> Shape:
+    number = raw.get("element_type", 0)
+    dtype = schema.ELEMENT_TYPES.get(number)
+    if dtype is None:
+        raise HloError(
+            f"unknown element type {number}; this build of automap is too old for the file"
+        )
+    dims = tuple(raw.get("dimensions", ()))
+    if any(d < 0 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
+        raise HloError(f"impossible dimensions {dims}; dynamic shapes are not supported")
+    return Shape(dtype, dims, tuple(_shape(element) for element in raw.get("tuple_shapes", ())))
+
+
+def _dims(cls: type, raw: dict[str, Any] | None) -> Any:
+    """A dimension-number record; lists become tuples, absent fields 0 or ()."""
+    if raw is None:
+        return None
+    values = {}
+    for name, kind in cls.__annotations__.items():
+        value = raw.get(name, () if "tuple" in str(kind) else 0)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return cls(**values)
+
+
+def _computation(raw: dict[str, Any]) -> Computation:
+    instructions = tuple(_instruction(i) for i in raw.get("instructions", ()))
+    return Computation(raw.get("id", 0), raw.get("name", ""), instructions, raw.get("root_id", 0))
+
+
+def _instruction(raw: dict[str, Any]) -> Instruction:
+    get = raw.get
+    opcode = get("opcode", "")
+    shape = _shape(get("shape", {}))
+    return Instruction(
+        id=get("id", 0), name=get("name", ""), opcode=opcode, shape=shape,
+        operands=tuple(get("operands", ())), called=tuple(get("called", ())),
+        op_name=get("metadata", {}).get("op_name", ""),
+        parameter_number=get("parameter_number", 0), tuple_index=get("tuple_index", 0),
+        dimensions=tuple(get("dimensions", ())),
+        window=tuple(_window_dim(d) for d in get("window", {}).get("dimensions", ())),
+        conv=_dims(ConvDims, get("conv") if opcode == "convolution" else None),
+        dot=_dims(DotDims, get("dot", {}) if opcode == "dot" else None),
+        gather=_dims(GatherDims, get("gather", {}) if opcode == "gather" else None),
+        gather_slice_sizes=tuple(get("gather_slice_sizes", ())),
+        scatter=_dims(ScatterDims, get("scatter", {}) if opcode == "scatter" else None),
+        feature_group_count=get("feature_group_count", 0) or 1,
+        batch_group_count=get("batch_group_count", 0) or 1,
+        custom_call_target=get("custom_call_target", ""),
+        comparison_direction=get("comparison_direction", ""),
+        literal=_scalar(get("literal", b""), shape) if opcode == "constant" else None,
+        is_sharded_by_user=get("sharding", False),
+    )  # fmt: skip
+
+
+def _window_dim(raw: dict[str, Any]) -> WindowDim:
+    get = raw.get
+    return WindowDim(
+        get("size", 0), get("stride", 0) or 1, get("padding_low", 0), get("padding_high", 0),
+        get("window_dilation", 0) or 1, get("base_dilation", 0) or 1, bool(get("reversal", 0)),
+    )  # fmt: skip
+
+
+def _scalar(literal: bytes, shape: Shape) -> int | float | bool | None:
+    if shape.dims or shape.dtype == "tuple":
+        return None
+    fields = parse(literal, schema.LITERAL)
+    for name in ("s32s", "s64s", "u32s", "u64s", "f32s"):
+        if fields.get(name):
+            return fields[name][0]
+    return bool(fields["preds"][0]) if fields.get("preds") else None
+
+
+def _check(module: Module) -> None:
+    if module.entry_id not in module.computations:
+        raise HloError(f"module {module.name!r} has no entry computation; dump it again")
+    for computation in module.computations.values():
+        known: set[int] = set()
+        for instruction in computation.instructions:
+            for operand in instruction.operands:
+                if operand not in known:
+                    raise HloError(
+                        f"{instruction.name}: operand {operand} is not defined before it"
+                    )
+            for called in instruction.called:
+                if called not in module.computations:
+                    raise HloError(
+                        f"{instruction.name}: calls computation {called}, which is missing"
+                    )
+            known.add(instruction.id)
+        if computation.root_id not in known:
+            raise HloError(f"computation {computation.name!r}: its root is missing")
+    _check_acyclic(module)
+
+
+def _check_acyclic(module: Module) -> None:
+    state: dict[int, bool] = {}  # False while open, True when done
+    stack = [(module.entry_id, False)]
+    while stack:
+        current, leaving = stack.pop()
+        if leaving:
+            state[current] = True
+            continue
+        if current in state:
+            continue
+        state[current] = False
+        stack.append((current, True))
+        for instruction in module.computations[current].instructions:
+            for called in instruction.called:
+                if state.get(called) is False:
+                    raise HloError(f"{instruction.name}: computations call each other in a circle")
+                if called not in state:
+                    stack.append((called, False))

@@ -1,0 +1,1 @@
+"""Learning agents that know nothing of HLO; they arrive with the search issue."""
