@@ -51,7 +51,7 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     The class that runs through the whole model (the residual stream) is left whole, as is the batch.
     """
     chosen: list[int] = []
-    left_out = {space.widest, space.problem.batch_class}
+    left_out = {space.residual, space.problem.batch_class}
     for group_class in space.candidates:
         fits = space.problem.limits[group_class] % size == 0
         meets = any(space.excludes(group_class, other) for other in chosen)

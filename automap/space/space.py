@@ -16,7 +16,9 @@ import re
 from automap.space.leaves import LeafClass, leaf_classes, storage_dim
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.problem import Problem
+from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
+from hlo_tools.rules import FactorKind
 
 
 _ITERATED_BY = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter"})
@@ -73,16 +75,25 @@ class Space:
         return (min(first, second), max(first, second)) in self._excluded
 
     @cached_property
-    def widest(self) -> int | None:
-        """The class that runs through the model: on more than half of the parameters."""
+    def residual(self) -> int | None:
+        """The class of the residual stream: contracted at least twice as often as any other.
+
+        Splitting it would leave a partial sum after nearly every matmul of the forward pass.
+        """
+        problem = self.problem
         counts: dict[int, int] = {}
-        for leaf in self.leaves:
-            for group_class in set(leaf.compute):
-                counts[group_class] = counts.get(group_class, 0) + len(leaf.inputs)
-        counts.pop(self.problem.n_classes, None)
-        total = sum(len(leaf.inputs) for leaf in self.leaves)
-        best = max(counts, key=lambda c: (counts[c], -c), default=None)
-        return best if best is not None and 2 * counts[best] > total else None
+        for index, op in enumerate(problem.graph.ops):
+            if op.opcode == "dot" and problem.phases[index] is Phase.FORWARD:
+                factors = problem.linkage.rules[index].factors
+                for factor, group in zip(factors, problem.linkage.factor_groups[index]):
+                    if factor.kind is FactorKind.REDUCTION and group >= 0:
+                        group_class = int(problem.class_of_group[group])
+                        counts[group_class] = counts.get(group_class, 0) + op.trip_count
+        ranked = sorted(counts, key=lambda c: (-counts[c], c))
+        if not ranked:
+            return None
+        runner_up = counts[ranked[1]] if len(ranked) > 1 else 0
+        return ranked[0] if counts[ranked[0]] >= 2 * max(runner_up, 1) else None
 
     def ordered(self, classes: Iterable[int]) -> tuple[int, ...]:
         """Classes of one axis in order of precedence."""

@@ -1,0 +1,56 @@
+"""The only file here that touches jaxlib: HLO text and StableHLO to a serialized HLO proto.
+
+Checked with jaxlib 0.10.2 and 0.12.0.1 (2026-11).  Parsers are looked up where either has them.
+"""
+
+from collections.abc import Callable
+import importlib
+from typing import Any
+
+from hlo_tools.errors import HloError
+
+
+_TEXT_PARSERS = (
+    ("jaxlib._hlo", "hlo_module_from_text"),
+    ("jaxlib._jax", "hlo_module_from_text"),
+    ("jaxlib.xla_client._xla", "hlo_module_from_text"),
+)
+_MLIR_CONVERTERS = (
+    ("jaxlib._jax", "mlir.mlir_module_to_xla_computation"),
+    ("jaxlib.xla_client._xla", "mlir.mlir_module_to_xla_computation"),
+)
+
+
+def _find(places: tuple[tuple[str, str], ...], purpose: str) -> Callable[..., Any]:
+    for module_name, path in places:
+        try:
+            found: Any = importlib.import_module(module_name)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            continue
+        return found
+    raise HloError(f"this jaxlib cannot read {purpose}; pass a serialized HLO proto instead")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def text_to_proto(text: str) -> bytes:
+    """HLO text to a serialized HloModuleProto. Raises `HloError` with the parser's first line."""
+    parse = _find(_TEXT_PARSERS, "HLO text")
+    try:
+        return parse(text).as_serialized_hlo_module_proto()
+    except Exception as error:  # noqa: BLE001 - the parser raises XLA's own types
+        raise HloError(f"not valid HLO text: {_first_line(error)}") from error
+
+
+def stablehlo_to_proto(module: str | bytes) -> bytes:
+    """StableHLO text or bytecode to a serialized HloModuleProto. Raises `HloError` likewise."""
+    convert = _find(_MLIR_CONVERTERS, "StableHLO")
+    try:
+        computation = convert(module, use_tuple_args=False, return_tuple=False)
+        return computation.as_serialized_hlo_module_proto()
+    except Exception as error:  # noqa: BLE001 - the converter raises XLA's own types
+        raise HloError(f"not valid StableHLO: {_first_line(error)}") from error

@@ -1,0 +1,59 @@
+"""What the engine finds on models whose answer is known."""
+
+from automap.space.leaves import leaf_classes
+from automap.space.point import Mesh
+from automap.space.presets import feature_classes
+from automap.space.space import Space
+from hlo_tools.phases import Phase
+from hlo_tools.roles import Role
+from tests.steps import decoder, mlp, problem_of
+
+
+def test_roles_and_phases_of_a_train_step():
+    problem = problem_of(*mlp())
+    roles = dict(zip(problem.paths, problem.roles))
+    assert roles["[0]['params']['w1']"] is Role.PARAMETER
+    assert roles["[0]['m']['w1']"] is Role.OPTIMIZER
+    assert roles["[1]['x']"] is Role.BATCH
+    dots = [p for op, p in zip(problem.graph.ops, problem.phases) if op.opcode == "dot"]
+    assert dots.count(Phase.FORWARD) == 2
+    assert dots.count(Phase.BACKWARD) == 3
+    assert dots.count(Phase.UPDATE) == 0
+
+
+def test_megatron_is_what_the_feature_classes_say():
+    space = Space(problem_of(*decoder()))
+    chosen = feature_classes(space, 4)
+    split = {}
+    for leaf in leaf_classes(space.problem):
+        for path in (space.problem.paths[i] for i in leaf.inputs):
+            split[path.split("'")[-2]] = [d for d, c in enumerate(leaf.compute) if c in chosen]
+    assert split["q"] == split["k"] == split["v"] == split["up"] == [1]
+    assert split["o"] == split["down"] == split["embedding"] == [0]
+    assert split["norm1"] == split["norm2"] == []
+
+
+def test_layers_fold():
+    two, four = (Space(problem_of(*decoder(layers=n))) for n in (2, 4))
+    assert len(two.candidates) == len(four.candidates)
+    assert [len(leaf.inputs) * 2 for leaf in two.leaves if len(leaf.inputs) > 1] == [
+        len(leaf.inputs) for leaf in four.leaves if len(leaf.inputs) > 1
+    ]
+
+
+def test_the_sequence_meets_itself_and_is_not_offered():
+    space = Space(problem_of(*decoder()))
+    conflicting = {c.group_class for c in space.problem.self_conflicts}
+    tokens = space.problem.paths.index("[1]['tokens']")
+    sequence = space.problem.classes_of(space.problem.graph.inputs[tokens])[1]
+    assert sequence in conflicting
+    assert sequence not in space.candidates
+
+
+def test_storage_of_equal_leaves_agrees_on_both_sides():
+    space = Space(problem_of(*decoder()))
+    point = space.point(Mesh(("data",), (8,)), [[space.problem.batch_class]])
+    for leaf in space.leaves:
+        assert len(leaf.parameter_side) == len(leaf.optimizer_side) == len(leaf.dims)
+        assert not set(leaf.parameter_side) & set(leaf.optimizer_side)
+    assert space.is_valid(point)
