@@ -102,6 +102,12 @@ class SearchContext:
             self.on_progress(self)
         return candidate
 
+    def remember_preset(self, name: str, point: Point, estimate: Estimate) -> None:
+        """Keep the best point of each preset, whether or not it keeps the pins."""
+        candidate = Candidate(point, estimate, name)
+        if self.is_better(candidate, self.best_per_preset.get(name)):
+            self.best_per_preset[name] = candidate
+
     def is_better(self, candidate: Candidate, than: Candidate | None) -> bool:
         """Whether `candidate` beats the other, None being worst."""
         key = self.objective.key

@@ -1,0 +1,225 @@
+"""A search's outcome -> the plan's records."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.apply.constraints import AxesPerDim, ShardedGraph, derive_constraints
+from automap.cost.evaluate import Estimate
+from automap.cost.shardings import shardings
+from automap.cost.traffic import KINDS
+from automap.plan import (
+    CollectiveRecord,
+    ConflictRecord,
+    ConstraintRecord,
+    DecisionRecord,
+    LeafRecord,
+    MemoryRecord,
+    MeshRecord,
+    Plan,
+    PredictedRecord,
+    PresetRecord,
+    SearchRecord,
+    Spec,
+    WorkloadRecord,
+)
+from automap.search import Candidate, SearchContext
+from automap.space.point import Lanes
+from automap.topology.model import Topology
+from automap.workload.trace import Workload
+from hlo_tools.graph import Op
+from hlo_tools.phases import Phase
+
+
+# HLO's names of element types that differ from JAX's.
+_JAX_DTYPES = {
+    "pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
+    "c64": "complex64", "c128": "complex128",
+    **{f"{k}{n}": f"{w}{n}" for k, w in (("s", "int"), ("u", "uint")) for n in (1, 2, 4, 8, 16, 32, 64)},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search ended with."""
+
+    workload: Workload
+    topology: Topology
+    context: SearchContext
+    best: Candidate
+    strategy: str
+    seconds: float
+
+
+def build_plan(outcome: Outcome) -> Plan:
+    """All records of the best candidate."""
+    context, workload = outcome.context, outcome.workload
+    lanes = context.space.lanes(outcome.best.point)
+    tables = context.evaluator.tables
+    sharding = shardings(tables, workload.problem.n_classes, lanes)
+    sharded = ShardedGraph(workload.problem, tables, lanes, sharding)
+    constraints, missed = derive_constraints(sharded, _instruction_name, None)
+    return Plan(
+        workload=WorkloadRecord(
+            target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=None
+        ),
+        topology=outcome.topology.to_dict(),
+        mesh=MeshRecord(axes=lanes.mesh.axes),
+        inputs=_inputs(workload, sharded),
+        outputs=_outputs(workload, sharded),
+        constraints=tuple(
+            ConstraintRecord(value=c.value, at=c.at, spec=_spec(c.axes)) for c in constraints
+        ),
+        predicted=_predicted(outcome, lanes),
+        presets=tuple(
+            PresetRecord(
+                name=name, step_seconds=c.estimate.step_seconds,
+                peak_bytes=round(c.estimate.peak_bytes), fits=context.objective.fits(c.estimate),
+            )
+            for name, c in context.best_per_preset.items()
+        ),  # fmt: skip
+        search=SearchRecord(
+            strategy=outcome.strategy, seconds=outcome.seconds,
+            evaluations=context.evaluations, seed=context.seed, gap=None,
+        ),
+        decisions=_decisions(context, lanes),
+        conflicts=_conflicts(context),
+        warnings=(*workload.problem.warnings, *missed),
+    )  # fmt: skip
+
+
+def _instruction_name(op: Op) -> str:
+    return op.instruction.name
+
+
+def _spec(axes: AxesPerDim) -> Spec:
+    return tuple(names or None for names in axes)
+
+
+def _dtype(hlo_name: str) -> str:
+    return _JAX_DTYPES.get(hlo_name, hlo_name)
+
+
+def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
+    problem = workload.problem
+    return tuple(
+        LeafRecord(
+            path=path, shape=problem.graph.values[v].dims, dtype=_dtype(problem.graph.values[v].dtype),
+            role=role.value, spec=_spec(sharded.of_value(v)),
+        )
+        for path, v, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True)
+    )  # fmt: skip
+
+
+def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
+    problem = workload.problem
+    records = []
+    for index, (path, value) in enumerate(
+        zip(workload.output_paths, problem.graph.outputs, strict=True)
+    ):
+        # New state is stored as the old one was, so that a step's result is the next one's input.
+        source = problem.state_map.get(index)
+        like = value if source is None else problem.graph.inputs[source]
+        array = problem.graph.values[value]
+        records.append(
+            LeafRecord(
+                path=path,
+                shape=array.dims,
+                dtype=_dtype(array.dtype),
+                role="result" if source is None else problem.roles[source].value,
+                spec=_spec(sharded.of_value(like)),
+            )  # fmt: skip
+        )
+    return tuple(records)
+
+
+def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
+    estimate = outcome.best.estimate
+    return PredictedRecord(
+        step_seconds=estimate.step_seconds,
+        compute_seconds=estimate.compute_seconds,
+        collective_seconds=estimate.collective_seconds,
+        bubble_seconds=0.0,
+        peak_bytes=round(estimate.peak_bytes),
+        fits=outcome.context.objective.fits(estimate),
+        memory=_memory(estimate),
+        collectives=_collectives(outcome.context, lanes),
+    )
+
+
+def _memory(estimate: Estimate) -> MemoryRecord:
+    other = sum(estimate.bytes_of(kind) for kind in ("other state", "rng key", "constant"))
+    return MemoryRecord(
+        parameters=round(estimate.bytes_of("parameter")),
+        optimizer=round(estimate.bytes_of("optimizer state")),
+        other_state=round(other),
+        inputs=round(estimate.bytes_of("batch")),
+        activations=round(estimate.activation_bytes),
+        temporaries=round(estimate.temporary_bytes),
+    )
+
+
+def _collectives(context: SearchContext, lanes: Lanes) -> tuple[CollectiveRecord, ...]:
+    found = context.evaluator.collectives(lanes)
+    totals: dict[tuple[int, int, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
+    rows = zip(found.kind, found.mask, found.phase, found.count, found.n_bytes * found.count)
+    for kind, mask, phase, count, n_bytes in rows:
+        totals[int(kind), int(mask), int(phase)] += (count, n_bytes)
+    names = lanes.mesh.names
+    return tuple(
+        CollectiveRecord(
+            kind=KINDS[kind].value, axes=tuple(n for a, n in enumerate(names) if mask >> a & 1),
+            phase=Phase(phase).name.lower(), count=int(count), bytes=round(n_bytes),
+        )
+        for (kind, mask, phase), (count, n_bytes) in sorted(totals.items())
+    )  # pyright: ignore[reportArgumentType]  # fmt: skip
+
+
+def _decisions(context: SearchContext, lanes: Lanes) -> tuple[DecisionRecord, ...]:
+    space = context.space
+    axes_of: dict[int, list[str]] = defaultdict(list)
+    for name, classes in zip(lanes.mesh.names, lanes.classes, strict=True):
+        for group_class in classes:
+            axes_of[group_class].append(name)
+    records = []
+    for group_class, axes in axes_of.items():
+        is_storage = group_class >= space.problem.n_compute
+        covers = space.covers(group_class)
+        if not covers:
+            continue
+        records.append(
+            DecisionRecord(
+                group=space.label(group_class),
+                kind="storage" if is_storage else "compute",
+                axes=tuple(axes),
+                level="full" if is_storage else None,
+                covers=covers,
+                reason=_reason(context, lanes, group_class),
+            )  # fmt: skip
+        )
+    return tuple(records)
+
+
+def _reason(context: SearchContext, lanes: Lanes, group_class: int) -> str:
+    """What the plan would cost without this decision, priced by the same evaluator."""
+    classes = tuple(tuple(c for c in axis if c != group_class) for axis in lanes.classes)
+    without = context.evaluator.evaluate(Lanes(lanes.mesh, classes))
+    now = context.evaluator.evaluate(lanes)
+    return (
+        f"without it: step {without.step_seconds / now.step_seconds:.2f}x, "
+        f"peak memory {without.peak_bytes / now.peak_bytes:.2f}x"
+    )
+
+
+def _conflicts(context: SearchContext) -> tuple[ConflictRecord, ...]:
+    space, graph = context.space, context.space.problem.graph
+    return tuple(
+        ConflictRecord(
+            group=space.label(c.group_class), with_=space.label(c.group_class),
+            at=f"{graph.values[c.value].dtype}{list(graph.values[c.value].dims)}, {c.count} places",
+            outcome="meets itself in one tensor: not split",
+        )
+        for c in space.problem.self_conflicts
+        if space.covers(c.group_class)
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The planner: workload and topology -> plan, through presets and a search.
+
+The presets are priced first, so that the search never returns worse than the best of them that keeps
+the pins; then the strategy runs until it is done, its time is up, or the user interrupts it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+import time
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.plan import Plan
+from automap.plan_build import Outcome, build_plan
+from automap.search import Objective, OutOfBudget, Pin, SearchContext, get_strategy
+from automap.search.context import preset_points
+from automap.space.point import Mesh
+from automap.space.presets import get_preset
+from automap.space.space import Space
+from automap.topology import mesh_shapes
+from automap.topology.model import Topology
+from automap.workload.trace import Workload
+
+
+_AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user may choose. `mesh` None searches all shapes; `preset` skips the search."""
+
+    mesh: Mesh | None = None
+    strategy: str = "auto"
+    preset: str | None = None
+    budget_seconds: float = 30.0
+    memory_limit_bytes: float | None = None
+    seed: int = 0
+
+
+def plan_workload(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    batch_axes: tuple[str, ...] | None = None,
+    on_progress: Callable[[SearchContext], None] = lambda context: None,
+) -> Plan:
+    """The best plan found. `batch_axes` pins the batch to exactly these axes.
+
+    Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
+    """
+    start = time.monotonic()
+    space = Space(workload.problem)
+    context = SearchContext(
+        space=space,
+        evaluator=Evaluator(build_tables(workload.problem), workload.problem.n_classes, topology),
+        meshes=_meshes(topology, options.mesh),
+        objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
+        pins=_batch_pin(space, batch_axes),
+        seed=options.seed,
+        deadline_seconds=start + options.budget_seconds,
+        on_progress=on_progress,
+    )
+    _price_presets(context)
+    if options.preset is not None:
+        get_preset(options.preset)
+        context.best = context.best_per_preset.get(options.preset)
+    else:
+        _search(context, options.strategy)
+    if context.best is None:
+        raise InputError(
+            f"preset {options.preset} does not suit this workload on {topology.name}"
+            if options.preset
+            else "no plan keeps the pins; drop one or choose another mesh"
+        )
+    outcome = Outcome(
+        workload=workload, topology=topology, context=context, best=context.best,
+        strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
+    )  # fmt: skip
+    plan = build_plan(outcome)
+    if not plan.predicted.fits:
+        limit = context.objective.memory_limit_bytes
+        raise InfeasiblePlanError(
+            f"no plan fits: the smallest needs {plan.predicted.peak_bytes / 2**30:.1f} GiB per device, "
+            f"{limit / 2**30:.1f} are allowed; use more devices, a smaller batch, or bfloat16"
+        )
+    return plan
+
+
+def _meshes(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
+    if mesh is None:
+        return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
+    count = 1
+    for size in mesh.sizes:
+        count *= size
+    if count != topology.device_count:
+        raise TopologyError(
+            f"mesh {dict(mesh.axes)} has {count} devices, {topology.name} has {topology.device_count}"
+        )
+    return (mesh,)
+
+
+def _batch_pin(space: Space, axes: tuple[str, ...] | None) -> tuple[Pin, ...]:
+    batch = space.problem.batch_class
+    if axes is None or batch is None:
+        return ()
+    return (Pin(batch, axes, f"batch={','.join(axes)}"),)
+
+
+def _price_presets(context: SearchContext) -> None:
+    for name, point in preset_points(context):
+        if not context.space.is_valid(point):
+            continue
+        estimate = context.evaluator.evaluate(context.space.lanes(point))
+        context.remember_preset(name, point, estimate)
+
+
+def _search(context: SearchContext, strategy: str) -> None:
+    run = get_strategy(strategy)
+    try:
+        for preset in context.best_per_preset.values():
+            context.evaluate(preset.point, preset.origin)
+        run(context)
+    except (OutOfBudget, KeyboardInterrupt):
+        if context.best is None:
+            raise InputError("stopped before any plan was priced; give a larger budget") from None

@@ -1,0 +1,79 @@
+"""Plans of small models, from a step and from an HLO file."""
+
+import jax
+import pytest
+
+from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.plan import Plan
+from automap.planner import Options, plan_workload
+from automap.space.point import Mesh
+from automap.space.presets import PRESETS
+from automap.topology import get_topology
+from automap.workload import read_workload, trace_step
+from tests.steps import decoder, mlp
+
+
+TOPOLOGY = get_topology("v5e:2x4")
+
+
+def _last_key(path):
+    return path.split("'")[-2]
+
+
+def test_search_finds_megatron_when_the_batch_is_pinned_off_the_model_axis():
+    workload = trace_step(*decoder(width=512, hidden=2048, vocab=4096, batch=4, length=64))
+    mesh = Mesh(("data", "model"), (2, 4))
+    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh), batch_axes=("data",))
+    split = {
+        _last_key(leaf.path): [d for d, axes in enumerate(leaf.spec) if axes and "model" in axes]
+        for leaf in plan.inputs
+        if leaf.role == "parameter"
+    }
+    assert split["q"] == split["k"] == split["v"] == split["up"] == [1]
+    assert split["o"] == split["down"] == split["embedding"] == [0]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "greedy"])
+@pytest.mark.parametrize("model", [mlp, decoder])
+def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strategy):
+    workload = trace_step(*model())
+    plans = [plan_workload(workload, TOPOLOGY, Options(strategy=strategy)) for _ in range(2)]
+    assert plans[0].inputs == plans[1].inputs
+    assert {p.name for p in plans[0].presets} == set(PRESETS)
+    best = min(p.step_seconds for p in plans[0].presets if p.fits)
+    assert plans[0].predicted.step_seconds <= best
+
+
+def test_plan_file_round_trip_and_state_in_equals_state_out(tmp_path):
+    plan = plan_workload(trace_step(*mlp()), TOPOLOGY, Options(preset="zero-3"))
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    inputs = {leaf.path: leaf.spec for leaf in plan.inputs}
+    for leaf in plan.outputs:
+        if leaf.role != "result":
+            assert inputs["[0]" + leaf.path.removeprefix("[0]")] == leaf.spec
+
+
+def test_plan_of_an_hlo_file_agrees_with_that_of_the_step(tmp_path):
+    step, args = mlp()
+    lowered = jax.jit(step, keep_unused=True, donate_argnums=0).lower(*args)
+    path = tmp_path / "step.hlo.txt"
+    path.write_text(lowered.compiler_ir("hlo").as_hlo_text())
+    from_file = plan_workload(read_workload(path), TOPOLOGY, Options())
+    from_step = plan_workload(trace_step(step, args), TOPOLOGY, Options())
+    assert [i.role for i in from_file.inputs] == [i.role for i in from_step.inputs]
+    assert [i.spec for i in from_file.inputs] == [i.spec for i in from_step.inputs]
+
+
+def test_bad_requests_are_refused():
+    workload = trace_step(*mlp())
+    with pytest.raises(InfeasiblePlanError, match="no plan fits: the smallest needs"):
+        plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000))
+    with pytest.raises(TopologyError, match="has 4 devices"):
+        plan_workload(workload, TOPOLOGY, Options(mesh=Mesh(("a",), (4,))))
+    with pytest.raises(InputError, match="allowed: auto, exhaustive, greedy"):
+        plan_workload(workload, TOPOLOGY, Options(strategy="magic"))
+    with pytest.raises(InputError, match="allowed: data-parallel"):
+        plan_workload(workload, TOPOLOGY, Options(preset="magic"))
+    with pytest.raises(InputError, match="must run under jax.jit"):
+        trace_step(lambda x: x + "a", (jax.ShapeDtypeStruct((2,), "float32"),))
