@@ -1,13 +1,23 @@
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/python")'
-BIN = .venv/bin
-# The newest interpreter that really starts; version managers put stubs on the path.
-NEWEST = $(shell for v in 3.14 3.13 3.12 3.11; do python$$v -c '' 2>/dev/null && command -v python$$v && break; done)
+# The first of the named interpreters that starts, is 3.11 or newer and can make a virtual environment;
+# version managers put stubs that do none of this on the path.
+IS_USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+first_python = $(shell for p in $(1); do \
+	"$$p" -c '$(IS_USABLE)' 2>/dev/null && command -v "$$p" && break; done)
+PYENV_VERSIONS = $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 
-.PHONY: test test-newest clean
+PYTHON ?= $(call first_python,python3.11 python3)
+NEWEST ?= $(call first_python,$(foreach v,3.14 3.13 3.12 3.11,\
+	python$(v) $(wildcard $(PYENV_VERSIONS)/$(v).*/bin/python$(v))) python3)
+need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { echo \
+	"got '$(1)'; Python 3.11 or newer with venv is needed: make $(2)=/path/to/python" >&2; exit 2; }
+
+BIN = .venv/bin
+NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
+
+.PHONY: test test-slow test-newest clean
 
 .venv/ready: pyproject.toml constraints.txt
-	@$(CHECK_PYTHON)
+	$(call need_python,$(PYTHON),PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
@@ -16,15 +26,20 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/pytest -q -n 2 -m 'not slow and not gpu'
+	$(BIN)/pytest -q -n 2
+
+# Everything that needs no accelerator and no vendor compiler.
+test-slow: .venv/ready
+	$(BIN)/pytest -q -n 2 -m '$(NOT_HARDWARE)'
 
 .venv-newest/ready: pyproject.toml
+	$(call need_python,$(NEWEST),NEWEST)
 	$(NEWEST) -m venv .venv-newest
 	.venv-newest/bin/pip install -q -U -e '.[dev]'
 	touch $@
 
 test-newest: .venv-newest/ready
-	.venv-newest/bin/pytest -q -n 2 -m 'not slow and not gpu'
+	.venv-newest/bin/pytest -q -n 2
 
 clean:
 	rm -rf .venv .venv-newest build *.egg-info

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -29,7 +30,6 @@ from automap.space.point import Lanes
 from automap.topology.model import Topology
 from automap.workload.trace import Workload
 from hlo_tools.graph import Op
-from hlo_tools.phases import Phase
 
 
 # HLO's names of element types that differ from JAX's.
@@ -38,6 +38,13 @@ _JAX_DTYPES = {
     "c64": "complex64", "c128": "complex128",
     **{f"{k}{n}": f"{w}{n}" for k, w in (("s", "int"), ("u", "uint")) for n in (1, 2, 4, 8, 16, 32, 64)},
 }  # fmt: skip
+
+
+_PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
+    "forward",
+    "backward",
+    "update",
+)  # by `hlo_tools.phases.Phase`
 
 
 @dataclass(frozen=True)
@@ -170,10 +177,10 @@ def _collectives(context: SearchContext, lanes: Lanes) -> tuple[CollectiveRecord
     return tuple(
         CollectiveRecord(
             kind=KINDS[kind].value, axes=tuple(n for a, n in enumerate(names) if mask >> a & 1),
-            phase=Phase(phase).name.lower(), count=int(count), bytes=round(n_bytes),
+            phase=_PHASE_NAMES[phase], count=int(count), bytes=round(n_bytes),
         )
         for (kind, mask, phase), (count, n_bytes) in sorted(totals.items())
-    )  # pyright: ignore[reportArgumentType]  # fmt: skip
+    )  # fmt: skip
 
 
 def _decisions(context: SearchContext, lanes: Lanes) -> tuple[DecisionRecord, ...]:

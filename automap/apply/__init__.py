@@ -1,0 +1,1 @@
+"""Applying a plan: replaying a step's equations, with shardings, stages and schedules."""

@@ -1,0 +1,74 @@
+"""Sites: the names of a step's equations, readable in the HLO that the step lowers to.
+
+    site  := index | site "." body "." index     "12", "12.b0.3"
+    body  := "b" n | "c" n                       a body or branch; the condition of a while
+    tag   := "am" site "~"                       a named scope around the equation
+    place := "arg" i | site ":out" j | site ":in" j
+
+Indices count the equations of one body after inlining its calls, so a site depends on the step alone.
+"~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
+"""
+
+from dataclasses import dataclass
+import re
+from typing import Any, Literal, TypeAlias
+
+from automap.errors import PlanError
+
+
+# Where an operand comes from: ("arg", i), (site of its producer, output j), or, for the i-th parameter
+# of an inner body, (site.body, i).
+Source: TypeAlias = tuple[str, int]
+
+_TAG = re.compile(r"(?<![0-9A-Za-z_.~])am([0-9][0-9a-z.]*)~")
+_PLACE = re.compile(r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|out)(?P<number>[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One equation: its avals (`.shape`, `.dtype`) and where each operand comes from.
+
+    `in_sources` has None for a literal or a constant. `trip_count` is how often the equation runs in a
+    step: the product of the lengths of the scans around it; a `while` counts once.
+    """
+
+    path: str
+    primitive: str
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    in_sources: tuple[Source | None, ...]
+    trip_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A parsed constraint site; `site` is "" for a step input."""
+
+    site: str
+    side: Literal["arg", "in", "out"]
+    number: int
+
+
+def scope_name(path: str) -> str:
+    """The named scope of an equation."""
+    return f"am{path}~"
+
+
+def parse_site(op_name: str) -> str | None:
+    """The innermost site in the op_name of an HLO instruction, None if it has none."""
+    found = _TAG.findall(op_name)
+    return found[-1] if found else None
+
+
+def parse_place(at: str) -> Place:
+    """The parts of a constraint site. Raises `PlanError` if it has none of the three forms."""
+    match = _PLACE.fullmatch(at)
+    if match is None:
+        raise PlanError(
+            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:in<j>, <site>:out<j>"
+            " (for instance arg0, 12:out0, 12.b0.3:in1)"
+        )
+    if match["arg"] is not None:
+        return Place(site="", side="arg", number=int(match["arg"]))
+    side: Literal["in", "out"] = "in" if match["side"] == "in" else "out"
+    return Place(site=match["site"], side=side, number=int(match["number"]))

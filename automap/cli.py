@@ -1,0 +1,180 @@
+"""The `automap` command, thin: options -> planner -> text or JSON.
+
+Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no plan fits, 2 for usage or
+bad input.
+"""
+
+from collections.abc import Callable
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from automap.errors import AutomapError, InputError
+from automap.plan import Plan
+from automap.planner import Options, plan_workload
+from automap.search import STRATEGIES, SearchContext
+from automap.space.point import Mesh
+from automap.space.presets import PRESETS
+from automap.topology import catalogue, get_topology
+from automap.topology.model import Topology
+from automap.workload import Workload, load_target, read_workload, trace_step
+
+
+class _Group(click.Group):
+    """Turns the errors made on purpose into one message and their exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except AutomapError as error:
+            click.echo(f"automap: {error}", err=True)
+            ctx.exit(error.exit_status)
+
+
+@click.group(cls=_Group)
+@click.version_option(package_name="jax-automap")
+def main() -> None:
+    """Plan how to run a single-device JAX step on many devices."""
+
+
+def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.argument("target"),
+        click.option(
+            "--topology", required=True, help="v5e:4x4, 8xh100, 4x8xv100, local, or a TOML file"
+        ),
+        click.option("--mesh", default="auto", help="auto, or sizes by name: data=4,model=2"),
+        click.option(
+            "--arg", "arguments", multiple=True, help="name=value for the target function"
+        ),
+        click.option("--memory-limit", type=float, help="GiB per device (default: all of it)"),
+        click.option("--budget", default=30.0, show_default=True, help="seconds of search"),
+        click.option("--seed", default=0, show_default=True, help="same seed, same plan"),
+        click.option("--strategy", default="auto", show_default=True, help=", ".join(STRATEGIES)),
+        click.option(
+            "--batch-axes", help="pin the batch to exactly these axes: data or data,model"
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command("plan")
+@_workload_options
+@click.option("--preset", help=f"skip the search: {', '.join(PRESETS)}")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="write the plan file here")
+@click.option("--json", "as_json", is_flag=True, help="print the plan file to stdout")
+def plan_command(output: str | None, as_json: bool, preset: str | None, **given: Any) -> None:  # noqa: FBT001 - click passes flags
+    """Find the fastest plan for TARGET that fits on a topology.
+
+    TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or
+    an XLA dump folder.
+    """
+    plan = _plan(preset, given)
+    if output is not None:
+        plan.save(output)
+    click.echo(json.dumps(plan.to_json(), indent=1) if as_json else plan.explain())
+
+
+@main.command("compare")
+@_workload_options
+def compare_command(**given: Any) -> None:
+    """Every preset and the search side by side."""
+    plan = _plan(None, given)
+    table = Table("plan", "step", "peak memory", "fits")
+    best = plan.predicted
+    rows = [(p.name, p.step_seconds, p.peak_bytes, p.fits) for p in plan.presets]
+    rows.append((f"search ({plan.search.strategy})", best.step_seconds, best.peak_bytes, best.fits))
+    for name, seconds, n_bytes, fits in rows:
+        table.add_row(
+            name, f"{seconds * 1e3:.3f} ms", f"{n_bytes / 2**30:.2f} GiB", "yes" if fits else "NO"
+        )
+    Console(width=100).print(table)
+
+
+@main.command("explain")
+@click.argument("plan_file", type=click.Path())
+@click.argument("what", required=False)
+def explain_command(plan_file: str, what: str | None) -> None:
+    """Why a plan is as it is; WHAT is an input path, a group, or a second plan file to compare with."""
+    plan = Plan.load(plan_file)
+    if what is not None and Path(what).is_file():
+        click.echo(plan.diff(Plan.load(what)))
+    else:
+        click.echo(plan.explain(what))
+
+
+@main.command("topologies")
+def topologies_command() -> None:
+    """The catalogue of machines, with the source of every number."""
+    for entry in catalogue():
+        device = entry.device
+        click.echo(
+            f"{entry.pattern}  (as {entry.example})  {device.name}: {device.memory_bytes / 2**30:.0f} GiB, "
+            f"{device.peak_flops_per_s('bf16') / 1e12:.0f} TFLOP/s bf16, {device.hbm_bytes_per_s / 1e9:.0f} GB/s"
+        )
+        for source in entry.sources:
+            click.echo(f"    {source.field}: {source.document} ({source.note})")
+
+
+def _plan(preset: str | None, given: dict[str, Any]) -> Plan:
+    topology = get_topology(given["topology"])
+    limit = given["memory_limit"]
+    if limit is not None and not limit > 0:
+        raise InputError(f"--memory-limit {limit}: must be a positive number of GiB")
+    options = Options(
+        mesh=_mesh(given["mesh"]), strategy=given["strategy"], preset=preset,
+        budget_seconds=given["budget"], seed=given["seed"],
+        memory_limit_bytes=None if limit is None else limit * 2**30,
+    )  # fmt: skip
+    axes = given["batch_axes"]
+    workload = _workload(given["target"], given["arguments"], topology)
+    return plan_workload(
+        workload, topology, options,
+        batch_axes=None if axes is None else tuple(a for a in axes.split(",") if a),
+        on_progress=_progress(),
+    )  # fmt: skip
+
+
+def _workload(target: str, arguments: tuple[str, ...], topology: Topology) -> Workload:
+    if Path(target).exists() or ":" not in target:
+        return read_workload(target)
+    options = dict(_pair(text, "--arg") for text in arguments)
+    step, args = load_target(target, options)
+    return trace_step(step, args, platform=topology.platform, target=target)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise InputError(f"{option} {text!r}: expected name=value")
+    return name, value
+
+
+def _mesh(text: str) -> Mesh | None:
+    if text == "auto":
+        return None
+    pairs = [_pair(part, "--mesh") for part in text.split(",")]
+    names = tuple(name for name, _ in pairs)
+    if len(set(names)) != len(names) or not all(v.isdecimal() and int(v) > 0 for _, v in pairs):
+        raise InputError(f"--mesh {text!r}: expected different names with sizes, as data=4,model=2")
+    return Mesh(names, tuple(int(value) for _, value in pairs))
+
+
+def _progress() -> Callable[[SearchContext], None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return lambda context: None
+
+    def show(context: SearchContext) -> None:
+        if context.best is not None:
+            step = context.best.estimate.step_seconds * 1e3
+            console.print(f"{context.evaluations} plans priced, best {step:.3f} ms", end="\r")
+
+    return show

@@ -1,0 +1,61 @@
+"""The only file of this package that depends on what JAX does not promise to keep.
+
+Checked with jax 0.10.2 and 0.12.0.1 (2026-11).  `jax.extend` is public but changes without deprecation:
+0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and put together only here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """(jaxpr with `.constvars .invars .outvars .eqns`, values of its constvars)."""
+    # Before 0.12 a bare Jaxpr (the parameter of remat) has no values of its own.
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", None) or ())
+
+
+def rebuild_jaxpr(
+    original: Any, constvars: Sequence[Any], consts: Sequence[Any], outvars: Any, eqns: Any
+) -> Any:
+    """`original` with other equations, of the same class and with the same parameters."""
+    inner, _ = open_jaxpr(original)
+    # 0.12 takes the constants here; 0.10 wraps them around in a ClosedJaxpr.
+    merged = core.ClosedJaxpr is core.Jaxpr
+    rebuilt = core.Jaxpr(
+        constvars,
+        inner.invars,
+        outvars,
+        eqns,
+        inner.effects,
+        inner.debug_info,
+        inner.is_high,
+        **({"consts": consts} if merged else {}),
+    )
+    return rebuilt if merged or inner is original else core.ClosedJaxpr(rebuilt, consts)
+
+
+def is_unspecified(sharding: Any) -> bool:
+    """Whether a nested jit's sharding parameter is the default (a private singleton)."""
+    return sharding is None or type(sharding).__name__ == "UnspecifiedValue"
+
+
+def static_positions(jitted: Any, args: int) -> tuple[int, ...]:
+    """Positions among `args` positional arguments that a jitted function takes as static."""
+    numbers = jitted._jit_info.static_argnums
+    return tuple(sorted({n % args if n < 0 else n for n in numbers if -args <= n < args}))
+
+
+def has_ordered_effects(jaxpr: Any) -> bool:
+    """Whether a jaxpr has side effects whose order is part of the program."""
+    from jax._src import effects  # no public test for it in 0.10 and 0.12
+
+    return any(effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
+
+
+def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
+    """The aval as an abstract argument that keeps its weak type (a Python scalar's)."""
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)

@@ -1,0 +1,62 @@
+"""The command line as a user runs it: output, exit status, messages."""
+
+import json
+
+from click.testing import CliRunner
+import jax
+import pytest
+
+from automap.cli import main
+from tests.steps import mlp
+
+
+def _run(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_plan_then_explain_then_compare(tmp_path):
+    path = str(tmp_path / "plan.json")
+    done = _run(
+        "plan", "tests.steps:mlp", "--arg", "hidden=256", "--topology", "v5e:2x4", "-o", path
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "automap-plan"
+    assert "w1" in _run("explain", path, "[0]['params']['w1']").output
+    compared = _run("compare", "tests.steps:mlp", "--topology", "v5e:2x4")
+    assert all(name in compared.output for name in ("data-parallel", "zero-3", "search"))
+
+
+def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
+    step, args = mlp()
+    proto = jax.jit(step, donate_argnums=0, keep_unused=True).lower(*args).compiler_ir("hlo")
+    path = tmp_path / "dump.hlo.pb"
+    path.write_bytes(proto.as_serialized_hlo_module_proto())
+    done = _run("plan", str(path), "--topology", "2x8xv100", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["topology"]["name"] == "2x8xv100"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["plan", "tests.steps:nothing", "--topology", "v5e:2x4"], 2, "has no function nothing"),
+        (["plan", "absent:f", "--topology", "v5e:2x4"], 2, "cannot import absent"),
+        (["plan", "absent.hlo", "--topology", "v5e:2x4"], 2, "No such file"),
+        (["plan", "tests.steps:mlp", "--topology", "v9:2x4"], 2, "v9:2x4"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--arg", "depth=3"], 2, "allowed: batch"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--mesh", "a=b"], 2, "expected different"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "1e-6"], 1, "no plan fits"),
+        (["explain", "absent.json"], 2, "absent.json"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_message_and_the_documented_status(arguments, status, message):
+    done = _run(*arguments)
+    assert done.exit_code == status
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_topologies_lists_the_catalogue():
+    done = _run("topologies")
+    assert done.exit_code == 0
+    assert "h100" in done.output
