@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from automap.apply.constraints import AxesPerDim, ShardedGraph, derive_constraints
+from automap.apply.reemit import parse_site
 from automap.cost.evaluate import Estimate
 from automap.cost.shardings import shardings
 from automap.cost.traffic import KINDS
@@ -66,7 +67,11 @@ def build_plan(outcome: Outcome) -> Plan:
     tables = context.evaluator.tables
     sharding = shardings(tables, workload.problem.n_classes, lanes)
     sharded = ShardedGraph(workload.problem, tables, lanes, sharding)
-    constraints, missed = derive_constraints(sharded, _instruction_name, None)
+    if workload.reemitter is None:
+        constraints, missed = derive_constraints(sharded, _instruction_name, None)
+    else:
+        equations = workload.reemitter.equations()
+        constraints, missed = derive_constraints(sharded, _equation_site, equations)
     return Plan(
         workload=WorkloadRecord(
             target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=None
@@ -94,6 +99,10 @@ def build_plan(outcome: Outcome) -> Plan:
         conflicts=_conflicts(context),
         warnings=(*workload.problem.warnings, *missed),
     )  # fmt: skip
+
+
+def _equation_site(op: Op) -> str | None:
+    return parse_site(op.op_name)
 
 
 def _instruction_name(op: Op) -> str:

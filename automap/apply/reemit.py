@@ -4,33 +4,39 @@ The step's jaxpr is flattened once into levels (`automap.apply.flatten`), so bot
 equations alike, and rewritten without tracing: an equation keeps its primitive, parameters and order, so
 the values it computes are the same bits.
 
-    scoped       eqn           ->  eqn in the named scope am<site>~, its own names after it
-    constrained  y = op(x)     ->  x' = constrain(x);  y0 = op(x');  y = constrain(y0)
-
-A constraint on an operand holds for that equation only, one on a result or a step input for every use
-except as an output of the step that is the input itself.  Equal constraints on one value share one copy.
+    scoped        y = op(x)  ->  y = op(x) in the named scope am<site>~, the step's own names after it
+    constrained   y = op(x)  ->  x' = constrain(x);  y0 = op(x');  y = constrain(y0)   (`automap.apply.pins`)
 """
 
-from collections.abc import Callable, Mapping
-import difflib
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-import jax
-from jax.extend import core
+from jax.extend.core import jaxpr_as_fun
 from jax.extend.source_info_util import new_name_stack
 from jax.sharding import Mesh, PartitionSpec
 
 from automap.apply.fingerprint import fingerprint
 from automap.apply.flatten import Equation, Level, flatten
-from automap.apply.pins import Pins, pin_places
-from automap.apply.sites import Site, Source, scope_name
-from automap.errors import PlanError
+from automap.apply.pins import Pins
+from automap.apply.sites import Site, describe, scope_name
 from automap.jax_compat import rebuild_jaxpr
 
 
+class Rewriter(Protocol):
+    """What one level's equations become, in order; `inputs` is asked first."""
+
+    def inputs(self) -> Iterable[Any]:
+        """Equations before the first one."""
+        ...
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        """Equations in the place of the one at a site, with the same output variables."""
+        ...
+
+
 class Reemitter:
-    """A traced step to be emitted again: `sites` describes its equations, bodies after their owner."""
+    """A traced step that can be emitted again."""
 
     def __init__(self, closed_jaxpr: Any) -> None:
         """Flatten the step. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr` gives."""
@@ -38,8 +44,8 @@ class Reemitter:
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
-        """Every equation in program order."""
-        return tuple(_describe(self._level))
+        """Every equation in program order, those of a body after the equation that owns it."""
+        return tuple(describe(self._level))
 
     @cached_property
     def site_of_path(self) -> dict[str, Site]:
@@ -51,16 +57,58 @@ class Reemitter:
         return fingerprint(self._level)
 
     def scoped(self) -> Callable[..., list[Any]]:
-        """The step as a function of its flat inputs, every equation in the named scope of its site."""
-        return _as_function(_emit(self._level, pins=None))
+        """The step on flat inputs to flat outputs, every equation in the named scope of its site."""
+        return _as_function(_emit(self._level, lambda level: _Scopes()))
 
     def constrained(
         self, constraints: Mapping[str, PartitionSpec], mesh: Mesh
     ) -> Callable[..., list[Any]]:
-        """The step with sharding constraints at `arg<i>`, `<site>:in<j>` and `<site>:out<j>`.
+        """The step on flat inputs to flat outputs, with shardings imposed inside.
 
-        Raises `PlanError` for a site that the step does not have, and for a spec that does not fit the
-        value there or the mesh.
+        Keys are `arg<i>` (a step input, wherever it is used), `<site>:in<j>` (an operand as that equation
+        uses it) and `<site>:out<j>` (a result). Raises `PlanError` for a place that the step does not
+        have, and for a spec that does not fit the value or the mesh.
         """
-        avals = [var.aval for var in self._level.invars]
-        return _as_function(_emit(self._level, pin_places(constraints, mesh, self.site_of_path, avals)))
+        pins = Pins.parse(constraints, mesh, self._level, self.site_of_path)
+        return _as_function(_emit(self._level, pins.rewriter))
+
+
+class _Scopes:
+    """Rewriter that tags every equation with its site."""
+
+    def inputs(self) -> Iterable[Any]:
+        return ()
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        names = new_name_stack(scope_name(path)) + eqn.source_info.name_stack
+        return (eqn.replace(source_info=eqn.source_info.replace(name_stack=names)),)
+
+
+def _emit(level: Level, rewriter_of: Callable[[Level], Rewriter]) -> Any:
+    rewriter = rewriter_of(level)
+    eqns = list(rewriter.inputs())
+    for equation in level.equations:
+        eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, rewriter_of)))
+    return rebuild_jaxpr(level.original, level.constvars, level.consts, level.outvars, eqns)
+
+
+def _with_bodies(equation: Equation, rewriter_of: Callable[[Level], Rewriter]) -> Any:
+    if not equation.bodies:
+        return equation.eqn
+    params = dict(equation.eqn.params)
+    emitted: dict[str, list[Any]] = {}
+    for body in equation.bodies:
+        emitted.setdefault(body.parameter, []).append(_emit(body.level, rewriter_of))
+    for parameter, jaxprs in emitted.items():
+        params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]
+    return equation.eqn.replace(params=params)
+
+
+def _as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:
+    run = jaxpr_as_fun(closed_jaxpr)
+
+    # jit shows this name in traces and as the module's name.
+    def step(*inputs: Any) -> list[Any]:
+        return list(run(*inputs))
+
+    return step

@@ -9,10 +9,14 @@ Indices count the equations of one body after inlining its calls, so a site depe
 "~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 import re
 from typing import Any, Literal, TypeAlias
 
+from jax.extend import core
+
+from automap.apply.flatten import Level
 from automap.errors import PlanError
 
 
@@ -21,14 +25,17 @@ from automap.errors import PlanError
 Source: TypeAlias = tuple[str, int]
 
 _TAG = re.compile(r"(?<![0-9A-Za-z_.~])am([0-9][0-9a-z.]*)~")
-_PLACE = re.compile(r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|out)(?P<number>[0-9]+)")
+_PLACE = re.compile(
+    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|out)(?P<number>[0-9]+)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """One equation: its avals (`.shape`, `.dtype`) and where each operand comes from.
 
-    `in_sources` has None for a literal or a constant. `trip_count` is how often the equation runs in a
+    `in_sources` has None for a literal or a constant; `literal_operands` says which are literals.
+    `trip_count` is how often the equation runs in a
     step: the product of the lengths of the scans around it; a `while` counts once.
     """
 
@@ -37,6 +44,7 @@ class Site:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     in_sources: tuple[Source | None, ...]
+    literal_operands: frozenset[int]
     trip_count: int
 
 
@@ -72,3 +80,26 @@ def parse_place(at: str) -> Place:
         return Place(site="", side="arg", number=int(match["arg"]))
     side: Literal["in", "out"] = "in" if match["side"] == "in" else "out"
     return Place(site=match["site"], side=side, number=int(match["number"]))
+
+
+def describe(level: Level) -> Iterator[Site]:
+    """The sites of a level and of the levels below, in program order."""
+    sources: dict[Any, Source] = {var: (level.name, i) for i, var in enumerate(level.invars)}
+    for equation in level.equations:
+        eqn = equation.eqn
+        literals = [isinstance(atom, core.Literal) for atom in eqn.invars]
+        yield Site(
+            path=equation.path,
+            primitive=eqn.primitive.name,
+            in_avals=tuple(atom.aval for atom in eqn.invars),
+            out_avals=tuple(var.aval for var in eqn.outvars),
+            in_sources=tuple(
+                None if literal else sources.get(atom)
+                for atom, literal in zip(eqn.invars, literals)
+            ),
+            literal_operands=frozenset(j for j, literal in enumerate(literals) if literal),
+            trip_count=level.trip_count,
+        )
+        sources.update((var, (equation.path, j)) for j, var in enumerate(eqn.outvars))
+        for body in equation.bodies:
+            yield from describe(body.level)

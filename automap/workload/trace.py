@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from automap.apply.reemit import Reemitter
 from automap.errors import InputError
 from automap.space.problem import Problem, build_problem
 from hlo_tools.errors import HloError
@@ -22,12 +23,13 @@ from hlo_tools.read import read_module
 
 @dataclass(frozen=True)
 class Workload:
-    """An analysed step. `output_paths` are `jax.tree_util.keystr` of the result tree."""
+    """An analysed step, with the means to replay it unless it came from a file. `output_paths` are `jax.tree_util.keystr` of the result tree."""
 
     target: str
     problem: Problem
     output_paths: tuple[str, ...]
     hlo_sha256: str
+    reemitter: Reemitter | None = None
 
 
 def trace_step(
@@ -39,7 +41,13 @@ def trace_step(
     """
     try:
         traced = (step if hasattr(step, "trace") else jax.jit(step)).trace(*args)
-        whole = jax.jit(step, keep_unused=True).trace(*args).lower(lowering_platforms=(platform,))
+        reemitter = Reemitter(traced.jaxpr)
+        flat = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+            for a in traced.jaxpr.in_avals
+        ]
+        scoped = jax.jit(reemitter.scoped(), keep_unused=True).trace(*flat)
+        whole = scoped.lower(lowering_platforms=(platform,))
     except Exception as error:
         raise InputError(
             f"tracing {target} failed with {type(error).__name__}: {error}; "
@@ -59,7 +67,7 @@ def trace_step(
     )
     outputs, _ = jax.tree_util.tree_flatten_with_path(traced.out_info)
     paths = tuple(jax.tree_util.keystr(path) for path, _ in outputs)
-    return Workload(target, problem, paths, fingerprint(problem.graph))
+    return Workload(target, problem, paths, fingerprint(problem.graph), reemitter)
 
 
 def _proto(lowered: Any) -> bytes:

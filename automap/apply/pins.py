@@ -1,0 +1,141 @@
+"""Pins: sharding constraints at the places of a step, checked against it and turned into equations.
+
+    arg<i>         x' = constrain(x) once, and every equation that uses input x uses x'
+    <site>:in<j>   x' = constrain(x), for that equation only; equal pins on one value share one x'
+    <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
+
+A step's output that is one of its inputs stays that input, so that donation and forwarding are kept.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+import difflib
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from automap.apply.flatten import Level
+from automap.apply.sites import Place, Site, parse_place
+from automap.errors import PlanError
+from automap.jax_compat import open_jaxpr, weak_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """All pins of a step, as constraint equations to be given their variables; from `parse`."""
+
+    inputs: Mapping[int, Any]
+    of_site: Mapping[str, Mapping[Place, Any]]
+
+    @classmethod
+    def parse(
+        cls,
+        constraints: Mapping[str, PartitionSpec],
+        mesh: Mesh,
+        step: Level,
+        sites: Mapping[str, Site],
+    ) -> "Pins":
+        """Check every constraint. Raises `PlanError` naming the first that cannot be imposed."""
+        made: dict[Any, Any] = {}
+        inputs: dict[int, Any] = {}
+        of_site: dict[str, dict[Place, Any]] = {}
+        for at, spec in constraints.items():
+            place = parse_place(at)
+            aval = _aval_at(at, place, step, sites)
+            if (aval, spec) not in made:
+                made[aval, spec] = _constraint(at, aval, spec, mesh)
+            if place.side == "arg":
+                inputs[place.number] = made[aval, spec]
+            else:
+                of_site.setdefault(place.site, {})[place] = made[aval, spec]
+        return cls(inputs=inputs, of_site=of_site)
+
+    def rewriter(self, level: Level) -> "PinRewriter":
+        """What adds the pins to one level."""
+        inputs = self.inputs if level.name == "arg" else {}
+        return PinRewriter(
+            of_site=self.of_site, pinned=[(level.invars[i], pin) for i, pin in inputs.items()]
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class PinRewriter:
+    """Adds pins to one level's equations, see `automap.apply.reemit.Rewriter`."""
+
+    of_site: Mapping[str, Mapping[Place, Any]]
+    pinned: list[tuple[Any, Any]]
+    _now: dict[Any, Any] = field(default_factory=dict)
+    _copies: dict[tuple[Any, int], Any] = field(default_factory=dict)
+
+    def inputs(self) -> Iterator[Any]:
+        """Constrained copies of step inputs."""
+        for var, pin in self.pinned:
+            self._now[var] = core.Var(var.aval)
+            self._copies[self._now[var], id(pin)] = self._now[var]
+            yield pin.replace(invars=[var], outvars=[self._now[var]])
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        """The equation between the constraints on its operands and on its results."""
+        pins = self.of_site.get(path, {})
+        before, after = [], []
+        operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
+        results = list(eqn.outvars)
+        for place, pin in pins.items():
+            if place.side == "in":
+                value = operands[place.number]
+                if (value, id(pin)) not in self._copies:
+                    self._copies[value, id(pin)] = core.Var(value.aval)
+                    before.append(_placed(pin, eqn, value, self._copies[value, id(pin)]))
+                operands[place.number] = self._copies[value, id(pin)]
+            else:
+                value = results[place.number]
+                results[place.number] = core.Var(value.aval)
+                self._copies[value, id(pin)] = value
+                after.append(_placed(pin, eqn, results[place.number], value))
+        return (*before, eqn.replace(invars=operands, outvars=results), *after)
+
+
+def _placed(pin: Any, eqn: Any, value: Any, constrained: Any) -> Any:
+    # Named like its equation, so that it counts to the same phase.
+    return pin.replace(invars=[value], outvars=[constrained], source_info=eqn.source_info)
+
+
+def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> Any:
+    """The aval of the value at a place."""
+    if place.side == "arg":
+        avals, whole = tuple(var.aval for var in step.invars), "the step"
+    elif place.site in sites:
+        site = sites[place.site]
+        avals = site.in_avals if place.side == "in" else site.out_avals
+        whole = f"{site.primitive} at {site.path}"
+        if place.side == "in" and place.number in site.literal_operands:
+            raise PlanError(f"constraint {at!r}: this operand of {whole} is a literal; remove it")
+    else:
+        near = difflib.get_close_matches(place.site, sites, n=3, cutoff=0.0)
+        raise PlanError(
+            f"constraint {at!r}: the step has no equation {place.site!r}; nearest: {', '.join(near)}."
+            " Was the plan made for another step?"
+        )
+    if place.number >= len(avals):
+        raise PlanError(
+            f"constraint {at!r}: {whole} has {len(avals)} such values; allowed: 0 to {len(avals) - 1}"
+        )
+    return avals[place.number]
+
+
+def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh) -> Any:
+    """An equation that constrains a value like `aval`; its variables are to be replaced."""
+    try:
+        sharding = NamedSharding(mesh, spec)
+        traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(
+            weak_shape(aval)
+        )
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"constraint {at!r}: {spec} does not fit {aval.str_short()} on a mesh with"
+            f" {dict(mesh.shape)}: {str(error).splitlines()[0]}"
+        ) from error
+    (eqn,) = open_jaxpr(traced)[0].eqns
+    return eqn

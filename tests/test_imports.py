@@ -1,0 +1,59 @@
+"""What importing a package pulls in, seen from a fresh interpreter."""
+
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import pytest
+
+
+ROOT = Path(__file__).resolve().parents[1]
+_PROBE = """
+import importlib, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+print(" ".join(sorted({forbidden!r} & sys.modules.keys())))
+"""
+
+
+def _modules(package: str, *, without: str = "") -> list[str]:
+    """Every module of `package` by dotted name, leaving out the subpackage `without`."""
+    paths = [path.relative_to(ROOT) for path in sorted((ROOT / package).rglob("*.py"))]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return [name for name in names if not without or not name.startswith(without)]
+
+
+def _loaded(modules: list[str], forbidden: set[str]) -> list[str]:
+    """Those of `forbidden` that importing `modules` has loaded."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _PROBE.format(modules=modules, forbidden=forbidden)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+LEARNING = {"torch", "flax", "optax", "rl", "models"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "forbidden"),
+    [
+        (["automap"], LEARNING),
+        (_modules("automap", without="automap.search"), LEARNING),
+        (_modules("hlo_tools"), LEARNING | {"jax", "jaxlib", "scipy", "automap"}),
+        (["rl"], {"jax", "automap", "hlo_tools", "models"}),
+    ],
+    ids=["import automap", "all of automap", "all of hlo_tools", "import rl"],
+)
+def test_import_loads_nothing_it_should_not(modules: list[str], forbidden: set[str]):
+    assert _loaded(modules, forbidden) == []
+
+
+def test_the_probe_sees_what_is_loaded():
+    assert _loaded(["json", "automap.errors"], {"json", "automap", "torch"}) == ["automap", "json"]
