@@ -6,8 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from automap.apply.constraints import AxesPerDim, ShardedGraph, derive_constraints
-from automap.apply.reemit import parse_site
+from automap.apply.constraints import (
+    AxesPerDim,
+    EquationShapes,
+    ShardedGraph,
+    derive_constraints,
+)
+from automap.apply.sites import parse_site
 from automap.cost.evaluate import Estimate
 from automap.cost.shardings import shardings
 from automap.cost.traffic import KINDS
@@ -70,11 +75,19 @@ def build_plan(outcome: Outcome) -> Plan:
     if workload.reemitter is None:
         constraints, missed = derive_constraints(sharded, _instruction_name, None)
     else:
-        equations = workload.reemitter.equations()
+        equations = {
+            site.path: EquationShapes(
+                operands=tuple(tuple(getattr(a, "shape", ())) for a in site.in_avals),
+                results=tuple(tuple(getattr(a, "shape", ())) for a in site.out_avals),
+            )
+            for site in workload.reemitter.sites
+        }
         constraints, missed = derive_constraints(sharded, _equation_site, equations)
     return Plan(
         workload=WorkloadRecord(
-            target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=None
+            target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=(
+                workload.reemitter.sha256() if workload.reemitter else None
+            ),
         ),
         topology=outcome.topology.to_dict(),
         mesh=MeshRecord(axes=lanes.mesh.axes),
