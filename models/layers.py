@@ -1,0 +1,146 @@
+"""Blocks that the transformers share: embedding, attention, feed-forward, and a stack of equal layers.
+
+Kernels are two-dimensional, as in the T5 and Megatron papers: q, k, v are [d_model, heads * d_head]
+and o is [heads * d_head, d_model]. Attention of queries x over memory y, per head:
+
+    softmax((scale * x Wq) (y Wk)^T + bias) (y Wv)     -> in: Attention, softmax in float32
+
+A stack is "unrolled" (a list of layers, each traced) or "scanned" (one layer whose parameters have a
+leading [depth] axis, traced once under `jax.lax.scan`); both compute the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flax import nnx
+import jax
+from jax import numpy as jnp
+
+from models.training import check_choice
+
+
+Layers = Literal["unrolled", "scanned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """Sizes of an attention; `scale` multiplies the queries, `use_bias` gives all kernels a bias."""
+
+    d_model: int
+    heads: int
+    d_head: int
+    scale: float
+    use_bias: bool
+
+
+class Attention(nnx.Module):
+    """Multi-head attention; the query kernel starts such that scores have unit variance."""
+
+    def __init__(self, config: AttentionConfig, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+
+        def linear(d_in: int, d_out: int, variance: float = 1.0) -> nnx.Linear:
+            init = nnx.initializers.variance_scaling(variance, "fan_in", "normal")
+            return nnx.Linear(d_in, d_out, use_bias=config.use_bias, kernel_init=init, rngs=rngs)
+
+        inner = config.heads * config.d_head
+        self.config = config
+        self.q = linear(config.d_model, inner, variance=1 / (config.scale**2 * config.d_head))
+        self.k = linear(config.d_model, inner)
+        self.v = linear(config.d_model, inner)
+        self.o = linear(inner, config.d_model)
+
+    def __call__(self, x: jax.Array, memory: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+        """[B, T, d_model] from x [B, T, d_model], memory [B, S, d_model], bias to [B, heads, T, S]."""
+        queries = self.q(x) * self.config.scale
+        q, k, v = (self._heads(y) for y in (queries, self.k(memory), self.v(memory)))
+        scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32)
+        scores = scores if bias is None else scores + bias
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        mixed = jnp.einsum("bhts,bshd->bthd", weights, v)
+        return self.o(mixed.reshape(*x.shape[:2], -1))
+
+    def _heads(self, y: jax.Array) -> jax.Array:
+        return y.reshape(*y.shape[:2], self.config.heads, self.config.d_head)
+
+
+class Embedding(nnx.Module):
+    """A table [entries, features]; unlike `nnx.Embed` it computes in the dtype it is given."""
+
+    def __init__(
+        self,
+        entries: int,
+        features: int,
+        *,
+        init: nnx.Initializer = nnx.initializers.normal(0.02),
+        rngs: nnx.Rngs,
+    ):
+        """Draw the table from `rngs`."""
+        self.embedding = nnx.Param(init(rngs.params(), (entries, features)))
+
+    def __call__(self, indices: jax.Array) -> jax.Array:
+        """[..., features] for integer indices [...]."""
+        return jnp.take(self.embedding[...], indices, axis=0)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """Scores [..., entries] of x [..., features]: the table as output kernel."""
+        return x @ self.embedding[...].T
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers with an activation between: d_model -> d_ff -> d_model."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Callable[[jax.Array], jax.Array],
+        use_bias: bool,
+        rngs: nnx.Rngs,
+    ):
+        """Draw the parameters from `rngs`."""
+        self.activation = activation
+        self.up = nnx.Linear(d_model, d_ff, use_bias=use_bias, rngs=rngs)
+        self.down = nnx.Linear(d_ff, d_model, use_bias=use_bias, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, T, d_model] -> [B, T, d_model]."""
+        return self.down(self.activation(self.up(x)))
+
+
+def causal_bias(length: int) -> jax.Array:
+    """[length, length] float32: 0 where a query may look (itself and before), else -1e9."""
+    position = jnp.arange(length)
+    return jnp.where(position[:, None] >= position[None, :], 0.0, -1e9)
+
+
+def make_layers(
+    build: Callable[[nnx.Rngs], nnx.Module], depth: int, layers: Layers, rngs: nnx.Rngs
+) -> nnx.Module:
+    """`depth` layers: an `nnx.List` if unrolled, one layer with stacked parameters if scanned.
+
+    Raises:
+        InputError: `layers` is neither of the two.
+    """
+    check_choice("layers", layers, get_args(Layers))
+    if layers == "unrolled":
+        # Jitted, so that the layers of a deep model are traced once rather than `depth` times.
+        build = nnx.jit(build)
+        return nnx.List([build(rngs) for _ in range(depth)])
+    return nnx.split_rngs(splits=depth)(nnx.vmap(build))(rngs)
+
+
+def apply_layers(layers: nnx.Module, x: jax.Array, *context: jax.Array | None) -> jax.Array:
+    """Run x through the layers one after another; every layer sees the same context."""
+    if isinstance(layers, nnx.List):
+        for layer in layers:
+            x = layer(x, *context)
+        return x
+    graphdef, stacked = nnx.split(layers)
+
+    def body(x: jax.Array, params: nnx.State) -> tuple[jax.Array, None]:
+        return nnx.merge(graphdef, params)(x, *context), None
+
+    return jax.lax.scan(body, x, stacked)[0]

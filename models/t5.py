@@ -1,0 +1,214 @@
+"""T5 v1.0: an encoder-decoder with relative positions (Raffel et al. 2020).
+
+Pre-norm with bias-free RMSNorm and bias-free linear layers, ReLU feed-forward, tied embeddings with
+logits scaled by d_model**-0.5, and attention scores that are not scaled (the query kernel starts
+smaller instead). Encoder and decoder each have one table of relative position biases, used by the
+self-attention of all their layers: in the original it lives in the first layer. Departures: AdamW
+where the paper uses Adafactor; no dropout; sequences are packed, without padding masks; the decoder
+is as long as the encoder.
+"""
+
+from dataclasses import dataclass, replace
+
+from flax import nnx
+import jax
+
+from models.layers import (
+    Attention,
+    AttentionConfig,
+    Embedding,
+    FeedForward,
+    Layers,
+    apply_layers,
+    causal_bias,
+    make_layers,
+)
+from models.relative_position import RelativePosition
+from models.training import (
+    Batch,
+    DType,
+    State,
+    Target,
+    TrainStep,
+    check_size,
+    cross_entropy,
+    train_step,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class T5Config:
+    """Sizes of a T5; `depth` is the number of encoder layers, and again of decoder layers."""
+
+    depth: int
+    d_model: int
+    d_kv: int
+    d_ff: int
+    heads: int
+    vocab: int = 32_128
+    layers: Layers = "unrolled"
+
+
+T5_BASE = T5Config(depth=12, d_model=768, d_kv=64, d_ff=3072, heads=12)
+T5_3B = T5Config(depth=24, d_model=1024, d_kv=128, d_ff=16_384, heads=32)
+T5_11B = T5Config(depth=24, d_model=1024, d_kv=128, d_ff=65_536, heads=128)
+TINY = T5Config(depth=2, d_model=64, d_kv=8, d_ff=128, heads=8, vocab=128)
+
+
+class EncoderBlock(nnx.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+        self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.attention = _attention(config, rngs)
+        self.mlp_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.mlp = _feed_forward(config, rngs)
+
+    def __call__(self, x: jax.Array, bias: jax.Array) -> jax.Array:
+        """[B, S, d_model] -> [B, S, d_model]; bias [heads, S, S]."""
+        y = self.attention_norm(x)
+        x = x + self.attention(y, y, bias)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class DecoderBlock(nnx.Module):
+    """Causal self-attention, attention over the encoder's output, and feed-forward."""
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+        self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.attention = _attention(config, rngs)
+        self.cross_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.cross_attention = _attention(config, rngs)
+        self.mlp_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.mlp = _feed_forward(config, rngs)
+
+    def __call__(self, x: jax.Array, bias: jax.Array, memory: jax.Array) -> jax.Array:
+        """[B, T, d_model] -> [B, T, d_model]; bias [heads, T, T], memory [B, S, d_model]."""
+        y = self.attention_norm(x)
+        x = x + self.attention(y, y, bias)
+        x = x + self.cross_attention(self.cross_norm(x), memory)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Encoder(nnx.Module):
+    """`depth` encoder blocks and a final norm."""
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+        self.relative = RelativePosition(config.heads, direction="both", rngs=rngs)
+        self.layers = make_layers(
+            lambda rngs: EncoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
+        )
+        self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, S, d_model] -> [B, S, d_model]."""
+        return self.norm(apply_layers(self.layers, x, self.relative(x.shape[1])))
+
+
+class Decoder(nnx.Module):
+    """`depth` decoder blocks and a final norm."""
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+        self.relative = RelativePosition(config.heads, direction="back", rngs=rngs)
+        self.layers = make_layers(
+            lambda rngs: DecoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
+        )
+        self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+
+    def __call__(self, x: jax.Array, memory: jax.Array) -> jax.Array:
+        """[B, T, d_model] -> [B, T, d_model], looking at memory [B, S, d_model]."""
+        bias = self.relative(x.shape[1]) + causal_bias(x.shape[1])
+        return self.norm(apply_layers(self.layers, x, bias, memory))
+
+
+class T5(nnx.Module):
+    """One embedding, an encoder and a decoder."""
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        """Draw the parameters from `rngs`."""
+        init = nnx.initializers.normal(1.0)
+        self.config = config
+        self.tokens = Embedding(config.vocab, config.d_model, init=init, rngs=rngs)
+        self.encoder = Encoder(config, rngs=rngs)
+        self.decoder = Decoder(config, rngs=rngs)
+
+    def __call__(self, encoder_tokens: jax.Array, decoder_tokens: jax.Array) -> jax.Array:
+        """Logits [B, T, vocab] of the token after each of decoder_tokens [B, T]."""
+        memory = self.encoder(self.tokens(encoder_tokens))
+        y = self.decoder(self.tokens(decoder_tokens), memory)
+        return self.tokens.attend(y * self.config.d_model**-0.5)
+
+
+def loss(model: T5, batch: Batch) -> jax.Array:
+    """Mean cross-entropy of `targets`, which are `decoder_tokens` moved on by one."""
+    logits = model(batch["encoder_tokens"], batch["decoder_tokens"])
+    return cross_entropy(logits, batch["targets"]).mean()
+
+
+def t5(config: T5Config, *, batch: int, seq: int, dtype: DType = "float32") -> TrainStep:
+    """The train step of a configuration on [batch, seq] encoder and [batch, seq] decoder tokens.
+
+    Raises:
+        InputError: a size that is not possible, or an unknown `layers` or `dtype`.
+    """
+    check_size("batch", batch)
+    check_size("seq", seq)
+    tokens = ((batch, seq), "int32")
+    shapes = {"encoder_tokens": tokens, "decoder_tokens": tokens, "targets": tokens}
+    return train_step(lambda rngs: T5(config, rngs=rngs), loss, shapes, dtype=dtype)
+
+
+def init(config: T5Config, rng: jax.Array) -> State:
+    """Concrete parameters and optimizer state."""
+    return t5(config, batch=1, seq=1).init(rng)
+
+
+def t5_base(
+    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+) -> Target:
+    """T5-Base, with the batch of its pretraining."""
+    return t5(replace(T5_BASE, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+
+
+def t5_3b(
+    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+) -> Target:
+    """T5-3B, with the batch of its pretraining."""
+    return t5(replace(T5_3B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+
+
+def t5_11b(
+    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+) -> Target:
+    """T5-11B, with the batch of its pretraining."""
+    return t5(replace(T5_11B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+
+
+def t5_tiny(
+    batch: int = 16, seq: int = 16, layers: Layers = "unrolled", dtype: DType = "float32"
+) -> Target:
+    """Two and two layers, everything divisible by 8, for tests."""
+    return t5(replace(TINY, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+
+
+def _attention(config: T5Config, rngs: nnx.Rngs) -> Attention:
+    return Attention(
+        AttentionConfig(
+            d_model=config.d_model,
+            heads=config.heads,
+            d_head=config.d_kv,
+            scale=1.0,
+            use_bias=False,
+        ),
+        rngs=rngs,
+    )
+
+
+def _feed_forward(config: T5Config, rngs: nnx.Rngs) -> FeedForward:
+    return FeedForward(
+        config.d_model, config.d_ff, activation=jax.nn.relu, use_bias=False, rngs=rngs
+    )
