@@ -1,1 +1,17 @@
-"""Automatic parallelization planner for unmodified single-device JAX train steps."""
+"""Automatic parallelization of unmodified single-device JAX steps."""
+
+from automap.api import ParallelStep as ParallelStep, parallelize as parallelize
+from automap.errors import (
+    AutomapError as AutomapError,
+    InfeasiblePlanError as InfeasiblePlanError,
+    InputError as InputError,
+    MeshMismatchError as MeshMismatchError,
+    PlanError as PlanError,
+    TopologyError as TopologyError,
+)
+from automap.plan import Plan as Plan
+from automap.topology import Topology as Topology, get_topology as get_topology
+
+
+# Last: the function takes the name of the submodule `automap.plan`, which stays importable.
+from automap.api import plan as plan  # isort: skip

@@ -14,14 +14,19 @@ from rich.console import Console
 from rich.table import Table
 
 from automap.errors import AutomapError, InputError
+from automap.options import read_options
 from automap.plan import Plan
-from automap.planner import Options, plan_workload
-from automap.search import STRATEGIES, SearchContext
-from automap.space.point import Mesh
+from automap.planner import plan_workload
+from automap.report.progress import SearchProgress
+from automap.search import STRATEGIES
 from automap.space.presets import PRESETS
 from automap.topology import catalogue, get_topology
 from automap.topology.model import Topology
 from automap.workload import Workload, load_target, read_workload, trace_step
+
+
+# As a shell reports a process that SIGINT ended.
+_INTERRUPTED = 130
 
 
 class _Group(click.Group):
@@ -34,6 +39,9 @@ class _Group(click.Group):
         except AutomapError as error:
             click.echo(f"automap: {error}", err=True)
             ctx.exit(error.exit_status)
+        except KeyboardInterrupt:
+            click.echo("automap: interrupted before there was a plan", err=True)
+            ctx.exit(_INTERRUPTED)
 
 
 @click.group(cls=_Group)
@@ -57,7 +65,11 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--seed", default=0, show_default=True, help="same seed, same plan"),
         click.option("--strategy", default="auto", show_default=True, help=", ".join(STRATEGIES)),
         click.option(
-            "--batch-axes", help="pin the batch to exactly these axes: data or data,model"
+            "--pin",
+            multiple=True,
+            metavar="PATH=SPEC",
+            help="decide an input's sharding: \"[0]['params']['w']=null,model\", \"[1]*=data,null\"; "
+            "per dimension null, an axis, or axes joined by +; * stands for anything",
         ),
     ]
     for option in reversed(options):
@@ -124,22 +136,12 @@ def topologies_command() -> None:
 
 
 def _plan(preset: str | None, given: dict[str, Any]) -> Plan:
-    topology = get_topology(given["topology"])
-    limit = given["memory_limit"]
-    if limit is not None and not limit > 0:
-        raise InputError(f"--memory-limit {limit}: must be a positive number of GiB")
-    options = Options(
-        mesh=_mesh(given["mesh"]), strategy=given["strategy"], preset=preset,
-        budget_seconds=given["budget"], seed=given["seed"],
-        memory_limit_bytes=None if limit is None else limit * 2**30,
-    )  # fmt: skip
-    axes = given["batch_axes"]
-    workload = _workload(given["target"], given["arguments"], topology)
-    return plan_workload(
-        workload, topology, options,
-        batch_axes=None if axes is None else tuple(a for a in axes.split(",") if a),
-        on_progress=_progress(),
-    )  # fmt: skip
+    target, arguments = given.pop("target"), given.pop("arguments")
+    topology = get_topology(given.pop("topology"))
+    options = read_options(preset=preset, **given)
+    with SearchProgress(options.budget_seconds) as progress:
+        workload = _workload(target, arguments, topology)
+        return plan_workload(workload, topology, options, on_progress=progress.update)
 
 
 def _workload(target: str, arguments: tuple[str, ...], topology: Topology) -> Workload:
@@ -155,26 +157,3 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     if not name or not equals or not value:
         raise InputError(f"{option} {text!r}: expected name=value")
     return name, value
-
-
-def _mesh(text: str) -> Mesh | None:
-    if text == "auto":
-        return None
-    pairs = [_pair(part, "--mesh") for part in text.split(",")]
-    names = tuple(name for name, _ in pairs)
-    if len(set(names)) != len(names) or not all(v.isdecimal() and int(v) > 0 for _, v in pairs):
-        raise InputError(f"--mesh {text!r}: expected different names with sizes, as data=4,model=2")
-    return Mesh(names, tuple(int(value) for _, value in pairs))
-
-
-def _progress() -> Callable[[SearchContext], None]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return lambda context: None
-
-    def show(context: SearchContext) -> None:
-        if context.best is not None:
-            step = context.best.estimate.step_seconds * 1e3
-            console.print(f"{context.evaluations} plans priced, best {step:.3f} ms", end="\r")
-
-    return show

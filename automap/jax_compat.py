@@ -42,10 +42,15 @@ def is_unspecified(sharding: Any) -> bool:
     return sharding is None or type(sharding).__name__ == "UnspecifiedValue"
 
 
-def static_positions(jitted: Any, args: int) -> tuple[int, ...]:
-    """Positions among `args` positional arguments that a jitted function takes as static."""
-    numbers = jitted._jit_info.static_argnums
-    return tuple(sorted({n % args if n < 0 else n for n in numbers if -args <= n < args}))
+def static_positions(jitted: Any, args: int) -> frozenset[int] | None:
+    """Positions among `args` positional arguments that a jitted function takes as static.
+
+    None where this JAX does not tell.
+    """
+    numbers = getattr(getattr(jitted, "_jit_info", None), "static_argnums", None)
+    if numbers is None:
+        return None
+    return frozenset(n % args for n in numbers if -args <= n < args)
 
 
 def has_ordered_effects(jaxpr: Any) -> bool:

@@ -8,10 +8,10 @@ A plan that exists is valid: types are checked when it is read (`automap.plan_js
 each record when it is made (`automap.plan_parts`), and what must agree between records by `Plan`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from automap import plan_diff, plan_explain, plan_file, plan_json
 from automap.errors import PlanError, TopologyError
@@ -35,6 +35,10 @@ from automap.plan_parts import (
     SearchRecord as SearchRecord,
     WorkloadRecord as WorkloadRecord,
 )
+
+
+if TYPE_CHECKING:
+    from automap.apply.run import PlannedStep
 
 
 FORMAT: Final = "automap-plan"
@@ -148,6 +152,21 @@ class Plan:
         with the closest names if there is none.
         """
         return plan_explain.overview(self) if what is None else plan_explain.detail(self, what)
+
+    def jit(
+        self, step: Callable[..., Any], devices: Sequence[Any] | None = None, **options: Any
+    ) -> "PlannedStep":
+        """`step` as this plan says, called like it; `options` are those of `jax.jit`.
+
+        A step that is jitted already keeps its own options, donation included. `devices` (default:
+        all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
+        `lower(*args)`. Raises `MeshMismatchError` for another number of devices and, at the first
+        call, `PlanError` for a step or arguments that are not those of the plan.
+        """
+        # A plan is read and explained without tracing anything.
+        from automap.apply.run import PlannedStep
+
+        return PlannedStep(self, step, devices, options)
 
     def diff(self, other: "Plan") -> str:
         """What differs from this plan to the other, as text."""

@@ -34,16 +34,8 @@ from automap.plan import (
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
 from automap.topology.model import Topology
-from automap.workload.trace import Workload
+from automap.workload.trace import Leaf, Workload
 from hlo_tools.graph import Op
-
-
-# HLO's names of element types that differ from JAX's.
-_JAX_DTYPES = {
-    "pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
-    "c64": "complex64", "c128": "complex128",
-    **{f"{k}{n}": f"{w}{n}" for k, w in (("s", "int"), ("u", "uint")) for n in (1, 2, 4, 8, 16, 32, 64)},
-}  # fmt: skip
 
 
 _PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
@@ -126,41 +118,43 @@ def _spec(axes: AxesPerDim) -> Spec:
     return tuple(names or None for names in axes)
 
 
-def _dtype(hlo_name: str) -> str:
-    return _JAX_DTYPES.get(hlo_name, hlo_name)
-
-
 def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
     problem = workload.problem
     return tuple(
         LeafRecord(
-            path=path, shape=problem.graph.values[v].dims, dtype=_dtype(problem.graph.values[v].dtype),
-            role=role.value, spec=_spec(sharded.of_value(v)),
+            path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role.value,
+            spec=_leaf_spec(sharded, v, leaf),
         )
-        for path, v, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True)
+        for leaf, v, role in zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
     )  # fmt: skip
 
 
 def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
     problem = workload.problem
     records = []
-    for index, (path, value) in enumerate(
-        zip(workload.output_paths, problem.graph.outputs, strict=True)
+    for index, (leaf, value) in enumerate(
+        zip(workload.outputs, problem.graph.outputs, strict=True)
     ):
         # New state is stored as the old one was, so that a step's result is the next one's input.
         source = problem.state_map.get(index)
         like = value if source is None else problem.graph.inputs[source]
-        array = problem.graph.values[value]
+        role = "result" if source is None else problem.roles[source].value
         records.append(
             LeafRecord(
-                path=path,
-                shape=array.dims,
-                dtype=_dtype(array.dtype),
-                role="result" if source is None else problem.roles[source].value,
-                spec=_spec(sharded.of_value(like)),
+                path=leaf.path,
+                shape=leaf.shape,
+                dtype=leaf.dtype,
+                role=role,
+                spec=_leaf_spec(sharded, like, leaf),
             )  # fmt: skip
         )
     return tuple(records)
+
+
+def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf) -> Spec:
+    # The words of a random key are a dimension in HLO only; keys are small and stay whole.
+    axes = sharded.of_value(value)
+    return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)
 
 
 def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:

@@ -5,18 +5,17 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 import time
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
-from automap.search import Objective, OutOfBudget, Pin, SearchContext, get_strategy
+from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
 from automap.search.context import preset_points
 from automap.space.point import Mesh
-from automap.space.presets import get_preset
 from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.model import Topology
@@ -26,54 +25,35 @@ from automap.workload.trace import Workload
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a user may choose. `mesh` None searches all shapes; `preset` skips the search."""
-
-    mesh: Mesh | None = None
-    strategy: str = "auto"
-    preset: str | None = None
-    budget_seconds: float = 30.0
-    memory_limit_bytes: float | None = None
-    seed: int = 0
-
-
 def plan_workload(
     workload: Workload,
     topology: Topology,
     options: Options,
     *,
-    batch_axes: tuple[str, ...] | None = None,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
 ) -> Plan:
-    """The best plan found. `batch_axes` pins the batch to exactly these axes.
+    """The best plan found; `on_progress` is called with every better candidate.
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
     start = time.monotonic()
     space = Space(workload.problem)
+    meshes = _meshes(topology, options.mesh)
+    pins = parse_pins(options.pins, space, meshes)
     context = SearchContext(
         space=space,
         evaluator=Evaluator(build_tables(workload.problem), workload.problem.n_classes, topology),
-        meshes=_meshes(topology, options.mesh),
+        meshes=tuple(mesh for mesh in meshes if all(pin.suits(space, mesh) for pin in pins)),
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
-        pins=_batch_pin(space, batch_axes),
+        pins=pins,
         seed=options.seed,
         deadline_seconds=start + options.budget_seconds,
         on_progress=on_progress,
     )
     _price_presets(context)
-    if options.preset is not None:
-        get_preset(options.preset)
-        context.best = context.best_per_preset.get(options.preset)
-    else:
-        _search(context, options.strategy)
+    _search(context, options)
     if context.best is None:
-        raise InputError(
-            f"preset {options.preset} does not suit this workload on {topology.name}"
-            if options.preset
-            else "no plan keeps the pins; drop one or choose another mesh"
-        )
+        raise InputError(_nothing_found(topology, options))
     outcome = Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
@@ -101,13 +81,6 @@ def _meshes(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
     return (mesh,)
 
 
-def _batch_pin(space: Space, axes: tuple[str, ...] | None) -> tuple[Pin, ...]:
-    batch = space.problem.batch_class
-    if axes is None or batch is None:
-        return ()
-    return (Pin(batch, axes, f"batch={','.join(axes)}"),)
-
-
 def _price_presets(context: SearchContext) -> None:
     for name, point in preset_points(context):
         if not context.space.is_valid(point):
@@ -116,12 +89,22 @@ def _price_presets(context: SearchContext) -> None:
         context.remember_preset(name, point, estimate)
 
 
-def _search(context: SearchContext, strategy: str) -> None:
-    run = get_strategy(strategy)
+def _search(context: SearchContext, options: Options) -> None:
+    """Run the strategy, or only the preset; ends early when time is up or the user interrupts."""
     try:
+        if options.preset is not None:
+            for _, point in preset_points(context, [options.preset]):
+                context.evaluate(context.pinned(point), options.preset)
+            return
         for preset in context.best_per_preset.values():
             context.evaluate(preset.point, preset.origin)
-        run(context)
+        get_strategy(options.strategy)(context)
     except (OutOfBudget, KeyboardInterrupt):
         if context.best is None:
             raise InputError("stopped before any plan was priced; give a larger budget") from None
+
+
+def _nothing_found(topology: Topology, options: Options) -> str:
+    what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
+    pins = f" with the pins {' and '.join(options.pins)}; drop one" if options.pins else ""
+    return f"{what} this workload on {topology.name}{pins or '; choose another mesh'}"

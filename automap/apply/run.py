@@ -1,6 +1,14 @@
-"""Running a plan: shardings on inputs and outputs, constraints inside, on real or fake devices."""
+"""Running a plan: shardings on inputs and outputs, constraints inside, on real or fake devices.
 
-from collections.abc import Callable, Sequence
+A planned step is called like the step. Per kind of call (argument trees, shapes, types and static
+values) it is traced once, checked against the plan, re-emitted with the plan's constraints and jitted:
+
+    leaves -> device_put to the plan's input shardings (nothing if they are there already)
+           -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,8 +16,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.apply.reemit import Reemitter
-from automap.errors import MeshMismatchError
+from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, Spec, check_matches_inputs
+from automap.workload.call import TracedCall, jitted, trace_call
 
 
 def device_mesh(plan: Plan, devices: Sequence[Any] | None = None) -> Mesh:
@@ -30,54 +39,121 @@ def device_mesh(plan: Plan, devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*spec))
+class PlannedStep:
+    """A step as a plan says; made by `Plan.jit`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        step: Callable[..., Any],
+        devices: Sequence[Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step."""
+        self.plan = plan
+        self.mesh = device_mesh(plan, devices)
+        self._step = jitted(step, options)
+        self._programs: list[_Program] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step. Raises `PlanError` if the arguments are not those of the plan."""
+        program = self._program(args, kwargs)
+        positional, named = program.placed(args, kwargs)
+        return program.run(*positional, **named)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The `jax.stages.Lowered` of the sharded step; arguments may be `jax.ShapeDtypeStruct`s.
+
+        Its `compile()` gives what is called with the step's traced arguments, already in place.
+        """
+        program = self._program(args, kwargs)
+        positional, named = program.abstract(args, kwargs)
+        return program.run.lower(*positional, **named)
+
+    def serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call's arguments are of the plan: no other plan is needed for them."""
+        return any(program.call.serves(args, kwargs) for program in self._programs)
+
+    def _program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
+        for program in self._programs:
+            if program.call.serves(args, kwargs):
+                return program
+        program = _program(self.plan, trace_call(self._step, args, kwargs), self.mesh)
+        self._programs.append(program)
+        return program
 
 
-def jit_with_plan(
-    plan: Plan, step: Callable[..., Any], devices: Sequence[Any] | None = None
-) -> Callable[..., Any]:
-    """`step` as the plan says; call it like the step. A `jax.jit`-ed step keeps its donation.
+@dataclass(frozen=True)
+class _Program:
+    """The sharded program of one kind of call."""
 
-    Raises `PlanError` on the first call if the arguments are not those the plan was made for.
-    """
-    mesh = device_mesh(plan, devices)
-    compiled: dict[Any, Callable[..., Any]] = {}
+    call: TracedCall
+    shardings: tuple[NamedSharding, ...]
+    run: Any
 
-    def run(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        key = (tree, tuple((x.shape, x.dtype) for x in leaves))
-        if key not in compiled:
-            compiled[key] = _build(plan, step, mesh, args)
-        return compiled[key](*leaves)
+    def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The traced arguments as the plan stores them."""
+        leaves, tree = jax.tree.flatten(self.call.traced_part(args, kwargs))
+        moved = [
+            leaf if _is_placed(leaf, s) else jax.device_put(leaf, s, donate=i in self.call.donated)
+            for i, (leaf, s) in enumerate(zip(leaves, self.shardings, strict=True))
+        ]
+        return jax.tree.unflatten(tree, moved)
 
-    return run
+    def abstract(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The traced arguments as shapes with shardings."""
+        leaves, tree = jax.tree.flatten(self.call.traced_part(args, kwargs))
+        arrays = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=s, weak_type=aval.weak_type)
+            for aval, s in zip(self.call.jaxpr.in_avals, self.shardings, strict=True)
+        ]
+        return jax.tree.unflatten(tree, arrays)
 
 
-def _build(
-    plan: Plan, step: Callable[..., Any], mesh: Mesh, args: tuple[Any, ...]
-) -> Callable[..., Any]:
-    traced = (step if hasattr(step, "trace") else jax.jit(step)).trace(*args)
-    paths, _ = jax.tree_util.tree_flatten_with_path(args)
-    check_matches_inputs(
-        plan,
-        [(jax.tree_util.keystr(p), tuple(leaf.shape), str(leaf.dtype)) for p, leaf in paths],
-    )
+def _is_placed(leaf: Any, sharding: NamedSharding) -> bool:
+    if not isinstance(leaf, jax.Array):
+        return False
+    return leaf.sharding == sharding or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
+    reemitter = Reemitter(call.jaxpr)
+    _check_is_planned(plan, call, reemitter)
     constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
-    flat = Reemitter(traced.jaxpr).constrained(constraints, mesh)
-    infos = jax.tree.leaves(traced.args_info)
-    inputs = [_sharding(mesh, leaf.spec) for leaf in plan.inputs]
-    jitted = jax.jit(
-        flat,
-        in_shardings=tuple(inputs),
-        out_shardings=[_sharding(mesh, leaf.spec) for leaf in plan.outputs],
-        donate_argnums=tuple(i for i, info in enumerate(infos) if info.donated),
+    flat = reemitter.constrained(constraints, mesh)
+    out_tree = jax.tree.structure(call.result)
+
+    def planned_step(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves((args, kwargs))))
+
+    outputs = [_sharding(mesh, leaf.spec) for leaf in plan.outputs]
+    run = jax.jit(
+        planned_step,
+        out_shardings=jax.tree.unflatten(out_tree, outputs),
+        donate_argnums=tuple(
+            i for i, position in enumerate(call.positions) if position in call.donated_positions
+        ),
+        donate_argnames=tuple(call.donated_names),
         keep_unused=True,
     )
-    out_tree = jax.tree.structure(traced.out_info)
+    return _Program(call, tuple(_sharding(mesh, leaf.spec) for leaf in plan.inputs), run)
 
-    def run(*leaves: Any) -> Any:
-        placed = jax.device_put(leaves, tuple(inputs))
-        return jax.tree.unflatten(out_tree, jitted(*placed))
 
-    return run
+def _check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None:
+    avals = call.jaxpr.in_avals
+    given = zip(call.paths, avals, strict=True)
+    check_matches_inputs(plan, [(path, tuple(a.shape), str(a.dtype)) for path, a in given])
+    if plan.workload.jaxpr_sha256 is None:
+        raise PlanError(
+            f"the plan was made from the program {plan.workload.target}, which has no Python step; "
+            "plan the step itself to run it"
+        )
+    if plan.workload.jaxpr_sha256 != reemitter.sha256():
+        raise PlanError(
+            f"the step computes something else than the planned {plan.workload.target}, though its "
+            "inputs are the same: its code, a constant or the version of JAX has changed; plan again"
+        )
+
+
+def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec))

@@ -7,9 +7,10 @@ whenever it likes.  To add one, write it in its own file and enter it here.
 from collections.abc import Callable, Mapping
 
 from automap.errors import InputError
-from automap.search.context import Candidate, Objective, OutOfBudget, Pin, SearchContext
+from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
+from automap.search.pins import Pin, parse_pins
 from automap.search.portfolio import auto
 
 
@@ -30,5 +31,5 @@ def get_strategy(name: str) -> Strategy:
 
 
 __all__ = [
-    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "Pin", "SearchContext", "Strategy", "get_strategy",
+    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "Pin", "SearchContext", "Strategy", "get_strategy", "parse_pins",
 ]  # fmt: skip

@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 import time
 
 from automap.cost.evaluate import Estimate, Evaluator
+from automap.cost.shardings import shardings
+from automap.search.pins import Pin
 from automap.space.point import Lanes, Mesh, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
+
+
+# Evaluations between two reports of progress when nothing better is found.
+_REPORT_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +47,6 @@ class Objective:
         return (1.0, estimate.peak_bytes, estimate.step_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A class that must lie on exactly these axes (those of them that a mesh has)."""
-
-    group_class: int
-    axes: tuple[str, ...]
-    text: str
-
-
 class OutOfBudget(Exception):
     """Raised inside a strategy when its time is up; the best so far stands."""
 
@@ -75,13 +72,18 @@ class SearchContext:
         """Number of different plans priced."""
         return len(self._seen)
 
-    def allows(self, point: Point) -> bool:
-        """Whether a point is valid and keeps every pin."""
-        for pin in self.pins:
-            for name, classes in zip(point.mesh.names, point.compute, strict=True):
-                if (pin.group_class in classes) != (name in pin.axes):
-                    return False
-        return self.space.is_valid(point)
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the budget is spent."""
+        return max(self.deadline_seconds - time.monotonic(), 0.0)
+
+    def allows(self, point: Point, lanes: Lanes) -> bool:
+        """Whether a valid point keeps every pin."""
+        tables = self.evaluator.tables
+        sharding = shardings(tables, self.space.problem.n_classes, lanes) if self.pins else None
+        return sharding is None or all(
+            pin.holds(self.space, tables, sharding, point) for pin in self.pins
+        )
 
     def evaluate(self, point: Point, origin: str) -> Candidate | None:
         """Price a point and keep it if it is the best; None if it is not allowed.
@@ -90,12 +92,16 @@ class SearchContext:
         """
         if time.monotonic() > self.deadline_seconds and self.best is not None:
             raise OutOfBudget
-        if not self.allows(point):
+        if not self.space.is_valid(point):
             return None
         lanes = self.space.lanes(point)
         estimate = self._seen.get(lanes)
         if estimate is None:
+            if not self.allows(point, lanes):
+                return None
             estimate = self._seen[lanes] = self.evaluator.evaluate(lanes)
+            if len(self._seen) % _REPORT_EVERY == 0:
+                self.on_progress(self)
         candidate = Candidate(point, estimate, origin)
         if self.is_better(candidate, self.best):
             self.best = candidate
@@ -114,19 +120,10 @@ class SearchContext:
         return than is None or key(candidate.estimate) < key(than.estimate)
 
     def pinned(self, point: Point) -> Point:
-        """The point with pinned classes put where their pins say."""
-        compute = [set(classes) for classes in point.compute]
+        """The point with pinned inputs split as their pins say."""
         for pin in self.pins:
-            for axis, name in enumerate(point.mesh.names):
-                if name in pin.axes:
-                    compute[axis].add(pin.group_class)
-                    compute[axis] -= {
-                        c for c in compute[axis] if self.space.excludes(c, pin.group_class)
-                    }
-                else:
-                    compute[axis].discard(pin.group_class)
-        ordered = tuple(self.space.ordered(classes) for classes in compute)
-        return Point(point.mesh, ordered, point.storage)
+            point = pin.imposed(self.space, point)
+        return point
 
     def empty(self, mesh: Mesh) -> Point:
         """Nothing split but what is pinned."""

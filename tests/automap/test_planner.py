@@ -4,8 +4,9 @@ import jax
 import pytest
 
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.options import Options
 from automap.plan import Plan
-from automap.planner import Options, plan_workload
+from automap.planner import plan_workload
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
@@ -23,7 +24,7 @@ def _last_key(path):
 def test_search_finds_megatron_when_the_batch_is_pinned_off_the_model_axis():
     workload = trace_step(*decoder(width=512, hidden=2048, vocab=4096, batch=4, length=64))
     mesh = Mesh(("data", "model"), (2, 4))
-    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh), batch_axes=("data",))
+    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, pins=("[1]*=data,null",)))
     split = {
         _last_key(leaf.path): [d for d, axes in enumerate(leaf.spec) if axes and "model" in axes]
         for leaf in plan.inputs

@@ -6,7 +6,8 @@ import math
 import jax
 import pytest
 
-from automap.planner import Options, plan_workload
+from automap.options import Options
+from automap.planner import plan_workload
 from automap.topology import get_topology
 from automap.workload import load_target, trace_step
 

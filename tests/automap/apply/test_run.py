@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.run import jit_with_plan
 from automap.errors import MeshMismatchError, PlanError
+from automap.options import Options
 from automap.plan import Plan
-from automap.planner import Options, plan_workload
+from automap.planner import plan_workload
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.workload import trace_step
@@ -56,7 +56,7 @@ def test_two_steps_equal_the_single_device_step(model, preset, sizes):
     if preset == "megatron" and model is _scanned:
         pytest.skip("one square weight: no feature class but the residual")
     plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=3))
-    planned = jit_with_plan(plan, jax.jit(step, donate_argnums=0))
+    planned = plan.jit(jax.jit(step, donate_argnums=0))
     state, batch = _concrete(args)
     mine = jax.tree.map(jnp.copy, state)
     for _ in range(2):
@@ -72,10 +72,10 @@ def test_a_saved_plan_is_applied_and_a_foreign_one_refused(tmp_path):
     plan_workload(trace_step(step, args), TOPOLOGY, Options(preset="zero-3")).save(tmp_path / "p")
     plan = Plan.load(tmp_path / "p")
     state, batch = _concrete(args)
-    new, _ = jit_with_plan(plan, step)(state, batch)
+    new, _ = plan.jit(step)(state, batch)
     assert {s.data.size for s in new["params"]["w1"].addressable_shards} == {32 * 64 // 8}
     with pytest.raises(MeshMismatchError, match="the plan is for 8 devices"):
-        jit_with_plan(plan, step, jax.devices()[:4])
+        plan.jit(step, jax.devices()[:4])
     other_step, other_args = mlp(width=64)
     with pytest.raises(PlanError, match="the plan has float32"):
-        jit_with_plan(plan, other_step)(*_concrete(other_args))
+        plan.jit(other_step)(*_concrete(other_args))

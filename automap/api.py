@@ -1,0 +1,202 @@
+"""The Python interface: `plan`, the command as a function, and `parallelize`, the decorator."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, update_wrapper
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from automap.apply.born import even_shardings, planned_shardings
+from automap.apply.reemit import Reemitter
+from automap.apply.run import PlannedStep
+from automap.errors import PlanError
+from automap.options import Options, read_options
+from automap.plan import Plan
+from automap.plan_cache import cache_key, load_cached, save_cached
+from automap.planner import plan_workload
+from automap.report.progress import SearchProgress
+from automap.topology import get_topology
+from automap.topology.model import Topology
+from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.trace import lower_call
+
+
+def plan(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    topology: str | Topology,
+    mesh: str | Mapping[str, int] = "auto",
+    strategy: str = "auto",
+    preset: str | None = None,
+    budget: float = 30.0,
+    memory_limit: float | None = None,
+    pin: str | Sequence[str] = (),
+    seed: int = 0,
+) -> Plan:
+    """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
+
+    Args:
+        step: a function of arrays, or one that `jax.jit` has wrapped.
+        args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
+        kwargs: its keyword arguments.
+        topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
+        mesh: "auto" to search all shapes, or sizes by name, major first: {"data": 4, "model": 2}.
+        strategy: how to search; `automap plan --help` lists them.
+        preset: take this named plan and do not search.
+        budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
+        memory_limit: GiB per device; None allows all of it.
+        pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model".
+        seed: same seed, same plan, as long as the search ends within its budget.
+
+    Raises:
+        InfeasiblePlanError: no plan fits.
+        InputError: a step that cannot be traced, or a bad option.
+        TopologyError: an unknown topology, or a mesh that does not fit it.
+    """
+    options = read_options(
+        mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
+        pin=pin, seed=seed,
+    )  # fmt: skip
+    call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
+    return _plan_call(call, _topology(topology), options, _name(step))
+
+
+def parallelize(
+    step: Callable[..., Any] | None = None,
+    *,
+    topology: str | Topology = "local",
+    cache_dir: str | Path | None = None,
+    devices: Sequence[Any] | None = None,
+    mesh: str | Mapping[str, int] = "auto",
+    strategy: str = "auto",
+    preset: str | None = None,
+    budget: float = 30.0,
+    memory_limit: float | None = None,
+    pin: str | Sequence[str] = (),
+    seed: int = 0,
+    **jit_options: Any,
+) -> Any:
+    """Decorator: the step, planned at its first call and run in parallel from then on.
+
+    Use it bare, with options, or on a function that `jax.jit` has wrapped already (which keeps its
+    own options). Options are those of `plan`, and:
+
+    Args:
+        step: the function, when used without parentheses.
+        topology: see `plan`; "local" is what JAX sees.
+        cache_dir: a folder to keep plans in; a later process loads them instead of searching.
+        devices: devices to run on, by default all that JAX sees.
+        **jit_options: of `jax.jit`, for a step that is not jitted: `donate_argnums`, `static_argnums`...
+
+    Returns:
+        A `ParallelStep`, or the decorator that makes one.
+    """
+    options = read_options(
+        mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
+        pin=pin, seed=seed,
+    )  # fmt: skip
+    make = partial(
+        ParallelStep, topology=topology, options=options, devices=devices,
+        cache_dir=None if cache_dir is None else Path(cache_dir), jit_options=jit_options,
+    )  # fmt: skip
+    return make if step is None else make(step)
+
+
+class ParallelStep:
+    """A step that plans itself; made by `parallelize`. Call it like the step."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        topology: str | Topology,
+        options: Options,
+        cache_dir: Path | None,
+        devices: Sequence[Any] | None,
+        jit_options: Mapping[str, Any],
+    ) -> None:
+        """Nothing is traced, planned or placed until the first call."""
+        self._step = jitted(step, jit_options)
+        self._name = _name(step)
+        self._topology = topology
+        self._options = options
+        self._cache_dir = cache_dir
+        self._devices = devices
+        self._planned: list[PlannedStep] = []
+        update_wrapper(self, step)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest kind of call. Raises `PlanError` before the first."""
+        if not self._planned:
+            raise PlanError(f"{self._name} has no plan yet; call it, or `plan_for(*args)`, first")
+        return self._planned[-1].plan
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step; the first of a kind of call plans it, or loads the cached plan."""
+        return self._for(args, kwargs)(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The `jax.stages.Lowered` of the planned step, as `PlannedStep.lower`."""
+        return self._for(args, kwargs).lower(*args, **kwargs)
+
+    def plan_for(self, *args: Any, **kwargs: Any) -> Plan:
+        """Plan for arguments that may be `jax.ShapeDtypeStruct`s, and run nothing.
+
+        Before `init`, it lets the state be born where the plan stores it.
+        """
+        return self._for(args, kwargs).plan
+
+    def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`init_fn(*args, **kwargs)` with every array born sharded, never whole on one device.
+
+        If a plan is known whose step takes the result as one argument, arrays are born where it
+        stores them; otherwise split as evenly as they can be, and the first step moves them.
+        """
+        shapes = jax.eval_shape(lambda: init_fn(*args, **kwargs))
+        shardings = None
+        for planned in reversed(self._planned):
+            shardings = shardings or planned_shardings(planned.plan, planned.mesh, shapes)
+        if shardings is None:
+            shardings = even_shardings(shapes, self._devices or jax.devices())
+        return jax.jit(lambda: init_fn(*args, **kwargs), out_shardings=shardings)()
+
+    def _for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlannedStep:
+        for planned in self._planned:
+            if planned.serves(args, kwargs):
+                return planned
+        call = trace_call(self._step, args, kwargs, self._name)
+        plan = self._cached_plan(call)
+        self._planned.append(PlannedStep(plan, self._step, self._devices, {}))
+        return self._planned[-1]
+
+    def _cached_plan(self, call: TracedCall) -> Plan:
+        topology = _topology(self._topology)
+        if self._cache_dir is None:
+            return _plan_call(call, topology, self._options, self._name)
+        digest = Reemitter(call.jaxpr).sha256()
+        key = cache_key(digest, topology, self._options)
+        kept = load_cached(self._cache_dir, key, digest)
+        if kept is not None:
+            return kept
+        plan = _plan_call(call, topology, self._options, self._name)
+        save_cached(self._cache_dir, key, plan)
+        return plan
+
+
+def _plan_call(call: TracedCall, topology: Topology, options: Options, name: str) -> Plan:
+    with SearchProgress(options.budget_seconds) as progress:
+        workload = lower_call(call, platform=topology.platform, target=name)
+        return plan_workload(workload, topology, options, on_progress=progress.update)
+
+
+def _topology(given: str | Topology) -> Topology:
+    return given if isinstance(given, Topology) else get_topology(given)
+
+
+def _name(step: Callable[..., Any]) -> str:
+    module, name = getattr(step, "__module__", None), getattr(step, "__qualname__", None)
+    return f"{module}:{name}" if module and name else "<step>"

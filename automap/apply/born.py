@@ -1,0 +1,62 @@
+"""State that is born sharded: the initializer runs as one program whose outputs are already split.
+
+With a plan, every leaf is born where the plan stores it -> in: `planned_shardings`.  Before there is one,
+every leaf is split over all devices as evenly as its dimensions allow (the first step moves it):
+
+    devices n = p_1 p_2 ... (primes, largest first); p_k goes to the dimension with the most
+    elements per part that it divides                                    -> in: `even_shardings`
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr, tree_flatten_with_path
+import numpy as np
+
+from automap.plan import Plan
+
+
+def planned_shardings(plan: Plan, mesh: Mesh, state: Any) -> Any | None:
+    """Shardings of a tree that is one whole argument of the planned step, None if it is none."""
+    found, tree = tree_flatten_with_path(state)
+    wanted = [(keystr(path), tuple(x.shape), str(x.dtype)) for path, x in found]
+    arguments = dict.fromkeys(leaf.path.partition("]")[0] + "]" for leaf in plan.inputs)
+    for argument in arguments:
+        leaves = [leaf for leaf in plan.inputs if leaf.path.startswith(argument)]
+        own = [(x.path.removeprefix(argument), x.shape, x.dtype) for x in leaves]
+        if own == wanted:
+            specs = [NamedSharding(mesh, PartitionSpec(*leaf.spec)) for leaf in leaves]
+            return jax.tree.unflatten(tree, specs)
+    return None
+
+
+def even_shardings(state: Any, devices: Sequence[Any]) -> Any:
+    """Shardings that split every leaf of a tree of shapes over as many devices as they can."""
+    sizes = _primes(len(devices))
+    names = tuple(f"part{i}" for i in range(len(sizes)))
+    mesh = Mesh(np.array(devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+
+    def one(leaf: Any) -> NamedSharding:
+        left, axes = list(leaf.shape), [[] for _ in leaf.shape]
+        for name, size in zip(names, sizes, strict=True):
+            fitting = [d for d, n in enumerate(left) if n % size == 0]
+            if fitting:
+                dim = max(fitting, key=lambda d: left[d])
+                left[dim] //= size
+                axes[dim].append(name)
+        return NamedSharding(mesh, PartitionSpec(*(tuple(a) or None for a in axes)))
+
+    return jax.tree.map(one, state)
+
+
+def _primes(number: int) -> tuple[int, ...]:
+    """Prime factors, largest first; (1,) for 1."""
+    found = []
+    for factor in range(2, math.isqrt(number) + 1):
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+    return tuple(sorted([*found, *([number] if number > 1 or not found else [])], reverse=True))

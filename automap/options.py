@@ -1,0 +1,95 @@
+"""What a user may choose about a plan: the command's options, which are also keywords of `automap.plan`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+import math
+
+from automap.errors import InputError
+from automap.search import get_strategy
+from automap.space.point import Mesh
+from automap.space.presets import get_preset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Checked options.
+
+    `mesh` None searches all shapes, `preset` skips the search, `memory_limit_bytes` None allows all
+    of a device's memory; `pins` are texts as `automap.search.pins` reads them. Raises `InputError`
+    for numbers out of range and unknown names.
+    """
+
+    mesh: Mesh | None = None
+    strategy: str = "auto"
+    preset: str | None = None
+    budget_seconds: float = 30.0
+    memory_limit_bytes: float | None = None
+    pins: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check numbers and names."""
+        _check_positive("budget", self.budget_seconds, "seconds")
+        if self.memory_limit_bytes is not None:
+            _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
+        get_strategy(self.strategy)
+        if self.preset is not None:
+            get_preset(self.preset)
+
+
+def read_options(
+    *,
+    mesh: str | Mapping[str, int] = "auto",
+    strategy: str = "auto",
+    preset: str | None = None,
+    budget: float = 30.0,
+    memory_limit: float | None = None,
+    pin: str | Sequence[str] = (),
+    seed: int = 0,
+) -> Options:
+    """Options as the command takes them.
+
+    Args:
+        mesh: "auto", or sizes by name, major first: "data=4,model=2" or {"data": 4, "model": 2}.
+        strategy: a name from `automap.search.STRATEGIES`.
+        preset: a name from `automap.space.presets.PRESETS`; no search then.
+        budget: seconds of search.
+        memory_limit: GiB per device; None allows all of it.
+        pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model"; * in a path
+            stands for anything.
+        seed: same seed, same plan, as long as the search ends within its budget.
+
+    Raises:
+        InputError: a value that is not one of these.
+    """
+    return Options(
+        mesh=_mesh(mesh),
+        strategy=strategy,
+        preset=preset,
+        budget_seconds=budget,
+        memory_limit_bytes=None if memory_limit is None else memory_limit * 2**30,
+        pins=(pin,) if isinstance(pin, str) else tuple(pin),
+        seed=seed,
+    )
+
+
+def _mesh(given: str | Mapping[str, int]) -> Mesh | None:
+    if given == "auto":
+        return None
+    pairs = (
+        [tuple(part.partition("=")[::2]) for part in given.split(",")]
+        if isinstance(given, str)
+        else [(name, str(size)) for name, size in given.items()]
+    )
+    names = [name for name, _ in pairs]
+    is_read = all(n.isidentifier() and v.isdecimal() and int(v) > 0 for n, v in pairs)
+    if not is_read or not pairs or len(set(names)) != len(names):
+        raise InputError(
+            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
+        )
+    return Mesh(tuple(names), tuple(int(size) for _, size in pairs))
+
+
+def _check_positive(name: str, value: float, unit: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} {value}: must be a positive number of {unit}")

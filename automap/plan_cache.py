@@ -1,0 +1,60 @@
+"""Plans kept on disk: a folder of plan files, named by everything a plan depends on.
+
+    key = SHA-256 of (equations of the step, platform it is lowered for, topology, options,
+                      versions of automap and JAX)                                  -> in: `cache_key`
+
+The equations, the platform and JAX's version determine the HLO, and cost no lowering. A file that
+cannot be read, or is of another step, is a miss: it is planned again and written over.
+"""
+
+from dataclasses import asdict
+from functools import cache
+import hashlib
+from importlib.metadata import version
+import json
+from pathlib import Path
+
+import jax
+
+from automap.errors import PlanError
+from automap.plan import Plan
+from automap.planner import Options
+from automap.topology.model import Topology
+
+
+def cache_key(jaxpr_sha256: str, topology: Topology, options: Options) -> str:
+    """The name under which a plan is kept, without ending."""
+    parts = {
+        "jaxpr": jaxpr_sha256,
+        "platform": topology.platform,
+        "topology": topology.to_dict(),
+        "options": asdict(options),
+        "versions": [_own_version(), jax.__version__],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _own_version() -> str:
+    return version("jax-automap")
+
+
+def load_cached(folder: Path, key: str, jaxpr_sha256: str) -> Plan | None:
+    """The plan kept under `key`, None if there is none that can be used."""
+    path = folder / f"{key}.json"
+    if not path.is_file():
+        return None
+    try:
+        plan = Plan.load(path)
+    except PlanError:
+        return None
+    return plan if plan.workload.jaxpr_sha256 == jaxpr_sha256 else None
+
+
+def save_cached(folder: Path, key: str, plan: Plan) -> None:
+    """Keep a plan under `key`. Raises `PlanError` if the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"plan cache {str(folder)!r}: {error.strerror}") from error
+    plan.save(folder / f"{key}.json")

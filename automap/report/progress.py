@@ -1,0 +1,51 @@
+"""Progress of planning on a terminal: what is done, how far, the best plan so far, the time left.
+
+Silent where stderr is no terminal. The bar is the share of the time budget that is spent; a search may end
+before it.
+"""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from automap.search import SearchContext
+
+
+class SearchProgress:
+    """Context manager around tracing and search; `update` is the planner's `on_progress`."""
+
+    def __init__(self, budget_seconds: float) -> None:
+        """`budget_seconds` is the length of the whole bar."""
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal,
+        )  # fmt: skip
+        self._task = self._progress.add_task("tracing and lowering", total=None)
+        self._budget_seconds = budget_seconds
+
+    def __enter__(self) -> "SearchProgress":
+        """Start drawing."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clear the bar, whatever happened."""
+        self._progress.stop()
+
+    def update(self, context: SearchContext) -> None:
+        """Show how far the search is and its best candidate."""
+        text = f"{context.evaluations} plans priced"
+        if context.best is not None:
+            best = context.best.estimate
+            fits = "" if context.objective.fits(best) else ", does not fit yet"
+            text += f", best {best.step_seconds * 1e3:.3f} ms and {best.peak_bytes / 2**30:.2f} GiB{fits}"
+        spent = self._budget_seconds - context.seconds_left
+        self._progress.update(
+            self._task, description=text, total=self._budget_seconds, completed=spent
+        )
