@@ -18,9 +18,7 @@ from automap.cost.shardings import shardings
 from automap.cost.traffic import KINDS
 from automap.plan import (
     CollectiveRecord,
-    ConflictRecord,
     ConstraintRecord,
-    DecisionRecord,
     LeafRecord,
     MemoryRecord,
     MeshRecord,
@@ -31,6 +29,7 @@ from automap.plan import (
     Spec,
     WorkloadRecord,
 )
+from automap.plan_decisions import Explained, conflicts
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
 from automap.topology.model import Topology
@@ -100,8 +99,8 @@ def build_plan(outcome: Outcome) -> Plan:
             strategy=outcome.strategy, seconds=outcome.seconds,
             evaluations=context.evaluations, seed=context.seed, gap=None,
         ),
-        decisions=_decisions(context, lanes),
-        conflicts=_conflicts(context),
+        decisions=Explained(context, lanes).decisions(),
+        conflicts=conflicts(context),
         warnings=(*workload.problem.warnings, *missed),
     )  # fmt: skip
 
@@ -196,53 +195,4 @@ def _collectives(context: SearchContext, lanes: Lanes) -> tuple[CollectiveRecord
             phase=_PHASE_NAMES[phase], count=int(count), bytes=round(n_bytes),
         )
         for (kind, mask, phase), (count, n_bytes) in sorted(totals.items())
-    )  # fmt: skip
-
-
-def _decisions(context: SearchContext, lanes: Lanes) -> tuple[DecisionRecord, ...]:
-    space = context.space
-    axes_of: dict[int, list[str]] = defaultdict(list)
-    for name, classes in zip(lanes.mesh.names, lanes.classes, strict=True):
-        for group_class in classes:
-            axes_of[group_class].append(name)
-    records = []
-    for group_class, axes in axes_of.items():
-        is_storage = group_class >= space.problem.n_compute
-        covers = space.covers(group_class)
-        if not covers:
-            continue
-        records.append(
-            DecisionRecord(
-                group=space.label(group_class),
-                kind="storage" if is_storage else "compute",
-                axes=tuple(axes),
-                level="full" if is_storage else None,
-                covers=covers,
-                reason=_reason(context, lanes, group_class),
-            )  # fmt: skip
-        )
-    return tuple(records)
-
-
-def _reason(context: SearchContext, lanes: Lanes, group_class: int) -> str:
-    """What the plan would cost without this decision, priced by the same evaluator."""
-    classes = tuple(tuple(c for c in axis if c != group_class) for axis in lanes.classes)
-    without = context.evaluator.evaluate(Lanes(lanes.mesh, classes))
-    now = context.evaluator.evaluate(lanes)
-    return (
-        f"without it: step {without.step_seconds / now.step_seconds:.2f}x, "
-        f"peak memory {without.peak_bytes / now.peak_bytes:.2f}x"
-    )
-
-
-def _conflicts(context: SearchContext) -> tuple[ConflictRecord, ...]:
-    space, graph = context.space, context.space.problem.graph
-    return tuple(
-        ConflictRecord(
-            group=space.label(c.group_class), with_=space.label(c.group_class),
-            at=f"{graph.values[c.value].dtype}{list(graph.values[c.value].dims)}, {c.count} places",
-            outcome="meets itself in one tensor: not split",
-        )
-        for c in space.problem.self_conflicts
-        if space.covers(c.group_class)
     )  # fmt: skip

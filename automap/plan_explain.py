@@ -1,6 +1,7 @@
 """A plan as text: the header and every decision, or one input or decision with its reason."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 import difflib
 from typing import TYPE_CHECKING, Final
 
@@ -97,6 +98,10 @@ def _header(plan: "Plan") -> list[str]:
         "bubble": cost.bubble_seconds,
     }
     listed = " + ".join(f"{name} {seconds_text(s)}" for name, s in parts.items() if s)
+    shares = {field.name: getattr(cost.memory, field.name) for field in fields(cost.memory)}
+    memory = " + ".join(
+        f"{name.replace('_', ' ')} {bytes_text(n)}" for name, n in shares.items() if n
+    )
     fits = "fits" if cost.fits else "DOES NOT FIT"
     lines = [
         f"plan for {plan.workload.target} on {plan.topology['name']}",
@@ -104,6 +109,7 @@ def _header(plan: "Plan") -> list[str]:
         f"predicted step {seconds_text(cost.step_seconds)}" + (f" = {listed}" if listed else ""),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
         f"on each device: {fits}",
+        f"  = {memory}",
     ]
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
@@ -117,7 +123,7 @@ def _header(plan: "Plan") -> list[str]:
 def _decision(row: DecisionRecord) -> str:
     verb = "split" if row.level is None else _STORED[row.level]
     where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
-    return f"{row.kind} {row.group}: {where}; covers {len(row.covers)}"
+    return f"{row.kind} {row.group}: {where}; covers {len(row.covers)} leaves"
 
 
 def _leaf(plan: "Plan", leaf: LeafRecord) -> str:

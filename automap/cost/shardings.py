@@ -34,8 +34,8 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     for classes in lanes.classes:
         rank = np.full(n_classes + 1, _NEVER, np.int64)
         rank[list(classes)] = np.arange(len(classes))
-        dims.append(_first(rank[tables.value_rows].min(axis=2)))
-        factors.append(_first(rank[tables.op_rows].min(axis=2)))
+        dims.append(_first(_smallest(rank[tables.value_rows])))
+        factors.append(_first(_smallest(rank[tables.op_rows])))
     dim_of_axis = np.stack(dims, axis=1)
     factor_of_axis = np.stack(factors, axis=1)
     return Shardings(
@@ -44,6 +44,14 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
         parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),
         parts_of_op=np.where(factor_of_axis >= 0, sizes, 1).prod(axis=1),
     )
+
+
+def _smallest(ranks: np.ndarray) -> np.ndarray:
+    """Minimum over the last dimension: it is short, where numpy's own reduction is slow."""
+    smallest = ranks[..., 0]
+    for k in range(1, ranks.shape[-1]):
+        smallest = np.minimum(smallest, ranks[..., k])
+    return smallest
 
 
 def _first(ranks: np.ndarray) -> np.ndarray:

@@ -149,29 +149,36 @@ class Space:
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, tuple(classes))
 
-    def label(self, group_class: int) -> str:
-        """A class by the largest input dimension it covers, layer numbers starred."""
-        if group_class == self.problem.batch_class:
-            return "batch"
-        return next(iter(self.covers(group_class)), f"class {group_class}")
+    def label_of(self, group_class: int) -> str | None:
+        """The largest parameter or batch dimension of a compute class, as `path[dim]`.
 
-    def covers(self, group_class: int) -> tuple[str, ...]:
-        """Input dimensions of a class as `path[dim]`, folded, largest first."""
+        Layer numbers are starred if the class covers that dimension in all layers.
+        """
         problem = self.problem
-        found: dict[str, int] = {}
-        wanted = (Role.PARAMETER, Role.BATCH)
-        is_storage = group_class >= problem.n_compute
+        held: dict[str, list[str]] = {}
+        others: set[str] = set()
+        largest: tuple[int, str] | None = None
         for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles):
-            if role in wanted:
-                classes = problem.storage_classes_of if is_storage else problem.classes_of
-                for dim, other in enumerate(classes(value)):
-                    if other == group_class:
-                        name = f"{starred(path)}[{dim}]"
-                        found[name] = found.get(name, 0) + problem.graph.values[value].n_bytes
-        return tuple(sorted(found, key=lambda name: (-found[name], name)))
+            if role in (Role.PARAMETER, Role.BATCH):
+                for dim, other in enumerate(problem.classes_of(value)):
+                    name = f"{path}[{dim}]"
+                    if other != group_class:
+                        others.add(starred(name))
+                        continue
+                    held.setdefault(starred(name), []).append(name)
+                    n_bytes = problem.graph.values[value].n_bytes
+                    if largest is None or n_bytes > largest[0]:
+                        largest = (n_bytes, name)
+        if largest is None:
+            return None
+        name = starred(largest[1])
+        return largest[1] if name in others or len(held[name]) == 1 else name
 
 
 def starred(path: str) -> str:
-    """A leaf's path with every layer number but the argument's own replaced by a star."""
+    """A leaf's path with every layer number but the argument's own replaced by a star.
+
+    A dimension at the end, `path[dim]`, is no layer number and stays.
+    """
     head, tail = path[:3], path[3:]
-    return head + re.sub(r"\[\d+\]|(?<=[._])\d+(?=[._]|$)", "[*]", tail)
+    return head + re.sub(r"\[\d+\](?!$)|(?<=[._'])\d+(?=[._']|$)", "[*]", tail)

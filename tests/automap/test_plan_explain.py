@@ -17,14 +17,15 @@ plan for models.mlp:small on v5e:2x4
 mesh data=2 x model=4 (8 devices)
 predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms
 predicted peak 3 GiB of 14.9 GiB on each device: fits
+  = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB
   preset data-parallel: step 20 ms, peak 31 GiB: does not fit
   preset megatron: step 15 ms, peak 4 GiB: fits
 found by greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound
 
 decisions:
-  compute ff: split over model; covers 2
+  compute ff: split over model; covers 2 leaves
     because saves 4 ms of matmul for 2.3 ms of all-reduce
-  storage w2 of the feed-forward: stored split over data; covers 1
+  storage w2 of the feed-forward: stored split over data; covers 1 leaves
     because the plan does not fit without it
 
 conflicts:
@@ -38,17 +39,17 @@ W2_DETAIL = """\
 mesh data=2 x model=4 (8 devices)
 
 [0]['w2']: parameter, bfloat16[2048,512], spec [model+data, whole]
-  compute ff: split over model; covers 2
+  compute ff: split over model; covers 2 leaves
     because saves 4 ms of matmul for 2.3 ms of all-reduce
     conflict of ff with batch at dot.3: ff keeps model
-  storage w2 of the feed-forward: stored split over data; covers 1
+  storage w2 of the feed-forward: stored split over data; covers 1 leaves
     because the plan does not fit without it
 """
 
 GROUP_DETAIL = """\
 mesh data=2 x model=4 (8 devices)
 
-compute ff: split over model; covers 2
+compute ff: split over model; covers 2 leaves
   because saves 4 ms of matmul for 2.3 ms of all-reduce
     [0]['w1']  [whole, model]
     [0]['w2']  [model+data, whole]

@@ -1,0 +1,122 @@
+"""Why a plan is as it is: its decisions, each with what the plan would cost without it.
+
+compute   a class on axes: the dimensions of the inputs that it splits
+storage   leaf classes kept split over the same axes to the same level, as one decision
+reason    step and peak of the same plan with the decision's classes taken off their axes, priced
+          by the same evaluator                                                  -> in: `_reason`
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from automap.plan import ConflictRecord, DecisionRecord
+from automap.plan_explain import bytes_text, seconds_text
+from automap.search import SearchContext
+from automap.space.leaves import LeafClass
+from automap.space.point import Lanes
+from automap.space.space import starred
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A search's context and the lanes of its best plan."""
+
+    context: SearchContext
+    lanes: Lanes
+
+    def decisions(self) -> tuple[DecisionRecord, ...]:
+        """Compute decisions in order of precedence, then storage decisions, largest leaves first."""
+        return (*self._compute(), *self._storage())
+
+    def _compute(self) -> Iterable[DecisionRecord]:
+        problem = self.context.space.problem
+        for group_class in dict.fromkeys(c for axis in self.lanes.classes for c in axis):
+            if group_class >= problem.n_compute:
+                continue
+            holders = self._holders(problem.classes_of, {group_class})
+            if holders:
+                yield DecisionRecord(
+                    group=class_label(self.context, group_class),
+                    kind="compute",
+                    axes=self._axes_with({group_class}),
+                    level=None,
+                    covers=tuple(problem.paths[i] for i in holders),
+                    reason=self._reason({group_class}),
+                )
+
+    def _storage(self) -> Iterable[DecisionRecord]:
+        space = self.context.space
+        together: dict[tuple[tuple[str, ...], Literal["full", "optimizer"]], list[LeafClass]] = {}
+        for leaf in space.leaves:
+            axes = self._axes_with(set(leaf.optimizer_side) - {space.problem.n_classes})
+            full = self._axes_with(set(leaf.parameter_side) - {space.problem.n_classes})
+            if axes or full:
+                key = (axes or full, "full" if full else "optimizer")
+                together.setdefault(key, []).append(leaf)
+        for (axes, level), leaves in together.items():
+            classes = {c for x in leaves for c in (*x.optimizer_side, *x.parameter_side)}
+            holders = self._holders(space.problem.storage_classes_of, classes)
+            parameters = [i for leaf in leaves for i in leaf.inputs]
+            first = starred(space.problem.paths[parameters[0]])
+            rest = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
+            yield DecisionRecord(
+                group=f"{first}{rest}",
+                kind="storage",
+                axes=axes,
+                level=level,
+                covers=tuple(space.problem.paths[i] for i in sorted({*holders, *parameters})),
+                reason=self._reason(classes),
+            )
+
+    def _axes_with(self, classes: set[int]) -> tuple[str, ...]:
+        pairs = zip(self.lanes.mesh.names, self.lanes.classes, strict=True)
+        return tuple(name for name, on_axis in pairs if classes & set(on_axis))
+
+    def _holders(
+        self, classes_of: Callable[[int], tuple[int, ...]], classes: set[int]
+    ) -> list[int]:
+        """Positions of the inputs that hold one of the classes."""
+        problem = self.context.space.problem
+        real = classes - {problem.n_classes}
+        return [i for i, v in enumerate(problem.graph.inputs) if real & set(classes_of(v))]
+
+    def _reason(self, classes: set[int]) -> str:
+        without = Lanes(
+            self.lanes.mesh,
+            tuple(tuple(c for c in axis if c not in classes) for axis in self.lanes.classes),
+        )
+        evaluate, objective = self.context.evaluator.evaluate, self.context.objective
+        now, then = evaluate(self.lanes), evaluate(without)
+        too_much = objective.fits(now) and not objective.fits(then)
+        limit = bytes_text(round(objective.memory_limit_bytes))
+        return (
+            f"without it: step {seconds_text(then.step_seconds)} "
+            f"({then.step_seconds / now.step_seconds - 1:+.1%}), "
+            f"peak {bytes_text(round(then.peak_bytes))} ({then.peak_bytes / now.peak_bytes - 1:+.1%})"
+            + (f", which does not fit in {limit}" if too_much else "")
+        )
+
+
+def conflicts(context: SearchContext) -> tuple[ConflictRecord, ...]:
+    """Classes that are not split because one tensor holds them twice."""
+    problem = context.space.problem
+    first = {c.group_class: c for c in reversed(problem.self_conflicts)}
+    places = {c: sum(o.count for o in problem.self_conflicts if o.group_class == c) for c in first}
+    return tuple(
+        ConflictRecord(
+            group=class_label(context, c.group_class), with_=class_label(context, c.group_class),
+            at=f"{problem.graph.values[c.value].dtype}{list(problem.graph.values[c.value].dims)}"
+            f" and {places[c.group_class] - 1} more places",
+            outcome="meets itself in one tensor: not split",
+        )
+        for c in sorted(first.values(), key=lambda c: -places[c.group_class])
+        if context.space.label_of(c.group_class) is not None
+    )  # fmt: skip
+
+
+def class_label(context: SearchContext, group_class: int) -> str:
+    """A class as people call it: "batch", or the largest input dimension it covers."""
+    if group_class == context.space.problem.batch_class:
+        return "batch"
+    return context.space.label_of(group_class) or f"class {group_class}"

@@ -1,0 +1,68 @@
+"""The zoo's models under every kind of plan compute what they compute on one device.
+
+Sums over eight devices associate differently, so gradients carry relative errors of float32 roundings
+(2^-24 = 6e-8 each, some hundred terms a sum): the first moments, as one vector, must agree to 1e-5. Adam
+divides by the root of the second moment: where a gradient is zero but for rounding (the bias of the keys
+in attention) its noise decides the update, at most a learning rate of 3e-4 a step, so single parameters
+may differ by a third of one such update after two steps.
+"""
+
+from functools import cache
+import importlib
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.options import Options
+from automap.planner import plan_workload
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.workload import trace_step
+from models.training import random_batch
+
+
+TOPOLOGY = get_topology("cpu:8")
+AXES = ("replica", "data", "model")
+PRESETS = ["data-parallel", "zero-3", "megatron", None]
+MODELS = ["gpt", "t5", "bert", "vgg"]
+
+
+@cache
+def _single_device(model):
+    """(step, workload, initial state, batch, state and loss after two steps)."""
+    module = importlib.import_module(f"models.{model}")
+    step, args = getattr(module, f"{model}_tiny")()
+    state, batch = module.init(module.TINY, jax.random.key(0)), random_batch(args[1], 0)
+    return step, trace_step(step, args), state, batch, _two_steps(step, state, batch)
+
+
+def _two_steps(step, state, batch):
+    state = jax.tree.map(jnp.copy, state)
+    for _ in range(2):
+        state, metrics = step(state, batch)
+    return jax.device_get((state, metrics["loss"]))
+
+
+def _norm(tree):
+    return math.sqrt(
+        sum(float(np.sum(np.square(x, dtype=np.float64))) for x in jax.tree.leaves(tree))
+    )
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 2), (2, 2, 2)])
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("model", MODELS)
+def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
+    step, workload, state, batch, (want, want_loss) = _single_device(model)
+    mesh = Mesh(AXES[-len(sizes) :], sizes)
+    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=2))
+    got, loss = _two_steps(plan.jit(step), state, batch)
+    np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
+    np_diff = lambda a, b: np.asarray(a) - np.asarray(b)  # noqa: E731
+    error = jax.tree.map(np_diff, got, want)
+    moments, moment_errors = want["opt"][0].mu, error["opt"][0].mu
+    assert _norm(moment_errors) <= 1e-5 * _norm(moments)
+    assert max(np.abs(x).max() for x in jax.tree.leaves(error["params"])) <= 1e-4
