@@ -14,13 +14,18 @@ need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { ec
 BIN = .venv/bin
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
 
-.PHONY: test test-slow test-newest clean
+.PHONY: demo test test-slow test-newest clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call need_python,$(PYTHON),PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
+
+# A model planned for a machine that is not there, and a small one trained under its plan on this one.
+demo: .venv/ready
+	$(BIN)/automap plan models.t5:t5_base --topology v5e:4x4 -o plan.json
+	$(BIN)/python -m examples.train_on_cpu_mesh
 
 test: .venv/ready
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """A small GPT trained on eight CPU devices under its plan, its loss beside that of the single-device step.
 
-    python examples/train_on_cpu_mesh.py
+python -m examples.train_on_cpu_mesh
 """
 
 import jax

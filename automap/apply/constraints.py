@@ -4,7 +4,9 @@ Where every op can run on the shardings its operands have, and leaves its result
 partitioner derives the plan by itself from the inputs.  The other places are *transitions*:
 
     an op needs an operand gathered or moved       -> `<site>:in<j>`   with the sharding the op runs on
-    a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps
+    a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
+                                                      and `<site>:in<j>` with that the op runs on, or the
+                                                      partitioner would move the change to the operands
 
 A site is an equation of the step's jaxpr (`automap.apply.reemit`), read from the op's name.  For a program
 that came without its jaxpr the site is the HLO instruction's name.  A transition inside one equation
@@ -42,6 +44,16 @@ class Constraint:
     at: str
     value: str
     axes: AxesPerDim
+
+
+@dataclass(frozen=True, slots=True)
+class _Transition:
+    """`in3` or `out0` of an op, with the axes to impose there."""
+
+    place: str
+    value: int
+    axes: AxesPerDim
+    is_change: bool
 
 
 @dataclass(frozen=True)
@@ -92,36 +104,41 @@ def derive_constraints(
     for index, op in enumerate(graph.ops):
         if op.opcode in STRUCTURAL:
             continue
-        for place, value, axes in _transitions(sharded, index):
-            at = _place(graph.values[value].dims, op, place, site_of, equations)
+        for change in _transitions(sharded, index):
+            dims = graph.values[change.value].dims
+            at = _place(dims, op, change.place, site_of, equations)
             if at is None:
-                missed[op.opcode] = missed.get(op.opcode, 0) + 1
+                missed[op.opcode] = missed.get(op.opcode, 0) + change.is_change
             elif at not in found:
-                found[at] = Constraint(at, _describe(sharded.problem, op, value, place), axes)
+                what = _describe(sharded.problem, op, change.value, change.place)
+                found[at] = Constraint(at, what, change.axes)
     warnings = tuple(
         f"{n} sharding changes around {opcode!r} lie inside one equation; the partitioner decides them"
         for opcode, n in missed.items()
+        if n
     )
     return tuple(found.values()), warnings
 
 
-def _transitions(sharded: ShardedGraph, index: int) -> Sequence[tuple[str, int, AxesPerDim]]:
-    """(`in3` or `out0`, value, axes) where an op's own view of a tensor is not the plan's."""
+def _transitions(sharded: ShardedGraph, index: int) -> Sequence[_Transition]:
+    """Where an op's own view of a tensor is not the plan's."""
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
-    result = []
-    for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
-        if varies[value] and dims:
-            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
-            # Axes the op splits and the tensor does not are slices, which need no help.
-            if any(set(a) - set(b) for a, b in zip(kept, run)):
-                result.append((f"in{number}", value, run))
+    results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
             if kept != run:
-                result.append((f"out{number}", value, kept))
-    return result
+                results.append(_Transition(f"out{number}", value, kept, is_change=True))
+    operands = []
+    for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
+        if varies[value] and dims:
+            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
+            # Axes the op splits and the tensor does not are slices, which need no help.
+            is_change = any(set(a) - set(b) for a, b in zip(kept, run))
+            if is_change or results:
+                operands.append(_Transition(f"in{number}", value, run, is_change=is_change))
+    return (*operands, *results)
 
 
 def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""Programs that show how automap is used; `make demo` runs them."""
