@@ -36,6 +36,25 @@ def plan_workload(
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
+    outcome = find(workload, topology, options, on_progress=on_progress)
+    plan = build_plan(outcome)
+    if not plan.predicted.fits:
+        limit = outcome.context.objective.memory_limit_bytes
+        raise InfeasiblePlanError(
+            f"no plan fits: the smallest needs {plan.predicted.peak_bytes / 2**30:.1f} GiB per device, "
+            f"{limit / 2**30:.1f} are allowed; use more devices, a smaller batch, or bfloat16"
+        )
+    return plan
+
+
+def find(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    on_progress: Callable[[SearchContext], None] = lambda context: None,
+) -> Outcome:
+    """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options."""
     start = time.monotonic()
     space = Space(workload.problem)
     meshes = _meshes(topology, options.mesh)
@@ -54,18 +73,10 @@ def plan_workload(
     _search(context, options)
     if context.best is None:
         raise InputError(_nothing_found(topology, options))
-    outcome = Outcome(
+    return Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
     )  # fmt: skip
-    plan = build_plan(outcome)
-    if not plan.predicted.fits:
-        limit = context.objective.memory_limit_bytes
-        raise InfeasiblePlanError(
-            f"no plan fits: the smallest needs {plan.predicted.peak_bytes / 2**30:.1f} GiB per device, "
-            f"{limit / 2**30:.1f} are allowed; use more devices, a smaller batch, or bfloat16"
-        )
-    return plan
 
 
 def _meshes(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:

@@ -19,7 +19,7 @@ from hlo_tools.graph import (
     Op,
     Value,
 )
-from hlo_tools.proto import Computation, Instruction, Module, Shape
+from hlo_tools.module import Computation, Instruction, Module, Shape
 
 
 Leaf = int
@@ -180,11 +180,13 @@ def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> 
     initial = tuple(_leaves(operands[0]))
     carried = flat.fresh(instruction.shape, len(flat.ops))
     flat.emit_with(LOOP_ENTER, initial, carried, instruction)
-    trips = _trip_count(flat, condition, operands[0])
+    trips = instruction.trip_count
+    if trips is None:
+        trips = _trip_count(flat, condition, operands[0])
     if trips is None:
         where = _joined(flat.prefix, instruction.op_name) or instruction.name
         flat.assumptions.append(f"loop {where}: trip count not known, counted once")
-    outer, flat.trip_count = flat.trip_count, flat.trip_count * (trips or 1)
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
     root = flat.inline(instruction, body.id, [carried])
     flat.trip_count = outer
     result = flat.fresh(instruction.shape, len(flat.ops))
@@ -247,9 +249,21 @@ def _conditional(flat: _Flattener, instruction: Instruction, operands: list[Tree
     return result
 
 
+def _async_start(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return (tuple(operands), flat.inline(instruction, instruction.called[0], operands))
+
+
+def _async_done(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    started = operands[0]
+    return started if isinstance(started, int) else started[1]
+
+
 _Handler = Callable[[_Flattener, Instruction, list[Tree]], Tree]
 _HANDLERS: Mapping[str, _Handler] = {
     "call": _call,
+    "async-start": _async_start,
+    "async-update": _identity,
+    "async-done": _async_done,
     "fusion": _call,
     "constant": _constant,
     "conditional": _conditional,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 import math
 
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 
 
 DTYPE_BITS: dict[str, int] = {

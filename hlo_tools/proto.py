@@ -1,142 +1,30 @@
-"""HLO modules as data classes, decoded from serialized protos.
+"""Serialized HLO protos -> `hlo_tools.module`.
 
 `decode_module` checks what the rest of the package relies on: every operand is defined before it is used,
-every called computation and root exists, calls do not recurse, dimensions are sane.  Instances are not
-frozen only because tens of thousands are built; nothing changes them.
+every called computation and root exists, calls do not recurse, dimensions are sane.
 """
 
-from dataclasses import dataclass
 import gzip
+import json
 import math
 from typing import Any
 import zlib
 
 from hlo_tools import schema
 from hlo_tools.errors import HloError
+from hlo_tools.groups import COLLECTIVE_OPCODES, Groups, read_groups
+from hlo_tools.module import (
+    Computation,
+    ConvDims,
+    DotDims,
+    GatherDims,
+    Instruction,
+    Module,
+    ScatterDims,
+    Shape,
+    WindowDim,
+)
 from hlo_tools.wire import parse
-
-
-@dataclass(slots=True)
-class Shape:
-    """Element type (HLO name, lower case) and dimensions, or the elements of a tuple."""
-
-    dtype: str
-    dims: tuple[int, ...]
-    elements: tuple["Shape", ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WindowDim:
-    """One dimension of a window; strides and dilations are 1 where there is none."""
-
-    size: int
-    stride: int
-    padding_low: int
-    padding_high: int
-    window_dilation: int
-    base_dilation: int
-    reversal: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ConvDims:
-    """Which dimension of each tensor of a convolution is what."""
-
-    input_batch: int
-    input_feature: int
-    input_spatial: tuple[int, ...]
-    kernel_input_feature: int
-    kernel_output_feature: int
-    kernel_spatial: tuple[int, ...]
-    output_batch: int
-    output_feature: int
-    output_spatial: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DotDims:
-    """Contracting and batch dimensions of a dot."""
-
-    lhs_contracting: tuple[int, ...]
-    rhs_contracting: tuple[int, ...]
-    lhs_batch: tuple[int, ...]
-    rhs_batch: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GatherDims:
-    """Dimension numbers of a gather."""
-
-    offset_dims: tuple[int, ...]
-    collapsed_slice_dims: tuple[int, ...]
-    start_index_map: tuple[int, ...]
-    index_vector_dim: int
-    operand_batching_dims: tuple[int, ...]
-    start_indices_batching_dims: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterDims:
-    """Dimension numbers of a scatter."""
-
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    index_vector_dim: int
-    input_batching_dims: tuple[int, ...]
-    scatter_indices_batching_dims: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Instruction:
-    """One HLO instruction; fields that do not belong to its opcode are empty.
-
-    `literal` is the value of a scalar constant; other literals are not read.
-    """
-
-    id: int
-    name: str
-    opcode: str
-    shape: Shape
-    operands: tuple[int, ...]
-    called: tuple[int, ...]
-    op_name: str
-    parameter_number: int
-    tuple_index: int
-    dimensions: tuple[int, ...]
-    window: tuple[WindowDim, ...]
-    conv: ConvDims | None
-    dot: DotDims | None
-    gather: GatherDims | None
-    gather_slice_sizes: tuple[int, ...]
-    scatter: ScatterDims | None
-    feature_group_count: int
-    batch_group_count: int
-    custom_call_target: str
-    comparison_direction: str
-    literal: int | float | bool | None
-    is_sharded_by_user: bool
-
-
-@dataclass(slots=True)
-class Computation:
-    """A named list of instructions, operands before users."""
-
-    id: int
-    name: str
-    instructions: tuple[Instruction, ...]
-    root_id: int
-
-
-@dataclass(slots=True)
-class Module:
-    """A whole program. `aliases` are (flat output index, parameter number) pairs."""
-
-    name: str
-    entry_id: int
-    computations: dict[int, Computation]
-    donated: frozenset[int]
-    aliases: tuple[tuple[int, int], ...]
 
 
 _MAX_ELEMENTS = 1 << 48
@@ -254,7 +142,25 @@ def _instruction(raw: dict[str, Any]) -> Instruction:
         comparison_direction=get("comparison_direction", ""),
         literal=_scalar(get("literal", b""), shape) if opcode == "constant" else None,
         is_sharded_by_user=get("sharding", False),
+        groups=_groups(raw) if opcode in COLLECTIVE_OPCODES else None,
+        trip_count=_known_trip_count(get("backend_config", b"")) if opcode == "while" else None,
     )  # fmt: skip
+
+
+def _groups(raw: dict[str, Any]) -> Groups | None:
+    pairs = raw.get("source_target_pairs")
+    if pairs:
+        return tuple((pair.get("source", 0), pair.get("target", 0)) for pair in pairs)
+    return read_groups(raw)
+
+
+def _known_trip_count(backend_config: bytes) -> int | None:
+    # JSON on CPU and GPU; other backends keep their own binary format here.
+    try:
+        count = json.loads(backend_config)["known_trip_count"]["n"]
+        return max(int(count), 0)
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _window_dim(raw: dict[str, Any]) -> WindowDim:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import stablehlo_to_proto, text_to_proto
-from hlo_tools.proto import Module, decode_module
+from hlo_tools.module import Module
+from hlo_tools.proto import decode_module
 
 
 _MLIR_BYTECODE = b"ML\xefR"

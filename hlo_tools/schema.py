@@ -45,6 +45,17 @@ _LITERAL = _table(
     preds=(2, "ints"), s32s=(4, "ints"), s64s=(5, "ints"), u32s=(6, "ints"), u64s=(7, "ints"),
     f32s=(8, "floats"),
 )  # fmt: skip
+_IOTA = _table(groups=(1, "int"), size=(2, "int"), reshape=(3, "ints"), transpose=(4, "ints"))
+_GROUP = _table(ids=(1, "ints"))
+_DEVICE_LIST = _table(groups=(1, "messages", _GROUP), iota=(2, "message", _IOTA))
+_MESH = _table(
+    axes=(1, "messages", _table(size=(2, "int"))), devices=(2, "ints"),
+    iota=(3, "message", _table(reshape=(1, "ints"), transpose=(2, "ints"))),
+)  # fmt: skip
+_AXIS_PART = _table(pre_size=(1, "int"), size=(2, "int"))
+_AXIS = _table(axis=(1, "int"), part=(2, "message", _AXIS_PART))
+_MESH_AXES = _table(mesh=(1, "message", _MESH), axes=(2, "messages", _AXIS))
+_PAIR = _table(source=(1, "int"), target=(2, "int"))
 _SLICE_DIM = _table(start=(1, "int"), limit=(2, "int"), stride=(3, "int"))
 _PAD_DIM = _table(low=(1, "int"), high=(2, "int"), interior=(3, "int"))
 
@@ -59,8 +70,11 @@ INSTRUCTION = _table(
     custom_call_target=(28, "text"), dot=(30, "message", _DOT), fft_length=(32, "ints"),
     gather=(33, "message", _GATHER), gather_slice_sizes=(34, "ints"), id=(35, "int"),
     operands=(36, "ints"), called=(38, "ints"), sharding=(40, "present"),
-    scatter=(48, "message", _SCATTER), feature_group_count=(50, "int"),
-    batch_group_count=(58, "int"), comparison_direction=(63, "text"), k=(81, "int"),
+    backend_config=(43, "bytes"), scatter=(48, "message", _SCATTER),
+    replica_groups=(49, "messages", _GROUP), feature_group_count=(50, "int"),
+    source_target_pairs=(52, "messages", _PAIR), batch_group_count=(58, "int"),
+    comparison_direction=(63, "text"), k=(81, "int"), device_list=(87, "message", _DEVICE_LIST),
+    iota_groups=(92, "message", _IOTA), mesh_axes_groups=(93, "message", _MESH_AXES),
     ragged_dot=(
         90, "message",
         _table(dot=(1, "message", _DOT), lhs_ragged=(2, "ints"), rhs_group=(3, "ints")),

@@ -17,8 +17,8 @@ from hlo_tools.flatten import flatten
 from hlo_tools.folding import fold, numbered
 from hlo_tools.graph import Graph
 from hlo_tools.linkage import Linkage, link
+from hlo_tools.module import Module
 from hlo_tools.phases import Phase, phases
-from hlo_tools.proto import Module
 from hlo_tools.roles import Role, match_state, roles
 from hlo_tools.rules import has_rule
 from hlo_tools.storage import Side, Storage, storage

@@ -8,7 +8,7 @@ whole on every device, and the caller must say so.
 from collections.abc import Callable, Mapping
 
 from hlo_tools.graph import STRUCTURAL
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 from hlo_tools.rules import contract, elementwise, index, reduce, shape
 from hlo_tools.rules.rule import Factor, FactorKind, Rule, RuleBuilder
 

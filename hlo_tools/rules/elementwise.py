@@ -1,6 +1,6 @@
 """Elementwise ops, and the free producers that need no operand's sharding."""
 
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 from hlo_tools.rules.rule import Rule, RuleBuilder
 
 

@@ -1,7 +1,7 @@
 """gather and scatter, with batching dimensions and with a sharded table."""
 
 from hlo_tools.errors import HloError
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 

@@ -1,6 +1,6 @@
 """Ops that combine along dimensions: reduce, windows, sort, and scans over a dimension."""
 
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 

@@ -1,6 +1,6 @@
 """Ops that move data without computing: broadcast, reshape, transpose, slice, pad, concatenate, ..."""
 
-from hlo_tools.proto import Instruction
+from hlo_tools.module import Instruction
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from hlo_tools.errors import HloError
 from hlo_tools.flatten import flatten
-from hlo_tools.proto import Module, decode_module
+from hlo_tools.module import Module
+from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes, read_module
 
 

@@ -1,0 +1,1 @@
+"""Holding a plan against what the compiler made of it."""

@@ -1,0 +1,104 @@
+"""Predicted collectives beside the compiled ones.
+
+Both sides are multisets of (kind, mesh axes, bytes), one element per tensor and execution; bytes are the
+full buffer on one device (`automap.cost.collectives`).  `compare` takes their difference after what a
+backend is known to do differently (`Backend`) has been applied to the prediction.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, product
+
+from automap.cost.traffic import KINDS, Collectives
+from automap.space.point import Lanes
+from hlo_tools.collectives import CompiledCollective
+from hlo_tools.groups import Groups
+
+
+OTHER_DEVICES = ("?",)
+"""Axes of a collective whose groups are no set of mesh axes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Transfer:
+    """One tensor moved by a collective over `axes`."""
+
+    kind: str
+    axes: tuple[str, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind."""
+
+    name: str
+    runs_as: Mapping[str, str]
+
+
+CPU = Backend("cpu", {"reduce-scatter": "all-reduce"})
+"""XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
+
+
+def predicted_transfers(
+    found: Collectives, lanes: Lanes, backend: Backend
+) -> Counter[Transfer]:
+    """The cost model's collectives as a backend runs them."""
+    names = lanes.mesh.names
+    result: Counter[Transfer] = Counter()
+    rows = zip(found.kind, found.mask, found.n_bytes, found.count, strict=True)
+    for kind, mask, n_bytes, count in rows:
+        name = KINDS[kind].value
+        axes = tuple(n for a, n in enumerate(names) if mask >> a & 1)
+        result[Transfer(backend.runs_as.get(name, name), axes, round(n_bytes))] += int(count)
+    return result
+
+
+def compiled_transfers(
+    found: Iterable[CompiledCollective], axes: Sequence[tuple[str, int]]
+) -> Counter[Transfer]:
+    """A compiled module's collectives over a mesh of (name, size), row-major on the partitions."""
+    key = tuple(axes)
+    result: Counter[Transfer] = Counter()
+    for c in found:
+        joined = _axes_of(c.groups, key, is_pairs=c.kind == "collective-permute")
+        result[Transfer(c.kind, joined, c.n_bytes)] += c.count
+    return result
+
+
+@cache
+def _axes_of(
+    groups: Groups | None, axes: tuple[tuple[str, int], ...], *, is_pairs: bool
+) -> tuple[str, ...]:
+    names = tuple(name for name, size in axes if size > 1)
+    if groups is None:
+        return names
+    coordinates = list(product(*(range(size) for _, size in axes)))
+    if not all(0 <= device < len(coordinates) for group in groups for device in group):
+        return OTHER_DEVICES
+    if is_pairs:
+        moved = {
+            name
+            for source, target in groups
+            for (name, _), a, b in zip(axes, coordinates[source], coordinates[target])
+            if a != b
+        }
+        return tuple(name for name in names if name in moved)
+    wanted = {frozenset(group) for group in groups}
+    for count in range(len(axes) + 1):
+        for chosen in combinations(range(len(axes)), count):
+            if _groups_over(chosen, coordinates) == wanted:
+                return tuple(axes[a][0] for a in chosen if axes[a][1] > 1)
+    return OTHER_DEVICES
+
+
+def _groups_over(
+    chosen: Sequence[int], coordinates: Sequence[tuple[int, ...]]
+) -> set[frozenset[int]]:
+    groups: dict[tuple[int, ...], set[int]] = {}
+    for device, place in enumerate(coordinates):
+        rest = tuple(c for a, c in enumerate(place) if a not in chosen)
+        groups.setdefault(rest, set()).add(device)
+    return {frozenset(group) for group in groups.values()}

@@ -1,0 +1,63 @@
+"""The collectives of a compiled (partitioned) module: what really runs on the wires.
+
+XLA's combiner merges collectives into one op on a tuple, so tensors are listed, not ops.  A loop's
+collectives carry its trip count.  Bytes are the full buffer on one device, in the convention of alpha-beta
+models: the operand of all-reduce, all-to-all, reduce-scatter and collective-permute, the result of
+all-gather.  An all-to-all over a tuple is one tensor in as many pieces as there are devices.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hlo_tools.flatten import flatten
+from hlo_tools.graph import Graph, Op
+from hlo_tools.groups import COLLECTIVE_OPCODES, Groups
+from hlo_tools.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCollective:
+    """One tensor of one collective; it runs `count` times a step.
+
+    `kind` is the opcode without `-start`. `groups` are partition numbers, None for one group of all;
+    for a collective-permute they are (source, target) pairs.
+    """
+
+    kind: str
+    groups: Groups | None
+    n_bytes: int
+    count: int
+    op_name: str
+
+
+def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
+    """All collectives of a partitioned module in program order. Raises `HloError` as `flatten` does."""
+    graph = flatten(module)
+    return tuple(
+        CompiledCollective(
+            kind=op.opcode.removesuffix("-start"),
+            groups=op.instruction.groups,
+            n_bytes=n_bytes,
+            count=op.trip_count,
+            op_name=op.op_name,
+        )
+        for op in graph.ops
+        if op.opcode in COLLECTIVE_OPCODES
+        for n_bytes in _tensors(graph, op)
+    )
+
+
+def _tensors(graph: Graph, op: Op) -> Iterator[int]:
+    """Bytes of each tensor of a collective."""
+    sizes = [graph.values[v].n_bytes for v in op.inputs]
+    kind = op.opcode.removesuffix("-start")
+    if kind == "all-gather":
+        # A start's result is its operands, then what is gathered.
+        yield from (graph.values[v].n_bytes for v in op.outputs[-len(op.inputs) :])
+    elif kind == "all-to-all" and not op.instruction.dimensions:
+        yield sum(sizes)
+    elif kind == "collective-permute":
+        # In place, it has three more operands: where to, and both offsets.
+        yield from sizes if len(op.outputs) == len(sizes) else sizes[:1]
+    else:
+        yield from sizes

@@ -1,0 +1,135 @@
+"""HLO modules as data classes; `hlo_tools.proto` makes them.
+
+Instances are not frozen only because tens of thousands are built; nothing changes them.
+"""
+
+from dataclasses import dataclass
+
+from hlo_tools.groups import Groups
+
+
+@dataclass(slots=True)
+class Shape:
+    """Element type (HLO name, lower case) and dimensions, or the elements of a tuple."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    elements: tuple["Shape", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDim:
+    """One dimension of a window; strides and dilations are 1 where there is none."""
+
+    size: int
+    stride: int
+    padding_low: int
+    padding_high: int
+    window_dilation: int
+    base_dilation: int
+    reversal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConvDims:
+    """Which dimension of each tensor of a convolution is what."""
+
+    input_batch: int
+    input_feature: int
+    input_spatial: tuple[int, ...]
+    kernel_input_feature: int
+    kernel_output_feature: int
+    kernel_spatial: tuple[int, ...]
+    output_batch: int
+    output_feature: int
+    output_spatial: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DotDims:
+    """Contracting and batch dimensions of a dot."""
+
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDims:
+    """Dimension numbers of a gather."""
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    index_vector_dim: int
+    operand_batching_dims: tuple[int, ...]
+    start_indices_batching_dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterDims:
+    """Dimension numbers of a scatter."""
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    index_vector_dim: int
+    input_batching_dims: tuple[int, ...]
+    scatter_indices_batching_dims: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One HLO instruction; fields that do not belong to its opcode are empty.
+
+    `literal` is the value of a scalar constant; other literals are not read. `groups` are the devices a
+    collective joins (source and target for a permute), None for all; `trip_count` is what XLA found out
+    about a `while`, None if nothing.
+    """
+
+    id: int
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[int, ...]
+    called: tuple[int, ...]
+    op_name: str
+    parameter_number: int
+    tuple_index: int
+    dimensions: tuple[int, ...]
+    window: tuple[WindowDim, ...]
+    conv: ConvDims | None
+    dot: DotDims | None
+    gather: GatherDims | None
+    gather_slice_sizes: tuple[int, ...]
+    scatter: ScatterDims | None
+    feature_group_count: int
+    batch_group_count: int
+    custom_call_target: str
+    comparison_direction: str
+    literal: int | float | bool | None
+    is_sharded_by_user: bool
+    groups: Groups | None
+    trip_count: int | None
+
+
+@dataclass(slots=True)
+class Computation:
+    """A named list of instructions, operands before users."""
+
+    id: int
+    name: str
+    instructions: tuple[Instruction, ...]
+    root_id: int
+
+
+@dataclass(slots=True)
+class Module:
+    """A whole program. `aliases` are (flat output index, parameter number) pairs."""
+
+    name: str
+    entry_id: int
+    computations: dict[int, Computation]
+    donated: frozenset[int]
+    aliases: tuple[tuple[int, int], ...]
