@@ -62,7 +62,12 @@ def build_plan(outcome: Outcome) -> Plan:
     lanes = context.space.lanes(outcome.best.point)
     tables = context.evaluator.tables
     sharding = shardings(tables, workload.problem.n_classes, lanes)
-    sharded = ShardedGraph(workload.problem, tables, lanes, sharding)
+    parameter_side = {
+        of_gradient: of_parameter
+        for leaf in context.space.leaves
+        for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
+    }
+    sharded = ShardedGraph(workload.problem, tables, lanes, sharding, parameter_side)
     if workload.reemitter is None:
         constraints, missed = derive_constraints(sharded, _instruction_name, None)
     else:

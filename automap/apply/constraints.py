@@ -58,12 +58,16 @@ class _Transition:
 
 @dataclass(frozen=True)
 class ShardedGraph:
-    """Shardings of single values and ops under one plan."""
+    """Shardings of single values and ops under one plan.
+
+    `parameter_side` maps the storage class of a gradient's dimension to that of the parameter's.
+    """
 
     problem: Problem
     tables: Tables
     lanes: Lanes
     sharding: Shardings
+    parameter_side: Mapping[int, int]
 
     def of_value(self, value: int) -> AxesPerDim:
         """Axes of each dimension of a value, compute axes before storage axes."""
@@ -77,10 +81,19 @@ class ShardedGraph:
         )
 
     def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
-        # A storage axis is minor, so that gathering it leaves the compute axes' parts in place.
+        """The axes of one dimension, those that are gathered first last (minor).
+
+        Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
+        """
+        compute, stored = classes.tolist()
+        parameter = self.parameter_side.get(stored, stored)
+
+        def lifetime(axis: int) -> int:
+            kept = self.lanes.classes[axis]
+            return 2 if compute in kept else 1 if parameter in kept else 0
+
         names = self.lanes.mesh.names
-        by_storage = sorted(axes, key=lambda a: (classes[0] not in self.lanes.classes[a], a))
-        return tuple(names[a] for a in by_storage)
+        return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), a)))
 
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""

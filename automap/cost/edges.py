@@ -22,6 +22,8 @@ class Edges:
     `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
     `value`, `op`: one example incidence each row stands for, to name it.
+    `repeats` [pairs, 2]: (edge, an edge of the same tensor before it); if both gather the same axes, the
+    second finds the tensor gathered.
     """
 
     value_row: np.ndarray
@@ -34,11 +36,26 @@ class Edges:
     combinable: np.ndarray
     value: np.ndarray
     op: np.ndarray
+    repeats: np.ndarray
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Gathered copies of tensors, one per distinct demand of an op for one; [copies] unless said.
+
+    `first`, `last`: the ops that use it. `repeats` [pairs, 3]: (copy, an earlier copy of the same
+    tensor, row of the two edges in `Edges.repeats`).
+    """
+
+    edge: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    repeats: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _EdgeKey:
-    """What makes two incidences the same row."""
+    """What makes two incidences the same row; `earlier` are edges of the same tensor before it."""
 
     value_row: int
     op_row: int
@@ -47,6 +64,7 @@ class _EdgeKey:
     n_bytes: int
     phase: int
     combinable: bool
+    earlier: tuple[int, ...] = ()
 
 
 class _EdgeList:
@@ -57,12 +75,15 @@ class _EdgeList:
         self.index: dict[_EdgeKey, int] = {}
         self.counts: list[int] = []
         self.examples: list[tuple[int, int]] = []
+        self.repeats: dict[tuple[int, int], int] = {}
 
     def add(self, key: _EdgeKey, count: int, value: int, op: int) -> int:
         row = self.index.setdefault(key, len(self.index))
         if row == len(self.counts):
             self.counts.append(0)
             self.examples.append((value, op))
+            for earlier in key.earlier:
+                self.repeats.setdefault((row, earlier), len(self.repeats))
         self.counts[row] += count
         return row
 
@@ -80,6 +101,7 @@ class _EdgeList:
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), value=examples[:, 0], op=examples[:, 1],
+            repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
         )  # fmt: skip
 
 
@@ -97,8 +119,8 @@ def _is_counted(problem: Problem, op: Op, value: int) -> bool:
 
 def operand_edges(
     problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
-) -> tuple[Edges, np.ndarray]:
-    """Edges, and the (edge, first op, last op) of each distinct gathered copy.
+) -> tuple[Edges, Copies]:
+    """Operand edges, and the copies that gathering makes.
 
     XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
     same classes and the same demand on each dimension count once.
@@ -107,8 +129,10 @@ def operand_edges(
     found = _EdgeList(rank_of(problem), op_rows.shape[1])
     classes_of_row = [tuple(sorted(row[:, 0].tolist())) for row in op_rows]
     copies: dict[tuple[object, ...], list[int]] = {}
+    copies_of: dict[int, list[tuple[int, int]]] = {}
+    pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops = row_of_op.tolist()
+    ops, sources = row_of_op.tolist(), _sources(problem)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         for value, dims in zip(op.inputs, rule.operands):
             if not _is_counted(problem, op, value):
@@ -119,13 +143,28 @@ def operand_edges(
             if key in copies:
                 copies[key][2] = index
                 continue
+            before = copies_of.setdefault(sources[value], [])
             edge = found.add(
                 _EdgeKey(values[value], row, majors, (), graph.values[value].n_bytes,
-                         int(problem.phases[index]), side[value] != Side.NONE),
+                         int(problem.phases[index]), side[value] != Side.NONE,
+                         tuple(sorted({e for _, e in before}))),
                 op.trip_count, value, index,
             )  # fmt: skip
+            pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
+            before.append((len(copies), edge))
             copies[key] = [edge, index, index]
-    return found.edges(), np.array(list(copies.values()), np.int64).reshape(-1, 3)
+    columns = np.array(list(copies.values()), np.int64).reshape(-1, 3).T
+    return found.edges(), Copies(*columns, np.array(pairs, np.int64).reshape(-1, 3))
+
+
+def _sources(problem: Problem) -> list[int]:
+    """For each value the one whose gathered copy serves it too: a parameter before it was transposed."""
+    graph, side = problem.graph, problem.storage.side
+    sources = list(range(len(graph.values)))
+    for op in graph.ops:
+        if op.opcode == "transpose" and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
+            sources[op.outputs[0]] = sources[op.inputs[0]]
+    return sources
 
 
 def rank_of(problem: Problem) -> int:

@@ -128,9 +128,12 @@ class Evaluator:
         change -= np.bincount(table.death + 1, weights=local, minlength=end)
         gathered = np.zeros(len(self.tables.operands.count))
         gathered[found.edge[found.on_operand]] = found.n_bytes[found.on_operand]
-        copies = gathered[table.copy_edge]
+        copies, death = gathered[table.copy_edge], table.copy_death.copy()
+        # A copy that serves later ops too lives until the last of them.
+        later, earlier, _ = table.copy_repeats[found.is_repeat[table.copy_repeats[:, 2]]].T
+        np.maximum.at(death, earlier, table.copy_death[later])
         change += np.bincount(table.copy_birth, weights=copies, minlength=end)
-        change -= np.bincount(table.copy_death + 1, weights=copies, minlength=end)
+        change -= np.bincount(death + 1, weights=copies, minlength=end)
         live = np.cumsum(change)
         at = int(live.argmax())
         inputs = np.bincount(table.kind, weights=local, minlength=TEMPORARY_KIND + 2)

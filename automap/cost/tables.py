@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import Edges, operand_edges, rank_of, result_edges
+from automap.cost.edges import Copies, Edges, operand_edges, rank_of, result_edges
 from automap.space.problem import Problem
 from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS, Op
@@ -40,7 +40,10 @@ class KernelTable:
 
 @dataclass(frozen=True)
 class BufferTable:
-    """Intervals in schedule positions; `copy_*` are copies that exist only where an edge gathers."""
+    """Intervals in schedule positions; `copy_*` are copies that exist only where an edge gathers.
+
+    `copy_repeats` is `Copies.repeats`.
+    """
 
     row: np.ndarray
     n_bytes: np.ndarray
@@ -51,6 +54,7 @@ class BufferTable:
     copy_edge: np.ndarray
     copy_birth: np.ndarray
     copy_death: np.ndarray
+    copy_repeats: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ def _dtype(problem: Problem, op: Op) -> str:
 
 
 def _buffer_table(
-    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, copies: np.ndarray
+    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, copies: Copies
 ) -> BufferTable:
     graph = problem.graph
     live = buffers(graph, kernel_list, problem.phases, problem.donated)
@@ -206,7 +210,8 @@ def _buffer_table(
         n_bytes=np.array([graph.values[v].n_bytes for v in live.value], float),
         birth=live.birth, death=live.death, kind=np.array(kinds, np.int64),
         n_positions=live.n_positions,
-        copy_edge=copies[:, 0],
-        copy_birth=np.minimum(position[copies[:, 1]], position[copies[:, 2]]),
-        copy_death=np.maximum(position[copies[:, 1]], position[copies[:, 2]]),
+        copy_edge=copies.edge,
+        copy_birth=np.minimum(position[copies.first], position[copies.last]),
+        copy_death=np.maximum(position[copies.first], position[copies.last]),
+        copy_repeats=copies.repeats,
     )  # fmt: skip

@@ -12,7 +12,8 @@ Result edge, axis a: the op splits factor f, the tensor is to be split on dimens
     f another dimension's factor, d not split   all-gather;   d split: all-to-all
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
-the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.
+the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.  A tensor that
+two ops want gathered over the same axes is gathered once.
 """
 
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Collectives:
     """One entry per (edge row, kind) that communicates; bytes are per execution on one device.
 
     `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
+    `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered already.
     """
 
     kind: np.ndarray
@@ -49,14 +51,15 @@ class Collectives:
     combinable: np.ndarray
     edge: np.ndarray
     on_operand: np.ndarray
+    is_repeat: np.ndarray
 
 
 def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> Collectives:
     """All collectives of one step."""
-    before = _before(tables.operands, sharding, np.array(sizes))
+    before, is_repeat = _before(tables.operands, sharding, np.array(sizes))
     after = _after(tables.results, sharding, np.array(sizes))
     columns = [np.concatenate(pair) for pair in zip(before, after, strict=True)]
-    return Collectives(*columns)
+    return Collectives(*columns, is_repeat)
 
 
 def _edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:
@@ -73,7 +76,9 @@ def _holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
     return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
 
 
-def _before(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:
+def _before(
+    edges: Edges, sharding: Shardings, sizes: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
     n = len(edges.count)
     masks = np.zeros((len(KINDS), n), np.int64)
     kept = np.ones(n, np.int64)
@@ -85,7 +90,16 @@ def _before(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.nda
         masks[_ALL_GATHER] |= np.where(wrong & ~moved, 1 << axis, 0)
         kept *= np.where((dim >= 0) & ~(wrong & ~moved), size, 1)
     # What is moved and what is gathered both see the tensor with only the kept axes split.
-    return _entries(edges, masks, edges.n_bytes / kept, on_operand=True)
+    n_bytes = edges.n_bytes / kept
+    gathered = masks[_ALL_GATHER]
+    later, earlier = edges.repeats.T
+    is_repeat = (
+        (gathered[later] != 0)
+        & (gathered[later] == gathered[earlier])
+        & (n_bytes[later] == n_bytes[earlier])
+    )
+    gathered[later[is_repeat]] = 0
+    return _entries(edges, masks, n_bytes, on_operand=True), is_repeat
 
 
 def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:

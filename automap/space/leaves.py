@@ -5,7 +5,7 @@ dimension is chosen when the mesh and the compute decisions are known (`storage_
 is only how far: not at all, its optimizer state, or itself too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from automap.space.problem import Problem, update_groups
@@ -81,11 +81,14 @@ def _reach(problem: Problem) -> dict[int, int]:
     return counts
 
 
-def storage_dim(leaf: LeafClass, axis_size: int, parts: Sequence[int], none: int) -> int | None:
+def storage_dim(
+    leaf: LeafClass, axis_size: int, parts: Sequence[int], stored: Collection[int], none: int
+) -> int | None:
     """Dimension along which to keep a leaf split by an axis, or None.
 
-    `parts[d]` is how many ways dimension d is split already.  Preferred: the furthest reach, then a
-    dimension nothing splits yet, then the largest.
+    `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other axes
+    store along.  Preferred: the furthest reach, then one of `stored`, as axes on one dimension are
+    gathered and scattered by one collective, then a dimension nothing splits yet, then the largest.
     """
     allowed = [
         d
@@ -94,6 +97,6 @@ def storage_dim(leaf: LeafClass, axis_size: int, parts: Sequence[int], none: int
     ]
     return max(
         allowed,
-        key=lambda d: (leaf.reach[d], parts[d] == 1, leaf.dims[d], -d),
+        key=lambda d: (leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
         default=None,
     )

@@ -130,6 +130,7 @@ class Space:
         stored: list[list[int]] = [[] for _ in point.mesh.sizes]
         none = self.problem.n_classes
         for index, leaf in enumerate(self.leaves):
+            stored_dims: set[int] = set()
             parts = [
                 math.prod(s for s, c in zip(point.mesh.sizes, point.compute) if leaf_class in c)
                 for leaf_class in leaf.compute
@@ -138,10 +139,11 @@ class Space:
                 level = point.storage[axis][index]
                 if level is Level.REPLICATED or set(point.compute[axis]) & set(leaf.compute):
                     continue
-                dim = storage_dim(leaf, size, parts, none)
+                dim = storage_dim(leaf, size, parts, stored_dims, none)
                 if dim is None:
                     continue
                 parts[dim] *= size
+                stored_dims.add(dim)
                 if leaf.optimizer_side[dim] != none:
                     stored[axis].append(leaf.optimizer_side[dim])
                 if level is Level.FULL:
