@@ -27,6 +27,7 @@ COLLECTIVE_OPCODES: frozenset[str] = frozenset(
     for part in ("", "-start")
 )  # fmt: skip
 Groups = tuple[tuple[int, ...], ...]
+_Spans = list[tuple[int, int]]
 _MAX_DEVICES = 1 << 20
 
 
@@ -72,17 +73,10 @@ def _of_mesh_axes(raw: dict[str, Any]) -> Groups:
         devices = np.array(mesh.get("devices") or _iota(sizes, None))
     dims: list[int] = []
     joined: list[int] = []
-    chosen: dict[int, list[tuple[int, int]]] = {}
-    for axis in raw.get("axes", ()):
-        number = axis.get("axis", 0)
-        if number >= len(sizes):
-            raise HloError(f"replica groups name axis {number} of a mesh {tuple(sizes)}")
-        part = axis.get("part")
-        span = (part.get("pre_size", 1), part.get("size", 1)) if part else (1, sizes[number])
-        chosen.setdefault(number, []).append(span)
-    for number, size in enumerate(sizes):
+    parts = _joined_parts(raw.get("axes", ()), sizes)
+    for size, spans in zip(sizes, parts, strict=True):
         done = 1
-        for pre, part in sorted(chosen.get(number, ())):
+        for pre, part in sorted(spans):
             dims += [pre // done, part]
             joined.append(len(dims) - 1)
             done = pre * part
@@ -90,6 +84,21 @@ def _of_mesh_axes(raw: dict[str, Any]) -> Groups:
     kept = [d for d in range(len(dims)) if d not in joined]
     grouped = devices.reshape(dims).transpose(kept + joined)
     return _rows(grouped.reshape(-1, math.prod(dims[d] for d in joined)))
+
+
+def _joined_parts(axes: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[_Spans]:
+    """For each mesh axis the (pre, size) parts of it that are joined; a whole axis is (1, its size)."""
+    parts: list[_Spans] = [[] for _ in sizes]
+    for axis in axes:
+        number = axis.get("axis", 0)
+        if number >= len(sizes):
+            raise HloError(f"replica groups name axis {number} of a mesh {tuple(sizes)}")
+        part = axis.get("part", {"pre_size": 1, "size": sizes[number]})
+        pre, size = part.get("pre_size", 0), part.get("size", 0)
+        if pre < 1 or size < 1 or sizes[number] % (pre * size):
+            raise HloError(f"replica groups join part ({pre}){size} of an axis of {sizes[number]}")
+        parts[number].append((pre, size))
+    return parts
 
 
 def _rows(devices: np.ndarray) -> Groups:

@@ -14,6 +14,9 @@ from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
 
+_REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
+
+
 @dataclass(frozen=True)
 class Edges:
     """Tensor-to-op incidences. Arrays are [edges] unless said.
@@ -153,16 +156,22 @@ def operand_edges(
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))
             copies[key] = [edge, index, index]
-    columns = np.array(list(copies.values()), np.int64).reshape(-1, 3).T
-    return found.edges(), Copies(*columns, np.array(pairs, np.int64).reshape(-1, 3))
+    uses = np.array(list(copies.values()), np.int64).reshape(-1, 3)
+    return found.edges(), Copies(
+        edge=uses[:, 0], first=uses[:, 1], last=uses[:, 2],
+        repeats=np.array(pairs, np.int64).reshape(-1, 3),
+    )  # fmt: skip
 
 
 def _sources(problem: Problem) -> list[int]:
-    """For each value the one whose gathered copy serves it too: a parameter before it was transposed."""
+    """For each value the one whose gathered copy serves it too: a parameter before it was reshaped."""
     graph, side = problem.graph, problem.storage.side
     sources = list(range(len(graph.values)))
     for op in graph.ops:
-        if op.opcode == "transpose" and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
+        if (
+            op.opcode in _REARRANGING
+            and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER
+        ):
             sources[op.outputs[0]] = sources[op.inputs[0]]
     return sources
 

@@ -59,7 +59,7 @@ def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> 
     before, is_repeat = _before(tables.operands, sharding, np.array(sizes))
     after = _after(tables.results, sharding, np.array(sizes))
     columns = [np.concatenate(pair) for pair in zip(before, after, strict=True)]
-    return Collectives(*columns, is_repeat)
+    return Collectives(*columns, is_repeat)  # pyright: ignore[reportCallIssue]
 
 
 def _edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:

@@ -42,9 +42,7 @@ CPU = Backend("cpu", {"reduce-scatter": "all-reduce"})
 """XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
 
 
-def predicted_transfers(
-    found: Collectives, lanes: Lanes, backend: Backend
-) -> Counter[Transfer]:
+def predicted_transfers(found: Collectives, lanes: Lanes, backend: Backend) -> Counter[Transfer]:
     """The cost model's collectives as a backend runs them."""
     names = lanes.mesh.names
     result: Counter[Transfer] = Counter()

@@ -1,4 +1,5 @@
-"""The zoo's models under every kind of plan compute what they compute on one device.
+"""The zoo's models under every kind of plan compute what they compute on one device, and communicate
+what the plan says, tensor by tensor.
 
 Sums over eight devices associate differently, so gradients carry relative errors of float32 roundings
 (2^-24 = 6e-8 each, some hundred terms a sum): the first moments, as one vector, must agree to 1e-5. Adam
@@ -7,6 +8,7 @@ in attention) its noise decides the update, at most a learning rate of 3e-4 a st
 may differ by a third of one such update after two steps.
 """
 
+from dataclasses import replace
 from functools import cache
 import importlib
 import math
@@ -17,25 +19,33 @@ import numpy as np
 import pytest
 
 from automap.options import Options
-from automap.planner import plan_workload
+from automap.plan_build import build_plan
+from automap.planner import find
 from automap.space.point import Mesh
 from automap.topology import get_topology
+from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
 from automap.workload import trace_step
+from hlo_tools.collectives import compiled_collectives
+from hlo_tools.read import read_bytes
 from models.training import random_batch
 
 
 TOPOLOGY = get_topology("cpu:8")
 AXES = ("replica", "data", "model")
 PRESETS = ["data-parallel", "zero-3", "megatron", None]
-MODELS = ["gpt", "t5", "bert", "vgg"]
+MODELS = ["gpt", "t5", "bert", "vgg", "gpt:scanned", "t5:scanned"]
+MESHES = [(8,), (4, 2), (2, 2, 2)]
 
 
 @cache
 def _single_device(model):
     """(step, workload, initial state, batch, state and loss after two steps)."""
-    module = importlib.import_module(f"models.{model}")
-    step, args = getattr(module, f"{model}_tiny")()
-    state, batch = module.init(module.TINY, jax.random.key(0)), random_batch(args[1], 0)
+    name, _, layers = model.partition(":")
+    module = importlib.import_module(f"models.{name}")
+    build = getattr(module, f"{name}_tiny")
+    step, args = build(layers=layers) if layers else build()
+    config = replace(module.TINY, layers=layers) if layers else module.TINY
+    state, batch = module.init(config, jax.random.key(0)), random_batch(args[1], 0)
     return step, trace_step(step, args), state, batch, _two_steps(step, state, batch)
 
 
@@ -52,17 +62,38 @@ def _norm(tree):
     )
 
 
-@pytest.mark.parametrize("sizes", [(8,), (4, 2), (2, 2, 2)])
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("model", MODELS)
+def _communicated(outcome, planned, args):
+    """(predicted, compiled) collectives."""
+    lanes = outcome.context.space.lanes(outcome.best.point)
+    text = planned.lower(*args).compile().as_text()
+    compiled = compiled_collectives(read_bytes(text.encode(), "the compiled program"))
+    predicted = outcome.context.evaluator.collectives(lanes)
+    return (
+        predicted_transfers(predicted, lanes, CPU),
+        compiled_transfers(compiled, lanes.mesh.axes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "preset", "sizes"),
+    [
+        (model, preset, sizes)
+        for model in MODELS
+        for preset in PRESETS
+        for sizes in ([(4, 2)] if ":" in model else MESHES)
+    ],
+)
 def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     step, workload, state, batch, (want, want_loss) = _single_device(model)
     mesh = Mesh(AXES[-len(sizes) :], sizes)
-    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=2))
-    got, loss = _two_steps(plan.jit(step), state, batch)
+    outcome = find(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=2))
+    planned = build_plan(outcome).jit(step)
+    got, loss = _two_steps(planned, state, batch)
     np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
     np_diff = lambda a, b: np.asarray(a) - np.asarray(b)  # noqa: E731
     error = jax.tree.map(np_diff, got, want)
     moments, moment_errors = want["opt"][0].mu, error["opt"][0].mu
     assert _norm(moment_errors) <= 1e-5 * _norm(moments)
     assert max(np.abs(x).max() for x in jax.tree.leaves(error["params"])) <= 1e-4
+    predicted, compiled = _communicated(outcome, planned, (state, batch))
+    assert predicted == compiled

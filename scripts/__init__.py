@@ -1,0 +1,1 @@
+"""Scripts that make the tables of the docs and reproduce the results of papers."""

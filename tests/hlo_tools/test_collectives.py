@@ -1,0 +1,156 @@
+"""Replica groups in all their forms, and collectives of compiled modules by hand."""
+
+from itertools import product
+import math
+
+from hypothesis import given, strategies as st
+import numpy as np
+import pytest
+
+from hlo_tools.collectives import compiled_collectives
+from hlo_tools.errors import HloError
+from hlo_tools.groups import read_groups
+from hlo_tools.read import read_bytes
+
+
+_HEAD = """HloModule m, num_partitions=8
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+"""
+
+
+def _collectives(text):
+    return compiled_collectives(read_bytes((_HEAD + text).encode(), "by hand"))
+
+
+def _all_reduce(groups):
+    (found,) = _collectives(
+        f"""ENTRY %e (p: f32[8]) -> f32[8] {{
+  %p = f32[8]{{0}} parameter(0)
+  ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=%add
+}}"""
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=2,'b'=4] {'b'}", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("mesh['a'=2,'b'=4] {'a'}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=8] {'a':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        (
+            "mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}",
+            ((0, 1, 2, 3), (4, 5, 6, 7)),
+        ),
+        ("mesh['a'=2,'b'=4], device_ids=(0,2,4,6,1,3,5,7) {'b'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
+    ],
+)
+def test_every_form_of_replica_groups(text, groups):
+    assert sorted(map(tuple, map(sorted, _all_reduce(text).groups))) == sorted(groups)
+
+
+def test_no_groups_are_all_devices():
+    assert _all_reduce("{}").groups is None
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_mesh_axes_join_what_differs_only_there(sizes, data):
+    chosen = data.draw(st.sets(st.integers(0, len(sizes) - 1)))
+    raw = {
+        "mesh_axes_groups": {
+            "mesh": {"axes": [{"size": s} for s in sizes]},
+            "axes": [{"axis": a} for a in sorted(chosen)],
+        }
+    }
+    expected = {}
+    for device, place in enumerate(product(*map(range, sizes))):
+        rest = tuple(p for a, p in enumerate(place) if a not in chosen)
+        expected.setdefault(rest, []).append(device)
+    assert sorted(map(sorted, read_groups(raw))) == sorted(expected.values())
+    permutation = [*sorted(set(range(len(sizes))) - chosen), *sorted(chosen)]
+    size = math.prod(sizes[a] for a in chosen)
+    iota = {"groups": math.prod(sizes) // size, "size": size}
+    iota |= {"reshape": sizes, "transpose": permutation}
+    assert read_groups({"iota_groups": iota}) == read_groups(raw)
+    assert np.prod([len(g) for g in read_groups(raw)]) > 0
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"iota_groups": {"groups": 3, "size": 2, "reshape": [8]}},
+        {"iota_groups": {"groups": 1 << 40, "size": 1 << 40, "reshape": [1 << 40, 1 << 40]}},
+        {"iota_groups": {"groups": 4, "size": 2, "reshape": [2, 4], "transpose": [0, 0]}},
+        {"mesh_axes_groups": {"mesh": {"axes": [{"size": 2}]}, "axes": [{"axis": 1}]}},
+        {"mesh_axes_groups": {"mesh": {"axes": [{"size": 8}], "devices": [0]}, "axes": [{}]}},
+        {
+            "mesh_axes_groups": {
+                "mesh": {"axes": [{"size": 8}]},
+                "axes": [{"part": {"pre_size": 3, "size": 2}}],
+            }
+        },
+        {
+            "mesh_axes_groups": {
+                "mesh": {"axes": [{"size": 8}]},
+                "axes": [{"part": {"pre_size": 0, "size": 0}}],
+            }
+        },
+    ],
+)
+def test_groups_that_contradict_themselves_are_refused(raw):
+    with pytest.raises(HloError, match="replica groups"):
+        read_groups(raw)
+
+
+def test_tensors_of_every_kind():
+    found = _collectives(
+        """ENTRY %e (p: f32[8], q: bf16[4,2]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %q = bf16[4,2]{1,0} parameter(1)
+  %t = (f32[8]{0}, bf16[4,2]{1,0}) all-reduce(%p, %q), replica_groups={}, to_apply=%add
+  %g = (f32[8]{0}, f32[64]{0}) all-gather-start(%p), replica_groups={}, dimensions={0}
+  %gd = f32[64]{0} all-gather-done(%g)
+  %s = f32[1]{0} reduce-scatter(%p), replica_groups={}, dimensions={0}, to_apply=%add
+  %x = f32[8]{0} all-to-all(%p), replica_groups={}, dimensions={0}
+  %y = (bf16[4,2]{1,0}, bf16[4,2]{1,0}) all-to-all(%q, %q), replica_groups={{0,1},{2,3},{4,5},{6,7}}
+  ROOT %m = f32[8]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}
+}"""
+    )
+    assert [(c.kind, c.n_bytes) for c in found] == [
+        ("all-reduce", 32),
+        ("all-reduce", 16),
+        ("all-gather", 256),
+        ("reduce-scatter", 32),
+        ("all-to-all", 32),
+        ("all-to-all", 32),
+        ("collective-permute", 32),
+    ]
+    assert found[-1].groups == ((0, 1), (1, 0))
+
+
+def test_a_loop_counts_its_collectives_once_per_trip():
+    found = _collectives(
+        """%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[8] get-tuple-element(%s), index=1
+  %r = f32[8] all-reduce(%x), replica_groups={}, to_apply=%add
+  ROOT %t = (s32[], f32[8]) tuple(%i, %r)
+}
+%condition (s: (s32[], f32[8])) -> pred[] {
+  %s = (s32[], f32[8]) parameter(0)
+  ROOT %never = pred[] constant(true)
+}
+ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p = (s32[], f32[8]) parameter(0)
+  ROOT %w = (s32[], f32[8]) while(%p), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
+}"""
+    )
+    assert [(c.kind, c.count) for c in found] == [("all-reduce", 7)]
