@@ -20,6 +20,7 @@ from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.model import Topology
 from automap.workload.trace import Workload
+from hlo_tools.collector import collector_paused
 
 
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
@@ -47,6 +48,7 @@ def plan_workload(
     return plan
 
 
+@collector_paused()
 def find(
     workload: Workload,
     topology: Topology,

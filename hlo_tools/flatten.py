@@ -7,8 +7,8 @@ to a value id, or to a nested tuple of them.  The trip count of a loop is read f
 """
 
 from collections.abc import Callable, Mapping
-import gc
 
+from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.graph import (
     BRANCH_ENTER,
@@ -35,14 +35,13 @@ _IDENTITY_OPCODES = frozenset(
 _MAX_FLAT_OPS = 2_000_000
 
 
+@collector_paused()
 def flatten(module: Module) -> Graph:
     """Inline `module` to one flat graph.
 
     Raises `HloError` where an instruction refers to a tuple element that is not there, or when
     inlining grows past two million ops.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()  # tens of thousands of small objects, none of them garbage
     try:
         return _Flattener(module).graph()
     except (IndexError, KeyError, TypeError, RecursionError) as error:
@@ -50,9 +49,6 @@ def flatten(module: Module) -> Graph:
             f"module {module.name!r} is not well formed ({type(error).__name__}: {error}); "
             "dump it again with XLA, or pass the StableHLO it came from"
         ) from error
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Flattener:

@@ -11,6 +11,7 @@ from typing import Any
 import zlib
 
 from hlo_tools import schema
+from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.groups import COLLECTIVE_OPCODES, Groups, read_groups
 from hlo_tools.module import (
@@ -31,6 +32,7 @@ _MAX_ELEMENTS = 1 << 48
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
+@collector_paused()
 def decode_module(data: bytes) -> Module:
     """Decode an HloModuleProto, or an HloProto that wraps one, gzipped or not.
 

@@ -13,6 +13,7 @@ from automap.errors import InputError
 from automap.space.problem import Problem, build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
+from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.graph import Graph
 from hlo_tools.proto import decode_module
@@ -48,6 +49,7 @@ class Workload:
     reemitter: Reemitter | None = None
 
 
+@collector_paused()
 def trace_step(
     step: Callable[..., Any],
     args: Sequence[Any],
@@ -64,6 +66,7 @@ def trace_step(
     return lower_call(call, platform=platform, target=target)
 
 
+@collector_paused()
 def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
     """Lower a traced call for `platform` and analyse it. Raises `InputError` if it does not lower."""
     reemitter = Reemitter(call.jaxpr)
@@ -101,6 +104,7 @@ def _leaves(paths: Sequence[str], arrays: Sequence[Any]) -> tuple[Leaf, ...]:
     )
 
 
+@collector_paused()
 def read_workload(path: str | Path) -> Workload:
     """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
     try:
