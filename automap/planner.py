@@ -63,7 +63,9 @@ def find(
     pins = parse_pins(options.pins, space, meshes)
     context = SearchContext(
         space=space,
-        evaluator=Evaluator(build_tables(workload.problem), workload.problem.n_classes, topology),
+        evaluator=Evaluator(
+            build_tables(workload.problem, topology.platform), workload.problem.n_classes, topology
+        ),
         meshes=tuple(mesh for mesh in meshes if all(pin.suits(space, mesh) for pin in pins)),
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
         pins=pins,

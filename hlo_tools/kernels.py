@@ -4,7 +4,8 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
 *stored* if
 
     - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...),
-    - or it is the operand of such a kernel (after undoing casts and transposes, which kernels read through),
+    - or it is the operand of a kernel that loads its operands (after undoing casts and transposes, which
+      kernels read through); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary,
     - or several ops use it and making it again would read much more than it holds.
 
@@ -12,7 +13,7 @@ Everything else is recomputed by each user from its *sources*: the stored values
 kernel is one op whose result is stored; it reads the sources of its operands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hlo_tools.graph import STRUCTURAL, Graph
@@ -27,9 +28,9 @@ class Kernel:
     writes: tuple[int, ...]
 
 
-# Run as kernels of their own: their operands are in memory, and so is their result.
-_CONTRACTIONS = frozenset({"dot", "convolution", "ragged-dot"})
-_OWN_KERNEL = _CONTRACTIONS | frozenset(
+CONTRACTIONS = frozenset({"dot", "convolution", "ragged-dot"})
+# Run as kernels of their own: their result is in memory.
+_OWN_KERNEL = CONTRACTIONS | frozenset(
     """cholesky custom-call fft gather infeed outfeed reduce-window rng rng-bit-generator scatter
     select-and-scatter sort topk triangular-solve all-gather all-reduce all-to-all
     collective-permute reduce-scatter""".split()
@@ -39,13 +40,29 @@ _FUSES_INPUT = frozenset({"reduce", "dynamic-update-slice"})
 _READ_THROUGH = frozenset(
     "convert transpose reshape bitcast broadcast slice dynamic-slice reduce-precision".split()
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fuser:
+    """A backend's fusion pass: operands of the opcodes in `loads` must be in memory."""
+
+    loads: frozenset[str]
+
+
+# TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
+# matrix libraries read finished operands.
+FUSERS: Mapping[str, Fuser] = {
+    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS),
+    "cuda": Fuser(loads=_OWN_KERNEL),
+    "cpu": Fuser(loads=_OWN_KERNEL),
+}
 # A value used twice is kept if remaking it reads more than this many times its own bytes.
 _RECOMPUTE_RATIO = 1.5
 
 
-def kernels(graph: Graph) -> list[Kernel]:
+def kernels(graph: Graph, fuser: Fuser) -> list[Kernel]:
     """Kernels in program order."""
-    stored = _stored(graph)
+    stored = _stored(graph, fuser)
     sources = _Sources(graph, stored)
     result: list[Kernel] = []
     for index, op in enumerate(graph.ops):
@@ -57,7 +74,7 @@ def kernels(graph: Graph) -> list[Kernel]:
     return result
 
 
-def _stored(graph: Graph) -> list[bool]:
+def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
     stored = [value.producer < 0 for value in graph.values]
     for value in graph.outputs:
         stored[value] = True
@@ -68,8 +85,9 @@ def _stored(graph: Graph) -> list[bool]:
         elif op.opcode in _OWN_KERNEL:
             for value in op.outputs:
                 stored[value] = True
-            for value in op.inputs:
-                stored[_read_through(graph, value)] |= graph.varies[value]
+            if op.opcode in fuser.loads:
+                for value in op.inputs:
+                    stored[_read_through(graph, value)] |= graph.varies[value]
         elif op.opcode in _FUSES_INPUT:
             for value in op.outputs:
                 stored[value] = True

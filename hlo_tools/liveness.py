@@ -1,9 +1,10 @@
 """When each stored value comes into memory and when it leaves: intervals over a schedule.
 
-The schedule is the program's own order, except that an op of the update runs as soon as the gradient it
-reads is there, as XLA's memory-minimizing scheduler does: without this all gradients would be alive at once.
+The schedule is the program's own order, except that an op that reads a gradient runs as soon as it is
+there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at once, and in a
+program written from its root backwards also all that weight gradients are made of.
 
-    position of op o      p(o) = o,  or max over operands' p for an op of the update
+    position of op o      p(o) = o,  or max over operands' p if one of them is made after the forward phase
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
 
@@ -40,11 +41,14 @@ def schedule(graph: Graph, phases: Sequence[Phase]) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
     key = np.arange(len(graph.ops), dtype=np.int64)
     key_of_value = [-1] * len(graph.values)
+    is_gradient = [False] * len(graph.values)
     for index, op in enumerate(graph.ops):
-        if phases[index] is Phase.UPDATE and op.opcode not in (LOOP_ENTER, LOOP_EXIT):
+        is_moved = phases[index] is Phase.UPDATE or any(is_gradient[v] for v in op.inputs)
+        if is_moved and op.opcode not in (LOOP_ENTER, LOOP_EXIT):
             key[index] = max((key_of_value[v] for v in op.inputs), default=0)
         for value in op.outputs:
             key_of_value[value] = int(key[index])
+            is_gradient[value] = phases[index] is not Phase.FORWARD
     position = np.empty_like(key)
     position[np.argsort(key, kind="stable")] = np.arange(len(key))
     return position

@@ -118,8 +118,18 @@ def _dims(cls: type, raw: dict[str, Any] | None) -> Any:
 
 
 def _computation(raw: dict[str, Any]) -> Computation:
-    instructions = tuple(_instruction(i) for i in raw.get("instructions", ()))
+    instructions = tuple(_instruction(i) for i in _in_program_order(raw.get("instructions", [])))
     return Computation(raw.get("id", 0), raw.get("name", ""), instructions, raw.get("root_id", 0))
+
+
+def _in_program_order(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Instructions by id, the order in which they were traced, if operands still come first.
+
+    XLA serializes a computation from its root backwards, which puts every weight gradient at the end.
+    """
+    by_id = sorted(raw, key=lambda i: i.get("id", 0))
+    is_ordered = all(o < i.get("id", 0) for i in by_id for o in i.get("operands", ()))
+    return by_id if is_ordered else raw
 
 
 def _instruction(raw: dict[str, Any]) -> Instruction:

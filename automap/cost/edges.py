@@ -4,12 +4,13 @@ An operand edge says what must be gathered before an op can run, a result edge w
 scattered or gathered after it; `automap.cost.traffic` reads them under a plan.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from automap.space.problem import Problem
 from hlo_tools.graph import STRUCTURAL, Op
+from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
@@ -25,8 +26,8 @@ class Edges:
     `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
     `value`, `op`: one example incidence each row stands for, to name it.
-    `repeats` [pairs, 2]: (edge, an edge of the same tensor before it); if both gather the same axes, the
-    second finds the tensor gathered.
+    `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
+    reduce over the same axes, the second does nothing.
     """
 
     value_row: np.ndarray
@@ -182,27 +183,59 @@ def rank_of(problem: Problem) -> int:
 
 
 def result_edges(
-    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, op_rows: np.ndarray
+    problem: Problem,
+    row_of_value: np.ndarray,
+    row_of_op: np.ndarray,
+    op_rows: np.ndarray,
+    *,
+    merge_sums: bool,
 ) -> Edges:
-    """Edges from ops to the values they make."""
+    """Edges from ops to the values they make.
+
+    With `merge_sums`, products that are only added up are one sum: the first of them is reduced, the
+    others repeat it.
+    """
     graph = problem.graph
     found = _EdgeList(rank_of(problem), op_rows.shape[1])
     reduced: dict[int, tuple[int, ...]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops = row_of_op.tolist()
+    ops, sum_of = row_of_op.tolist(), _sums(problem) if merge_sums else {}
+    first_terms: dict[int, dict[_EdgeKey, int]] = {}
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         sums = reduced.get(id(rule))
         if sums is None:
             sums = reduced[id(rule)] = _reduced_factors(rule)
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
-                found.add(
-                    _EdgeKey(values[value], ops[index], _majors(dims), sums,
-                             graph.values[value].n_bytes, int(problem.phases[index]),
-                             side[value] != Side.NONE),
-                    op.trip_count, value, index,
+                key = _EdgeKey(
+                    values[value], ops[index], _majors(dims), sums, graph.values[value].n_bytes,
+                    int(problem.phases[index]), side[value] != Side.NONE,
                 )  # fmt: skip
+                terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
+                merged = replace(key, earlier=tuple(sorted(terms.values())))
+                edge = found.add(merged, op.trip_count, value, index)
+                terms.setdefault(key, edge)
     return found.edges()
+
+
+def _sums(problem: Problem) -> dict[int, int]:
+    """Values made by contractions and used only as terms of a chain of additions -> a name of the chain."""
+    graph = problem.graph
+    returned = set(graph.outputs)
+    chain: dict[int, int] = {}
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[index]
+        if op.opcode == "add":
+            name = chain.get(op.outputs[0], op.outputs[0])
+            for term in op.inputs:
+                if len(graph.users[term]) == 1 and term not in returned:
+                    chain[term] = name
+    return {
+        value: name
+        for value, name in chain.items()
+        if graph.values[value].producer >= 0
+        and graph.ops[graph.values[value].producer].opcode in CONTRACTIONS
+    }
 
 
 def _reduced_factors(rule: Rule) -> tuple[int, ...]:

@@ -18,9 +18,10 @@ import numpy as np
 
 from automap.cost.edges import Copies, Edges, operand_edges, rank_of, result_edges
 from automap.space.problem import Problem
+from automap.topology.model import Platform
 from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS, Op
-from hlo_tools.kernels import Kernel, kernels
+from hlo_tools.kernels import FUSERS, Kernel, kernels
 from hlo_tools.liveness import buffers
 
 
@@ -71,18 +72,22 @@ class Tables:
     buffers: BufferTable
 
 
+# Backends whose pipeline turns all-reduce(a) + all-reduce(b) into all-reduce(a + b).
+_MERGES_SUMS: frozenset[Platform] = frozenset({"tpu", "cuda"})
 # `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 
 
-def build_tables(problem: Problem) -> Tables:
-    """Fold a problem to rows."""
+def build_tables(problem: Problem, platform: Platform) -> Tables:
+    """Fold a problem to rows; what is fused depends on the platform."""
     value_rows, row_of_value = _value_rows(problem)
     op_rows, row_of_op = _op_rows(problem)
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows)
-    results = result_edges(problem, row_of_value, row_of_op, op_rows)
-    kernel_list = kernels(problem.graph)
+    results = result_edges(
+        problem, row_of_value, row_of_op, op_rows, merge_sums=platform in _MERGES_SUMS
+    )
+    kernel_list = kernels(problem.graph, FUSERS[platform])
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, results=results,

@@ -13,7 +13,8 @@ Result edge, axis a: the op splits factor f, the tensor is to be split on dimens
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
 the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.  A tensor that
-two ops want gathered over the same axes is gathered once.
+two ops want gathered over the same axes is gathered once, and so is a sum whose terms are all partial
+over the same axes reduced once, where the backend adds first (`result_edges`).
 """
 
 from dataclasses import dataclass
@@ -91,15 +92,18 @@ def _before(
         kept *= np.where((dim >= 0) & ~(wrong & ~moved), size, 1)
     # What is moved and what is gathered both see the tensor with only the kept axes split.
     n_bytes = edges.n_bytes / kept
-    gathered = masks[_ALL_GATHER]
+    is_repeat = _without_repeats(masks[_ALL_GATHER], edges, n_bytes)
+    return _entries(edges, masks, n_bytes, on_operand=True), is_repeat
+
+
+def _without_repeats(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> np.ndarray:
+    """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are."""
     later, earlier = edges.repeats.T
     is_repeat = (
-        (gathered[later] != 0)
-        & (gathered[later] == gathered[earlier])
-        & (n_bytes[later] == n_bytes[earlier])
+        (mask[later] != 0) & (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
     )
-    gathered[later[is_repeat]] = 0
-    return _entries(edges, masks, n_bytes, on_operand=True), is_repeat
+    mask[later[is_repeat]] = 0
+    return is_repeat
 
 
 def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:
@@ -121,7 +125,10 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
         masks[_ALL_TO_ALL] |= np.where(elsewhere & (dim >= 0), bit, 0)
         computed *= np.where(stays | elsewhere, size, 1)
         kept *= np.where(stays | (elsewhere & (dim >= 0)), size, 1)
-    entries = _entries(edges, masks, edges.n_bytes / computed, on_operand=False)
+    n_bytes = edges.n_bytes / computed
+    for kind in (_ALL_REDUCE, _REDUCE_SCATTER):
+        _without_repeats(masks[kind], edges, n_bytes)
+    entries = _entries(edges, masks, n_bytes, on_operand=False)
     gathered = entries[0] == _ALL_GATHER
     entries[2][gathered] = (edges.n_bytes / kept)[entries[6][gathered]]
     return entries

@@ -13,7 +13,7 @@ from tests.steps import mlp, problem_of
 
 def test_zero_3_gathers_each_parameter_once_and_scatters_each_gradient():
     problem = problem_of(*mlp())
-    space, tables = Space(problem), build_tables(problem)
+    space, tables = Space(problem), build_tables(problem, "cpu")
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
     found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (8,))
