@@ -10,13 +10,22 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
     - or several ops use it and making it again would read much more than it holds.
 
 Everything else is recomputed by each user from its *sources*: the stored values it is made from.  A
-kernel is one op whose result is stored; it reads the sources of its operands.
+kernel is one op whose result is stored; it reads the sources of its operands.  Of what is sliced on the
+way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a time.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hlo_tools.graph import STRUCTURAL, Graph
+from hlo_tools.graph import STRUCTURAL, Graph, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A stored value that a kernel reads or writes, and how many bytes of the whole (unsharded) value."""
+
+    value: int
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +33,8 @@ class Kernel:
     """One op that runs by itself: stored values read and written."""
 
     op: int
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
 
 
 CONTRACTIONS = frozenset({"dot", "convolution", "ragged-dot"})
@@ -56,6 +65,7 @@ FUSERS: Mapping[str, Fuser] = {
     "cuda": Fuser(loads=_OWN_KERNEL),
     "cpu": Fuser(loads=_OWN_KERNEL),
 }
+_WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes.
 _RECOMPUTE_RATIO = 1.5
 
@@ -66,12 +76,41 @@ def kernels(graph: Graph, fuser: Fuser) -> list[Kernel]:
     sources = _Sources(graph, stored)
     result: list[Kernel] = []
     for index, op in enumerate(graph.ops):
-        writes = tuple(v for v in op.outputs if sources.stored[v])
-        if op.opcode in STRUCTURAL or not (writes or op.opcode in _OWN_KERNEL):
+        written = [v for v in op.outputs if sources.stored[v]]
+        if op.opcode in STRUCTURAL or not (written or op.opcode in _OWN_KERNEL):
             continue
-        reads = dict.fromkeys(s for v in op.inputs for s in sources.of(v))
-        result.append(Kernel(index, tuple(reads), writes))
+        reads: dict[int, int] = {}
+        for position, value in enumerate(op.inputs):
+            part = _part_of_operand(graph, op, position)
+            for source, n_bytes in sources.of(value):
+                reads[source] = max(reads.get(source, 0), min(n_bytes, part))
+        part = _part_of_result(graph, op)
+        result.append(
+            Kernel(
+                op=index,
+                reads=tuple(Access(source, n_bytes) for source, n_bytes in reads.items()),
+                writes=tuple(Access(v, min(part, graph.values[v].n_bytes)) for v in written),
+            )
+        )
     return result
+
+
+def _part_of_operand(graph: Graph, op: Op, position: int) -> int:
+    """Bytes an op looks at of one operand."""
+    if position == 0 and op.opcode in ("slice", "dynamic-slice", "gather"):
+        return graph.values[op.outputs[0]].n_bytes
+    if position == 0:
+        return _part_of_result(graph, op)
+    return _WHOLE
+
+
+def _part_of_result(graph: Graph, op: Op) -> int:
+    """Bytes an op changes of its result (and of the operand it updates in place)."""
+    if op.opcode == "dynamic-update-slice":
+        return graph.values[op.inputs[1]].n_bytes
+    if op.opcode == "scatter":
+        return graph.values[op.inputs[-1]].n_bytes
+    return _WHOLE
 
 
 def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
@@ -110,26 +149,29 @@ class _Sources:
     def __init__(self, graph: Graph, stored: list[bool]):
         self.graph = graph
         self.stored = stored
-        self._of: list[frozenset[int]] = [frozenset()] * len(graph.values)
+        self._of: list[dict[int, int]] = [{} for _ in graph.values]
         for value, is_stored in enumerate(stored):
             if is_stored:
-                self._of[value] = frozenset((value,))
+                self._of[value] = {value: graph.values[value].n_bytes}
         for op in graph.ops:
-            self._visit(op.inputs, op.outputs)
+            self._visit(op)
 
-    def of(self, value: int) -> Sequence[int]:
-        """Stored values read to have `value`, in a fixed order."""
-        return sorted(self._of[value])
+    def of(self, value: int) -> Sequence[tuple[int, int]]:
+        """(stored value, bytes read of it) to have `value`, in a fixed order."""
+        return sorted(self._of[value].items())
 
-    def _visit(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def _visit(self, op: Op) -> None:
         values = self.graph.values
-        for value in outputs:
+        for value in op.outputs:
             if self.stored[value] or not self.graph.varies[value]:
                 continue
-            sources = frozenset().union(*(self._of[v] for v in inputs))
+            sources: dict[int, int] = {}
+            for position, operand in enumerate(op.inputs):
+                part = _part_of_operand(self.graph, op, position)
+                for source, n_bytes in self._of[operand].items():
+                    sources[source] = max(sources.get(source, 0), min(n_bytes, part))
             if len(self.graph.users[value]) > 1:
-                read = sum(values[s].n_bytes for s in sources)
-                if read > _RECOMPUTE_RATIO * values[value].n_bytes:
+                if sum(sources.values()) > _RECOMPUTE_RATIO * values[value].n_bytes:
                     self.stored[value] = True
-                    sources = frozenset((value,))
+                    sources = {value: values[value].n_bytes}
             self._of[value] = sources

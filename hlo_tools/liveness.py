@@ -1,10 +1,13 @@
 """When each stored value comes into memory and when it leaves: intervals over a schedule.
 
-The schedule is the program's own order, except that an op that reads a gradient runs as soon as it is
+The schedule is the program's own order up to the loss.  From there on an op runs as soon as what it reads is
 there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at once, and in a
 program written from its root backwards also all that weight gradients are made of.
 
-    position of op o      p(o) = o,  or max over operands' p if one of them is made after the forward phase
+    position of op o      order of (start(o), depth(o), o)
+        start   o; for an op that reads a gradient, the largest start of its operands
+        depth   0; for an op that reads a gradient, one more than the largest depth of its operands
+
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
 
@@ -39,18 +42,23 @@ class Buffers:
 
 def schedule(graph: Graph, phases: Sequence[Phase]) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
-    key = np.arange(len(graph.ops), dtype=np.int64)
-    key_of_value = [-1] * len(graph.values)
+    keys: list[tuple[int, int]] = []
     is_gradient = [False] * len(graph.values)
     for index, op in enumerate(graph.ops):
-        is_moved = phases[index] is Phase.UPDATE or any(is_gradient[v] for v in op.inputs)
+        reads_gradient = any(is_gradient[v] for v in op.inputs)
+        is_moved = phases[index] is Phase.UPDATE or reads_gradient
+        key = (index, 0)
         if is_moved and op.opcode not in (LOOP_ENTER, LOOP_EXIT):
-            key[index] = max((key_of_value[v] for v in op.inputs), default=0)
+            # A constant can be made any time.
+            varying = (graph.values[v].producer for v in op.inputs if graph.varies[v])
+            operands = [keys[p] for p in varying if p >= 0]
+            start = max((s for s, _ in operands), default=0)
+            key = (start, 1 + max((d for s, d in operands if s == start), default=0))
+        keys.append(key)
         for value in op.outputs:
-            key_of_value[value] = int(key[index])
             is_gradient[value] = phases[index] is not Phase.FORWARD
-    position = np.empty_like(key)
-    position[np.argsort(key, kind="stable")] = np.arange(len(key))
+    position = np.empty(len(keys), np.int64)
+    position[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
     return position
 
 
@@ -79,8 +87,8 @@ def buffers(
         touch(value, last)
     for kernel in kernels:
         at = int(position[kernel.op])
-        for value in (*kernel.writes, *kernel.reads):
-            touch(value, at)
+        for access in (*kernel.writes, *kernel.reads):
+            touch(access.value, at)
     for index, op in enumerate(graph.ops):
         if op.opcode in (LOOP_ENTER, LOOP_EXIT):
             # A carry is in memory for the whole loop, whatever its trips read.

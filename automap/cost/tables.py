@@ -147,9 +147,7 @@ def _kernel_table(
     rows, ops = row_of_value.tolist(), row_of_op.tolist()
     for kernel in kernel_list:
         op = graph.ops[kernel.op]
-        access = tuple(
-            (rows[v], _accessed_bytes(problem, op, v)) for v in (*kernel.reads, *kernel.writes)
-        )
+        access = tuple((rows[a.value], a.n_bytes) for a in (*kernel.reads, *kernel.writes))
         key = _KernelKey(
             ops[kernel.op], flops(graph, op, problem.linkage.rules[kernel.op]), _dtype(problem, op),
             int(problem.phases[kernel.op]), access,
@@ -169,18 +167,6 @@ def _kernel_table(
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
     )  # fmt: skip
-
-
-def _accessed_bytes(problem: Problem, op: Op, value: int) -> int:
-    """Bytes a kernel touches of a value: of a table it looks rows up in, only the rows."""
-    whole = problem.graph.values[value].n_bytes
-    looked_up = op.opcode in ("gather", "dynamic-slice", "dynamic-update-slice", "scatter")
-    if looked_up and value in (op.inputs[0], *op.outputs):
-        moved = op.outputs[0] if op.opcode in ("gather", "dynamic-slice") else op.inputs[-1]
-        if op.opcode == "dynamic-update-slice":
-            moved = op.inputs[1]
-        return min(whole, problem.graph.values[moved].n_bytes)
-    return whole
 
 
 def _dtype(problem: Problem, op: Op) -> str:
