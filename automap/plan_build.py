@@ -13,7 +13,7 @@ from automap.apply.constraints import (
     derive_constraints,
 )
 from automap.apply.sites import parse_site
-from automap.cost.evaluate import Estimate
+from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
 from automap.cost.traffic import KINDS
 from automap.plan import (
@@ -170,20 +170,20 @@ def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
         bubble_seconds=0.0,
         peak_bytes=round(estimate.peak_bytes),
         fits=outcome.context.objective.fits(estimate),
-        memory=_memory(estimate),
+        memory=_memory(outcome.context.evaluator.memory(lanes)),
         collectives=_collectives(outcome.context, lanes),
     )
 
 
-def _memory(estimate: Estimate) -> MemoryRecord:
-    other = sum(estimate.bytes_of(kind) for kind in ("other state", "rng key", "constant"))
+def _memory(memory: Memory) -> MemoryRecord:
+    other = sum(memory.bytes_of(kind) for kind in ("other state", "rng key", "constant"))
     return MemoryRecord(
-        parameters=round(estimate.bytes_of("parameter")),
-        optimizer=round(estimate.bytes_of("optimizer state")),
+        parameters=round(memory.bytes_of("parameter")),
+        optimizer=round(memory.bytes_of("optimizer state")),
         other_state=round(other),
-        inputs=round(estimate.bytes_of("batch")),
-        activations=round(estimate.activation_bytes),
-        temporaries=round(estimate.temporary_bytes),
+        inputs=round(memory.bytes_of("batch")),
+        activations=round(memory.activation_bytes),
+        temporaries=round(memory.temporary_bytes),
     )
 
 

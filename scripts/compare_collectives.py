@@ -9,7 +9,6 @@ counted on both sides.  With `-o` the table of that file, between its two marks,
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 import importlib
 from pathlib import Path
 import platform
@@ -32,6 +31,7 @@ from automap.verify.collectives import (
 from automap.workload import trace_step
 from hlo_tools.collectives import compiled_collectives
 from hlo_tools.read import read_bytes
+from scripts.tables import made_by, markdown, replace_table
 
 
 DEVICES = 8
@@ -40,11 +40,9 @@ AXES = ("replica", "data", "model")
 PLANS = ("data-parallel", "zero-3", "megatron", "searched")
 MODELS = ("gpt", "t5", "bert", "vgg", "gpt:scanned", "t5:scanned", "bert:scanned")
 COMMAND = "python -m scripts.compare_collectives -o docs/collectives.md"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-HEADER = (
-    "| model | plan | mesh | kind | axes | tensors | of them compiled | MB | MB compiled |\n"
-    "|---|---|---|---|---|---|---|---|---|\n"
-)
+HEADER = [
+    "model", "plan", "mesh", "kind", "axes", "tensors", "tensors compiled", "MB", "MB compiled",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Comparison:
     predicted: Counter[Transfer]
     compiled: Counter[Transfer]
 
-    def rows(self) -> Iterator[str]:
+    def rows(self) -> Iterator[list[str]]:
         """One table row per kind and axes."""
         mesh = "x".join(map(str, self.mesh.sizes))
         for kind, axes in sorted({(t.kind, t.axes) for t in self.predicted + self.compiled}):
@@ -70,7 +68,7 @@ class Comparison:
             megabytes = [sum(t.n_bytes * n for t, n in side.items()) / 1e6 for side in sides]
             mark = "" if sides[0] == sides[1] else " (differ)"
             cells += [f"{counts[0]}", f"{counts[1]}{mark}"] + [f"{m:.3f}" for m in megabytes]
-            yield f"| {' | '.join(cells)} |\n"
+            yield cells
 
 
 def compare(model: str, plan_name: str, sizes: tuple[int, ...]) -> Comparison:
@@ -96,21 +94,12 @@ def compare(model: str, plan_name: str, sizes: tuple[int, ...]) -> Comparison:
 def report(comparisons: list[Comparison]) -> str:
     """The table with the command, date and machine that made it."""
     equal = sum(c.predicted == c.compiled for c in comparisons)
+    machine = f"jax {jax.__version__}, {platform.machine()} CPU with {DEVICES} devices"
     return (
-        f"Made by `{COMMAND}` on {date.today()}, jax {jax.__version__}, {platform.machine()} CPU with "
-        f"{DEVICES} devices. In {equal} of {len(comparisons)} programs every tensor agrees in kind, axes "
-        "and bytes.\n\n" + HEADER + "".join(row for c in comparisons for row in c.rows())
+        made_by(COMMAND, machine)
+        + f"In {equal} of {len(comparisons)} programs every tensor agrees in kind, axes and bytes.\n\n"
+        + markdown(HEADER, [row for c in comparisons for row in c.rows()])
     )
-
-
-def replace_table(path: Path, table: str) -> None:
-    """Put a new table between the marks of a file."""
-    text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise click.ClickException(f"{path} has no {BEGIN} ... {END}")
-    path.write_text(f"{before}{BEGIN}\n{table}{END}{after}")
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

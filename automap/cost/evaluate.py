@@ -8,7 +8,7 @@
                 gradients and parameters, so theirs pay alpha once per COMBINE_BYTES
                                                                                   -> in: `_collective`
     peak        max over schedule positions of the bytes of live buffers and gathered copies
-                                                                                  -> in: `_memory`
+                                                                                  -> in: `automap.cost.memory`
 No overlap of computation and communication is assumed.
 """
 
@@ -19,8 +19,9 @@ from functools import cached_property
 import numpy as np
 
 from automap.cost.collectives import AlphaBeta, alpha_beta
+from automap.cost.memory import Memory, Profile
 from automap.cost.shardings import Shardings, shardings
-from automap.cost.tables import INPUT_KINDS, TEMPORARY_KIND, Tables
+from automap.cost.tables import Tables
 from automap.cost.traffic import KINDS, Collectives, collectives
 from automap.space.point import Lanes
 from automap.topology.model import Topology
@@ -37,18 +38,11 @@ class Estimate:
     compute_seconds: float
     collective_seconds: float
     peak_bytes: float
-    input_bytes: tuple[float, ...]
-    activation_bytes: float
-    temporary_bytes: float
 
     @property
     def step_seconds(self) -> float:
         """Seconds of one step."""
         return self.compute_seconds + self.collective_seconds
-
-    def bytes_of(self, kind: str) -> float:
-        """Resident bytes of inputs of one role."""
-        return self.input_bytes[INPUT_KINDS.index(kind)]
 
 
 @dataclass(frozen=True)
@@ -64,15 +58,31 @@ class Evaluator:
         """Seconds and bytes of one step under `lanes`."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        peak, inputs, activations = self._memory(sharding, found)
+        gathered = self._gathered_bytes(found)
         return Estimate(
             compute_seconds=float(self._compute(sharding).sum()),
             collective_seconds=float(self._collective(found, lanes.mesh.sizes).sum()),
-            peak_bytes=peak,
-            input_bytes=inputs,
-            activation_bytes=activations,
-            temporary_bytes=max(peak - sum(inputs) - activations, 0.0),
+            peak_bytes=self._profile.peak_bytes(sharding.parts_of_value, gathered, found.is_repeat),
         )
+
+    def memory(self, lanes: Lanes) -> Memory:
+        """What the peak under `lanes` consists of."""
+        sharding = shardings(self.tables, self.n_classes, lanes)
+        found = collectives(self.tables, sharding, lanes.mesh.sizes)
+        return self._profile.memory(
+            sharding.parts_of_value, self._gathered_bytes(found), found.is_repeat
+        )
+
+    @cached_property
+    def _profile(self) -> Profile:
+        tables = self.tables
+        return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
+
+    def _gathered_bytes(self, found: Collectives) -> np.ndarray:
+        """Bytes of the copy that each operand edge gathers."""
+        gathered = np.zeros(len(self.tables.operands.count))
+        gathered[found.edge[found.on_operand]] = found.n_bytes[found.on_operand]
+        return gathered
 
     def collectives(self, lanes: Lanes) -> Collectives:
         """Every collective of one step under `lanes`."""
@@ -116,30 +126,3 @@ class Evaluator:
             axes = tuple(a for a in range(len(sizes)) if mask >> a & 1)
             self._links[key] = alpha_beta(KINDS[kind], self.topology, sizes, axes)
         return self._links[key]
-
-    def _memory(
-        self, sharding: Shardings, found: Collectives
-    ) -> tuple[float, tuple[float, ...], float]:
-        """(peak, resident bytes by input kind, bytes of forward values alive at the peak)."""
-        table = self.tables.buffers
-        local = table.n_bytes / sharding.parts_of_value[table.row]
-        end = table.n_positions + 1
-        change = np.bincount(table.birth, weights=local, minlength=end)
-        change -= np.bincount(table.death + 1, weights=local, minlength=end)
-        gathered = np.zeros(len(self.tables.operands.count))
-        gathered[found.edge[found.on_operand]] = found.n_bytes[found.on_operand]
-        copies, death = gathered[table.copy_edge], table.copy_death.copy()
-        # A copy that serves later ops too lives until the last of them.
-        later, earlier, _ = table.copy_repeats[found.is_repeat[table.copy_repeats[:, 2]]].T
-        np.maximum.at(death, earlier, table.copy_death[later])
-        change += np.bincount(table.copy_birth, weights=copies, minlength=end)
-        change -= np.bincount(death + 1, weights=copies, minlength=end)
-        live = np.cumsum(change)
-        at = int(live.argmax())
-        inputs = np.bincount(table.kind, weights=local, minlength=TEMPORARY_KIND + 2)
-        alive = (table.birth <= at) & (at <= table.death) & (table.kind > TEMPORARY_KIND)
-        return (
-            float(live[at]),
-            tuple(inputs[:TEMPORARY_KIND].tolist()),
-            float(local[alive].sum()),
-        )

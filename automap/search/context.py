@@ -66,6 +66,7 @@ class SearchContext:
     best: Candidate | None = None
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     _seen: dict[Lanes, Estimate] = field(default_factory=dict)
+    _priced: dict[Point, Estimate | None] = field(default_factory=dict)
 
     @property
     def evaluations(self) -> int:
@@ -92,6 +93,20 @@ class SearchContext:
         """
         if time.monotonic() > self.deadline_seconds and self.best is not None:
             raise OutOfBudget
+        if point in self._priced:
+            estimate = self._priced[point]
+            return estimate and Candidate(point, estimate, origin)
+        estimate = self._priced[point] = self._price(point)
+        if estimate is None:
+            return None
+        candidate = Candidate(point, estimate, origin)
+        if self.is_better(candidate, self.best):
+            self.best = candidate
+            self.on_progress(self)
+        return candidate
+
+    def _price(self, point: Point) -> Estimate | None:
+        """What a point costs, None if it is not allowed; different points may be one plan."""
         if not self.space.is_valid(point):
             return None
         lanes = self.space.lanes(point)
@@ -102,11 +117,7 @@ class SearchContext:
             estimate = self._seen[lanes] = self.evaluator.evaluate(lanes)
             if len(self._seen) % _REPORT_EVERY == 0:
                 self.on_progress(self)
-        candidate = Candidate(point, estimate, origin)
-        if self.is_better(candidate, self.best):
-            self.best = candidate
-            self.on_progress(self)
-        return candidate
+        return estimate
 
     def remember_preset(self, name: str, point: Point, estimate: Estimate) -> None:
         """Keep the best point of each preset, whether or not it keeps the pins."""
@@ -118,6 +129,10 @@ class SearchContext:
         """Whether `candidate` beats the other, None being worst."""
         key = self.objective.key
         return than is None or key(candidate.estimate) < key(than.estimate)
+
+    def better(self, first: Candidate, second: Candidate) -> Candidate:
+        """The better of two, the second if they are equal."""
+        return first if self.is_better(first, second) else second
 
     def pinned(self, point: Point) -> Point:
         """The point with pinned inputs split as their pins say."""

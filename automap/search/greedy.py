@@ -5,8 +5,10 @@ Moves from a point on one mesh                                                  
     exchange: move a class from one axis to another
     set the storage level of all leaves along an axis, or of one leaf class
     swap the whole decisions of two axes
-Starts: every preset on every mesh, the empty point of every mesh, then random points until the budget ends
-or a round of restarts brings nothing new.
+Climbs, each from a start to where no move helps                                  -> in: `greedy`
+    1. every mesh, from its best preset or from the empty point
+    2. the better half of the meshes, from their second best start
+    3. the best few meshes, from random points
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ from automap.search.context import Candidate, SearchContext, preset_points
 from automap.space.point import Level, Mesh, Point
 
 
-_RESTARTS_PER_MESH = 3
+_RESTARTS = 3
+_RESTARTED_MESHES = 4
 # Beyond this many leaf classes, single leaves are tried only for the largest.
 _SINGLE_LEAVES = 12
 
@@ -28,25 +31,23 @@ def greedy(context: SearchContext) -> None:
     starts += [context.empty(mesh) for mesh in context.meshes]
     ranked = [c for c in (context.evaluate(s, "greedy") for s in starts) if c is not None]
     ranked.sort(key=lambda c: context.objective.key(c.estimate))
-    for start in _one_per_mesh(ranked):
-        _climb(context, start)
+    of_mesh: dict[Mesh, list[Candidate]] = {}
+    for candidate in ranked:
+        of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
+    reached = {mesh: _climb(context, starts[0]) for mesh, starts in of_mesh.items()}
+
+    def best_meshes(count: int) -> list[Mesh]:
+        return sorted(reached, key=lambda m: context.objective.key(reached[m].estimate))[:count]
+
+    for mesh in best_meshes((len(reached) + 1) // 2):
+        for start in of_mesh[mesh][1:2]:
+            reached[mesh] = context.better(_climb(context, start), reached[mesh])
     source = random.Random(context.seed)
-    for mesh in context.meshes:
-        for _ in range(_RESTARTS_PER_MESH):
+    for mesh in best_meshes(_RESTARTED_MESHES):
+        for _ in range(_RESTARTS):
             start = context.evaluate(context.pinned(_random_point(context, mesh, source)), "greedy")
             if start is not None:
                 _climb(context, start)
-
-
-def _one_per_mesh(ranked: list[Candidate]) -> Iterator[Candidate]:
-    """Best start of each mesh first, then the second best of each, ..."""
-    rounds: dict[Mesh, int] = {}
-    keyed = []
-    for candidate in ranked:
-        rounds[candidate.point.mesh] = rounds.get(candidate.point.mesh, -1) + 1
-        keyed.append((rounds[candidate.point.mesh], candidate))
-    keyed.sort(key=lambda pair: pair[0])
-    yield from (candidate for turn, candidate in keyed if turn < 2)
 
 
 def _climb(context: SearchContext, start: Candidate) -> Candidate:

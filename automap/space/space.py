@@ -10,7 +10,6 @@ storage              a `Level` per leaf class and axis, free of conflicts by con
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-import math
 import re
 
 from automap.space.leaves import LeafClass, leaf_classes, storage_dim
@@ -127,29 +126,45 @@ class Space:
 
     def lanes(self, point: Point) -> Lanes:
         """Classes of each axis with the storage classes that the point's levels turn on."""
-        stored: list[list[int]] = [[] for _ in point.mesh.sizes]
-        none = self.problem.n_classes
-        for index, leaf in enumerate(self.leaves):
-            stored_dims: set[int] = set()
-            parts = [
-                math.prod(s for s, c in zip(point.mesh.sizes, point.compute) if leaf_class in c)
-                for leaf_class in leaf.compute
-            ]
-            for axis, size in enumerate(point.mesh.sizes):
-                level = point.storage[axis][index]
-                if level is Level.REPLICATED or set(point.compute[axis]) & set(leaf.compute):
-                    continue
-                dim = storage_dim(leaf, size, parts, stored_dims, none)
-                if dim is None:
-                    continue
-                parts[dim] *= size
-                stored_dims.add(dim)
-                if leaf.optimizer_side[dim] != none:
-                    stored[axis].append(leaf.optimizer_side[dim])
-                if level is Level.FULL:
-                    stored[axis].append(leaf.parameter_side[dim])
+        sizes = point.mesh.sizes
+        parts_of: dict[int, int] = {}
+        for size, classes in zip(sizes, point.compute, strict=True):
+            for group_class in classes:
+                parts_of[group_class] = parts_of.get(group_class, 1) * size
+        stored: list[list[int]] = [[] for _ in sizes]
+        for leaf, *levels in zip(self.leaves, *point.storage, strict=True):
+            if any(levels):
+                taken = tuple(
+                    level is Level.REPLICATED or not set(leaf.compute).isdisjoint(classes)
+                    for level, classes in zip(levels, point.compute)
+                )
+                parts = tuple(parts_of.get(c, 1) for c in leaf.compute)
+                self._store(leaf, sizes, tuple(levels), taken, parts, stored)
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, tuple(classes))
+
+    def _store(
+        self,
+        leaf: LeafClass,
+        sizes: tuple[int, ...],
+        levels: tuple[Level, ...],
+        taken: tuple[bool, ...],
+        parts: tuple[int, ...],
+        stored: list[list[int]],
+    ) -> None:
+        """Add to `stored` the storage classes of one leaf; `taken` axes split it already, or not at all."""
+        none = self.problem.n_classes
+        left, dims = list(parts), set[int]()
+        for axis, (size, level) in enumerate(zip(sizes, levels)):
+            dim = None if taken[axis] else storage_dim(leaf, size, left, dims, none)
+            if dim is None:
+                continue
+            left[dim] *= size
+            dims.add(dim)
+            if leaf.optimizer_side[dim] != none:
+                stored[axis].append(leaf.optimizer_side[dim])
+            if level is Level.FULL:
+                stored[axis].append(leaf.parameter_side[dim])
 
     def label_of(self, group_class: int) -> str | None:
         """The largest parameter or batch dimension of a compute class, as `path[dim]`.

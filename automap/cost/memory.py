@@ -1,0 +1,107 @@
+"""Bytes of one device over the schedule, and their peak.
+
+    live(p) = sum over buffers b alive at p of bytes_b / parts(row_b)
+            + sum over gathered copies c alive at p of gathered(edge_c)
+
+parts (ways a value row is split) and gathered (bytes of an edge's gathered tensor, 0 if it gathers nothing)
+are a plan's; all else is the program's.  So live is the running sum of two sparse matrices, made once, times
+two vectors: only positions where something changes are kept                       -> in: `Profile.peak_bytes`
+
+A copy that later ops find gathered already lives until the last of them: its end moves. -> in: `_extended`
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from automap.cost.tables import INPUT_KINDS, TEMPORARY_KIND, BufferTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Where the bytes of one device are at the peak. `input_bytes` has one entry per `INPUT_KINDS`."""
+
+    peak_bytes: float
+    input_bytes: tuple[float, ...]
+    activation_bytes: float
+
+    @property
+    def temporary_bytes(self) -> float:
+        """Bytes that are neither inputs nor made by the forward phase."""
+        return max(self.peak_bytes - sum(self.input_bytes) - self.activation_bytes, 0.0)
+
+    def bytes_of(self, kind: str) -> float:
+        """Resident bytes of inputs of one role."""
+        return self.input_bytes[INPUT_KINDS.index(kind)]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A program's buffers; `n_rows` value rows and `n_edges` operand edges index a plan's vectors."""
+
+    buffers: BufferTable
+    n_rows: int
+    n_edges: int
+
+    @cached_property
+    def _positions(self) -> np.ndarray:
+        b = self.buffers
+        return np.unique(
+            np.concatenate([b.birth, b.death + 1, b.copy_birth, b.copy_death + 1, [0]])
+        )
+
+    def _changes(
+        self, birth: np.ndarray, death: np.ndarray, column: np.ndarray, size: np.ndarray, n: int
+    ) -> sparse.csr_matrix:
+        at = np.searchsorted(self._positions, np.concatenate([birth, death + 1]))
+        entries = (np.concatenate([size, -size]), (at, np.concatenate([column, column])))
+        return sparse.csr_matrix(entries, shape=(len(self._positions), n))
+
+    @cached_property
+    def _of_buffers(self) -> sparse.csr_matrix:
+        b = self.buffers
+        return self._changes(b.birth, b.death, b.row, b.n_bytes, self.n_rows)
+
+    @cached_property
+    def _of_copies(self) -> sparse.csr_matrix:
+        b = self.buffers
+        ones = np.ones(len(b.copy_edge))
+        return self._changes(b.copy_birth, b.copy_death, b.copy_edge, ones, self.n_edges)
+
+    def peak_bytes(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> float:
+        """The peak, given parts [rows], gathered bytes [edges] and which repeats hold."""
+        return float(self._live(parts, gathered, is_repeat).max())
+
+    def memory(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> Memory:
+        """The peak and what it consists of."""
+        b = self.buffers
+        live = self._live(parts, gathered, is_repeat)
+        slot = int(live.argmax())
+        at = self._positions[slot]
+        local = b.n_bytes / parts[b.row]
+        inputs = np.bincount(b.kind, weights=local, minlength=TEMPORARY_KIND + 2)
+        alive = (b.birth <= at) & (at <= b.death) & (b.kind > TEMPORARY_KIND)
+        return Memory(
+            peak_bytes=float(live[slot]),
+            input_bytes=tuple(inputs[:TEMPORARY_KIND].tolist()),
+            activation_bytes=float(local[alive].sum()),
+        )
+
+    def _live(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> np.ndarray:
+        change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
+        if is_repeat.any():
+            self._extended(change, gathered, is_repeat)
+        return np.cumsum(change)
+
+    def _extended(self, change: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> None:
+        """Move the ends of copies that serve later ops too."""
+        b = self.buffers
+        later, earlier, _ = b.copy_repeats[is_repeat[b.copy_repeats[:, 2]]].T
+        served, which = np.unique(earlier, return_inverse=True)
+        old, new = b.copy_death[served], b.copy_death[served]
+        np.maximum.at(new, which, b.copy_death[later])
+        n_bytes = gathered[b.copy_edge[served]]
+        np.add.at(change, np.searchsorted(self._positions, old + 1), n_bytes)
+        np.subtract.at(change, np.searchsorted(self._positions, new + 1), n_bytes)

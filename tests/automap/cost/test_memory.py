@@ -1,0 +1,70 @@
+"""The memory profile against a walk over every position."""
+
+from hypothesis import given, strategies as st
+import numpy as np
+
+from automap.cost.memory import Profile
+from automap.cost.tables import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable
+
+
+POSITIONS, ROWS, EDGES = 12, 3, 3
+
+
+def _intervals(draw, count):
+    spans = [sorted(draw(st.tuples(*[st.integers(0, POSITIONS - 1)] * 2))) for _ in range(count)]
+    return np.array(spans, np.int64).reshape(-1, 2).T
+
+
+@st.composite
+def profiles(draw):
+    """(buffers, parts, gathered bytes, which repeats hold)."""
+    n_buffers, n_copies = draw(st.integers(1, 8)), draw(st.integers(0, 6))
+    birth, death = _intervals(draw, n_buffers)
+    copy_birth, copy_death = _intervals(draw, n_copies)
+    integers = lambda low, high, n: np.array(  # noqa: E731
+        draw(st.lists(st.integers(low, high), min_size=n, max_size=n)), np.int64
+    )
+    pairs = [(later, earlier) for later in range(n_copies) for earlier in range(later)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
+    repeats = np.array([(*p, i) for i, p in enumerate(chosen)], np.int64).reshape(-1, 3)
+    buffers = BufferTable(
+        row=integers(0, ROWS - 1, n_buffers), n_bytes=integers(1, 100, n_buffers).astype(float),
+        birth=birth, death=death, kind=integers(0, ACTIVATION_KIND, n_buffers),
+        n_positions=POSITIONS, copy_edge=integers(0, EDGES - 1, n_copies),
+        copy_birth=copy_birth, copy_death=copy_death, copy_repeats=repeats,
+    )  # fmt: skip
+    parts = integers(1, 4, ROWS).astype(float)
+    gathered = integers(0, 100, EDGES).astype(float)
+    return buffers, parts, gathered, integers(0, 1, len(chosen)).astype(bool)
+
+
+def _walked(b, parts, gathered, is_repeat):
+    """(bytes alive, bytes of forward values alive) at every position."""
+    local = b.n_bytes / parts[b.row]
+    death = b.copy_death.copy()
+    for later, earlier, pair in b.copy_repeats:
+        if is_repeat[pair]:
+            death[earlier] = max(death[earlier], b.copy_death[later])
+    alive, forward = [], []
+    for p in range(POSITIONS):
+        held = (b.birth <= p) & (p <= b.death)
+        copied = (b.copy_birth <= p) & (p <= death)
+        alive.append(local[held].sum() + gathered[b.copy_edge[copied]].sum())
+        forward.append(local[held & (b.kind == ACTIVATION_KIND)].sum())
+    return np.array(alive), np.array(forward)
+
+
+@given(profiles())
+def test_the_peak_is_that_of_a_walk(case):
+    buffers, parts, gathered, is_repeat = case
+    profile = Profile(buffers, ROWS, EDGES)
+    alive, forward = _walked(buffers, parts, gathered, is_repeat)
+    np.testing.assert_allclose(profile.peak_bytes(parts, gathered, is_repeat), alive.max())
+    memory = profile.memory(parts, gathered, is_repeat)
+    np.testing.assert_allclose(memory.peak_bytes, alive.max())
+    at_peak = np.isclose(alive, alive.max())
+    assert any(np.isclose(memory.activation_bytes, forward[at_peak]))
+    local = buffers.n_bytes / parts[buffers.row]
+    np.testing.assert_allclose(
+        sum(memory.input_bytes), local[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
+    )
