@@ -88,6 +88,8 @@ def plan_command(output: str | None, as_json: bool, preset: str | None, **given:
     TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or
     an XLA dump folder.
     """
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: there is no folder {Path(output).parent}; make it first")
     plan = _plan(preset, given)
     if output is not None:
         plan.save(output)

@@ -13,6 +13,7 @@ from automap.errors import InfeasiblePlanError, InputError, TopologyError
 from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
+from automap.plan_explain import bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
 from automap.search.context import preset_points
 from automap.space.point import Mesh
@@ -42,8 +43,8 @@ def plan_workload(
     if not plan.predicted.fits:
         limit = outcome.context.objective.memory_limit_bytes
         raise InfeasiblePlanError(
-            f"no plan fits: the smallest needs {plan.predicted.peak_bytes / 2**30:.1f} GiB per device, "
-            f"{limit / 2**30:.1f} are allowed; use more devices, a smaller batch, or bfloat16"
+            f"no plan fits: the smallest needs {bytes_text(plan.predicted.peak_bytes)} on each device, "
+            f"{bytes_text(round(limit))} are allowed; use more devices, a smaller batch, or bfloat16"
         )
     return plan
 

@@ -33,17 +33,19 @@ def _find(places: tuple[tuple[str, str], ...], purpose: str) -> Callable[..., An
     raise HloError(f"this jaxlib cannot read {purpose}; pass a serialized HLO proto instead")
 
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _first_lines(error: Exception) -> str:
+    """The parser's message up to where it shows the code, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3]) or type(error).__name__
 
 
 def text_to_proto(text: str) -> bytes:
-    """HLO text to a serialized HloModuleProto. Raises `HloError` with the parser's first line."""
+    """HLO text to a serialized HloModuleProto. Raises `HloError` with the parser's first lines."""
     parse = _find(_TEXT_PARSERS, "HLO text")
     try:
         return parse(text).as_serialized_hlo_module_proto()
     except Exception as error:  # noqa: BLE001 - the parser raises XLA's own types
-        raise HloError(f"not valid HLO text: {_first_line(error)}") from error
+        raise HloError(f"not valid HLO text: {_first_lines(error)}") from error
 
 
 def stablehlo_to_proto(module: str | bytes) -> bytes:
@@ -53,4 +55,4 @@ def stablehlo_to_proto(module: str | bytes) -> bytes:
         computation = convert(module, use_tuple_args=False, return_tuple=False)
         return computation.as_serialized_hlo_module_proto()
     except Exception as error:  # noqa: BLE001 - the converter raises XLA's own types
-        raise HloError(f"not valid StableHLO: {_first_line(error)}") from error
+        raise HloError(f"not valid StableHLO: {_first_lines(error)}") from error

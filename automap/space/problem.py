@@ -120,9 +120,11 @@ def build_problem(
     state_map: Mapping[int, int] | None = None,
     rng_inputs: frozenset[int] = frozenset(),
     donated: frozenset[int] | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
-    argument trees where there are any; else they are read from the program.
+    argument trees where there are any; else they are read from the program. `warnings` are those there
+    are already.
     """
     graph = flatten(module)
     if state_map is None:
@@ -144,7 +146,7 @@ def build_problem(
         storage=stored,
         class_of_group=class_of_group,
         class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
-        warnings=(*graph.assumptions, *_unknown_ops(graph)),
+        warnings=(*warnings, *graph.assumptions, *_unknown_ops(graph)),
     )
 
 

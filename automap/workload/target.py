@@ -5,9 +5,11 @@ import importlib
 import inspect
 from pathlib import Path
 import sys
+import traceback
+from types import ModuleType
 from typing import Any
 
-from automap.errors import InputError
+from automap.errors import AutomapError, InputError
 
 
 def load_target(
@@ -22,26 +24,71 @@ def load_target(
         raise InputError(f"target {target!r}: expected module:function, or a path to an HLO file")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"target {target!r}: cannot import {module_name}: {error}") from error
+    module = _ran(f"importing {module_name}", lambda: _imported(module_name))
     function = getattr(module, name, None)
     if not callable(function):
         names = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
         raise InputError(
             f"target {target!r}: {module_name} has no function {name}; it has {', '.join(names)}"
         )
-    allowed = inspect.signature(function).parameters
+    _check_parameters(target, inspect.signature(function), options)
+    arguments = {key: _parsed(value) for key, value in options.items()}
+    result = _ran(f"calling {target}", lambda: function(**arguments))
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
+        raise InputError(f"{target} must return (step, args); got {type(result).__name__}")
+    if not isinstance(result[1], tuple | list):
+        raise InputError(
+            f"{target} must return (step, args) with a tuple of arguments; args is of type "
+            f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
+        )
+    return result[0], tuple(result[1])
+
+
+def _imported(module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InputError(
+            f"cannot import {module_name}: no module {error.name} is installed or in {Path.cwd()}; "
+            "run the command in the folder that holds it"
+        ) from error
+
+
+def _check_parameters(
+    target: str, signature: inspect.Signature, options: Mapping[str, str]
+) -> None:
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    allowed = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
     for option in options:
-        if option not in allowed:
+        if option not in allowed and not takes_any:
             raise InputError(
                 f"--arg {option}: {target} has no such parameter; allowed: {', '.join(allowed) or 'none'}"
             )
-    result = function(**{key: _parsed(value) for key, value in options.items()})
-    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
-        raise InputError(f"{target} must return (step, args); got {type(result).__name__}")
-    return result[0], tuple(result[1])
+    for name, parameter in signature.parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if is_needed and name not in options:
+            raise InputError(f"{target} needs the parameter {name}; pass --arg {name}=VALUE")
+
+
+def _ran(what: str, run: Callable[[], Any]) -> Any:
+    """The result of the user's code; its exceptions become one message with the line they came from."""
+    try:
+        return run()
+    except AutomapError:
+        raise
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"
+        ) from error
 
 
 def _parsed(text: str) -> int | float | str:

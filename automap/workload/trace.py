@@ -72,13 +72,8 @@ def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
     reemitter = Reemitter(call.jaxpr)
     avals = call.jaxpr.in_avals
     flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
-    try:
-        scoped = jax.jit(reemitter.scoped(), keep_unused=True).trace(*flat)
-        lowered: Any = scoped.lower(lowering_platforms=(platform,))
-    except Exception as error:
-        raise InputError(
-            f"lowering {target} for {platform} failed with {type(error).__name__}: {error}"
-        ) from error
+    scoped = jax.jit(reemitter.scoped(), keep_unused=True)
+    lowered, warnings = _lowered(scoped, flat, platform, target)
     is_key = [jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
     problem = build_problem(
         decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()),
@@ -86,6 +81,7 @@ def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
         state_map=match_state(call.args, call.result, call.donated),
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
+        warnings=warnings,
     )
     return Workload(
         target=target,
@@ -95,6 +91,28 @@ def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
     )
+
+
+def _lowered(
+    scoped: Any, avals: Sequence[Any], platform: str, target: str
+) -> tuple[Any, tuple[str, ...]]:
+    """The lowered step, with warnings.
+
+    What calls back into Python can only be lowered for the platform that JAX runs on.
+    """
+    warnings: tuple[str, ...] = ()
+    errors: list[Exception] = []
+    for name in dict.fromkeys((platform, "cpu")):
+        try:
+            return scoped.trace(*avals).lower(lowering_platforms=(name,)), warnings
+        except Exception as error:  # noqa: BLE001 - JAX raises what it likes
+            errors.append(error)
+            reason = str(error).partition("\n")[0]
+            warnings = (f"lowered for cpu, as lowering for {platform} failed: {reason}",)
+    error = errors[0]
+    raise InputError(
+        f"lowering {target} for {platform} failed with {type(error).__name__}: {error}"
+    ) from error
 
 
 def _leaves(paths: Sequence[str], arrays: Sequence[Any]) -> tuple[Leaf, ...]:

@@ -50,7 +50,13 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--pin", "[1]*=data"], 2, "has 2 dimensions"),
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--pin", "[1]*=dat,null"], 2, "meshes: "),
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "1e-6"], 1, "no plan fits"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", "absent/p.json"], 2, "no folder absent"),
         (["explain", "absent.json"], 2, "absent.json"),
+        (["plan", "tests.broken_targets:raises", "--topology", "v5e:2x4"], 2, "RuntimeError at "),
+        (["plan", "tests.broken_targets:needs", "--topology", "v5e:2x4"], 2, "pass --arg batch=VALUE"),
+        (["plan", "tests.broken_targets:no_pair", "--topology", "v5e:2x4"], 2, "must return (step, args)"),
+        (["plan", "tests.broken_targets:no_tuple", "--topology", "v5e:2x4"], 2, "a tuple of arguments"),
+        (["plan", "tests.broken_targets:untraceable", "--topology", "v5e:2x4"], 2, "tracing"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_message_and_the_documented_status(arguments, status, message):
@@ -64,3 +70,9 @@ def test_topologies_lists_the_catalogue():
     done = _run("topologies")
     assert done.exit_code == 0
     assert "h100" in done.output
+
+
+def test_what_calls_back_into_python_is_lowered_for_the_host_with_a_warning():
+    done = _run("plan", "tests.broken_targets:prints", "--topology", "v5e:2x4")
+    assert done.exit_code == 0
+    assert "lowered for cpu, as lowering for tpu failed" in done.output
