@@ -63,7 +63,7 @@ CASES = (
     Case("models.gpt:gpt_124m", "v5e:2x4", _GRID, "megatron", {"batch": "32", **_SCANNED}),
     Case("models.gpt:gpt_1_3b", "v5p:2x2x2", _GRID, "zero-3", {"batch": "16", "dtype": "bfloat16", **_SCANNED}),
     Case("models.gpt:gpt_1_3b", "v5p:2x2x2", _GRID, "megatron", {"batch": "16", "dtype": "bfloat16", **_SCANNED}),
-    Case("models.t5:t5_base", "v5e:4x4", {"data": 4, "model": 4}, "megatron", _SCANNED),
+    Case("models.t5:t5_base", "v5e:4x4", {"data": 4, "model": 4}, "megatron", {"batch": "64", **_SCANNED}),
     Case("models.t5:t5_base", "v5e:4x4", {"data": 16}, "data-parallel"),
     Case("models.bert:bert_48", "v5p:2x2x2", _GRID, "data-parallel", {"batch": "64", **_SCANNED}),
     Case("models.bert:bert_48", "v5p:2x2x2", _GRID, "megatron", {"batch": "64", **_SCANNED}),

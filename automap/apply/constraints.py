@@ -119,14 +119,14 @@ def derive_constraints(
             continue
         for change in _transitions(sharded, index):
             dims = graph.values[change.value].dims
-            at = _place(dims, op, change.place, site_of, equations)
-            if at is None:
+            spot = _spot(dims, change, op, site_of, equations)
+            if spot is None:
                 missed[op.opcode] = missed.get(op.opcode, 0) + change.is_change
-            elif at not in found:
+            elif spot.at not in found:
                 what = _describe(sharded.problem, op, change.value, change.place)
-                found[at] = Constraint(at, what, change.axes)
+                found[spot.at] = Constraint(spot.at, what, spot.axes)
     warnings = tuple(
-        f"{n} sharding changes around {opcode!r} lie inside one equation; the partitioner decides them"
+        f"sharding changes around {opcode!r} inside one equation: {n}; the partitioner decides them"
         for opcode, n in missed.items()
         if n
     )
@@ -158,26 +158,46 @@ def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(factors[0] if factors else -1 for factors in dims)
 
 
-def _place(
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A constraint site with the axes of the tensor there."""
+
+    at: str
+    axes: AxesPerDim
+
+
+def _spot(
     dims: tuple[int, ...],
+    change: _Transition,
     op: Op,
-    place: str,
     site_of: Callable[[Op], str | None],
     equations: Mapping[str, EquationShapes] | None,
-) -> str | None:
-    """The constraint site of an op's operand or result, None if it is no operand of its equation."""
+) -> _Spot | None:
+    """Where to impose a transition; None if its tensor is no operand or result of its equation.
+
+    An equation may reshape its operand by dimensions of one (a broadcast does) before the op reads it.
+    """
     site = site_of(op)
     if site is None or equations is None:
-        return site and f"{site}:{place}"
+        return _Spot(f"{site}:{change.place}", change.axes) if site else None
     if site not in equations:
         return None
-    side = "in" if place.startswith("in") else "out"
-    number = int(place.removeprefix(side))
+    side = "in" if change.place.startswith("in") else "out"
+    number = int(change.place.removeprefix(side))
     shapes = equations[site].operands if side == "in" else equations[site].results
     if number < len(shapes) and shapes[number] == dims:
-        return f"{site}:{place}"
-    same = [n for n, shape in enumerate(shapes) if shape == dims]
-    return f"{site}:{side}{same[0]}" if len(same) == 1 else None
+        return _Spot(f"{site}:{change.place}", change.axes)
+    long = [axes for axes, size in zip(change.axes, dims) if size > 1]
+    same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
+    if len(same) != 1:
+        return None
+    rest = iter(long)
+    axes = tuple(next(rest) if size > 1 else () for size in shapes[same[0]])
+    return _Spot(f"{site}:{side}{same[0]}", axes)
+
+
+def _long(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in dims if size > 1)
 
 
 def _describe(problem: Problem, op: Op, value: int, place: str) -> str:

@@ -25,6 +25,8 @@ class Edges:
     `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
     `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
+    `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
+    it could be scattered (`reduce`; contractions scatter first).
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
@@ -38,6 +40,7 @@ class Edges:
     count: np.ndarray
     phase: np.ndarray
     combinable: np.ndarray
+    sums_at_once: np.ndarray
     value: np.ndarray
     op: np.ndarray
     repeats: np.ndarray
@@ -68,6 +71,7 @@ class _EdgeKey:
     n_bytes: int
     phase: int
     combinable: bool
+    sums_at_once: bool = False
     earlier: tuple[int, ...] = ()
 
 
@@ -95,16 +99,18 @@ class _EdgeList:
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
-        scalars = np.zeros((5, n), np.int64)
+        scalars = np.zeros((6, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
-            scalars[:, row] = (key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable)
+            scalars[:, row] = (
+                key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
+            )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
-            combinable=scalars[4].astype(bool), value=examples[:, 0], op=examples[:, 1],
+            combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool), value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
         )  # fmt: skip
 
@@ -151,7 +157,7 @@ def operand_edges(
             edge = found.add(
                 _EdgeKey(values[value], row, majors, (), graph.values[value].n_bytes,
                          int(problem.phases[index]), side[value] != Side.NONE,
-                         tuple(sorted({e for _, e in before}))),
+                         earlier=tuple(sorted({e for _, e in before}))),
                 op.trip_count, value, index,
             )  # fmt: skip
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
@@ -209,7 +215,7 @@ def result_edges(
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = _EdgeKey(
                     values[value], ops[index], _majors(dims), sums, graph.values[value].n_bytes,
-                    int(problem.phases[index]), side[value] != Side.NONE,
+                    int(problem.phases[index]), side[value] != Side.NONE, op.opcode == "reduce",
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
                 merged = replace(key, earlier=tuple(sorted(terms.values())))

@@ -8,7 +8,8 @@ Operand edge, axis a: the tensor is split on dimension d, the op splits factor f
 
 Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
     f is d's factor               nothing
-    f is summed over, d not split all-reduce;   d split: reduce-scatter
+    f is summed over, d not split all-reduce;   d split: reduce-scatter, before any all-reduce
+                                  (a `reduce` op: one all-reduce if any axis needs one)
     f another dimension's factor, d not split   all-gather;   d split: all-to-all
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
@@ -111,6 +112,7 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
     masks = np.zeros((len(KINDS), n), np.int64)
     computed = np.ones(n, np.int64)
     kept = np.ones(n, np.int64)
+    scattered = np.ones(n, np.int64)
     rows = np.arange(n)
     for axis, size in enumerate(sizes.tolist()):
         dim, own, factor = _edge_dims(edges, sharding, axis)
@@ -125,12 +127,19 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
         masks[_ALL_TO_ALL] |= np.where(elsewhere & (dim >= 0), bit, 0)
         computed *= np.where(stays | elsewhere, size, 1)
         kept *= np.where(stays | (elsewhere & (dim >= 0)), size, 1)
+        scattered *= np.where(summed & (dim >= 0), size, 1)
+    at_once = edges.sums_at_once & (masks[_ALL_REDUCE] != 0)
+    masks[_ALL_REDUCE] |= np.where(at_once, masks[_REDUCE_SCATTER], 0)
+    masks[_REDUCE_SCATTER][at_once] = 0
+    scattered[at_once] = 1
     n_bytes = edges.n_bytes / computed
     for kind in (_ALL_REDUCE, _REDUCE_SCATTER):
         _without_repeats(masks[kind], edges, n_bytes)
     entries = _entries(edges, masks, n_bytes, on_operand=False)
     gathered = entries[0] == _ALL_GATHER
     entries[2][gathered] = (edges.n_bytes / kept)[entries[6][gathered]]
+    reduced = entries[0] == _ALL_REDUCE
+    entries[2][reduced] = (n_bytes / scattered)[entries[6][reduced]]
     return entries
 
 

@@ -45,7 +45,7 @@ def greedy(context: SearchContext) -> None:
     source = random.Random(context.seed)
     for mesh in best_meshes(_RESTARTED_MESHES):
         for _ in range(_RESTARTS):
-            start = context.evaluate(context.pinned(_random_point(context, mesh, source)), "greedy")
+            start = context.evaluate(context.pinned(random_point(context, mesh, source)), "greedy")
             if start is not None:
                 _climb(context, start)
 
@@ -116,7 +116,8 @@ def _swapped(point: Point, first: int, second: int) -> Point:
     return replace(point, compute=tuple(compute), storage=tuple(storage))
 
 
-def _random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
+def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
+    """Any compute classes that do not exclude each other, one storage level for each axis."""
     compute = []
     for _ in mesh.sizes:
         chosen: set[int] = set()
