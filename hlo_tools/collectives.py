@@ -6,7 +6,7 @@ models: the operand of all-reduce, all-to-all, reduce-scatter and collective-per
 all-gather.  An all-to-all over a tuple is one tensor in as many pieces as there are devices.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hlo_tools.flatten import flatten
@@ -41,10 +41,19 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
             count=op.trip_count,
             op_name=op.op_name,
         )
-        for op in graph.ops
-        if op.opcode in COLLECTIVE_OPCODES
+        for op in _once_per_channel(graph.ops)
         for n_bytes in _tensors(graph, op)
     )
+
+
+def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
+    """Collective ops; the TPU compiler writes one that runs in steps as several, of one channel."""
+    seen: set[tuple[str, int]] = set()
+    for op in ops:
+        key = (op.opcode, op.instruction.channel_id)
+        if op.opcode in COLLECTIVE_OPCODES and (key[1] == 0 or key not in seen):
+            seen.add(key)
+            yield op
 
 
 def _tensors(graph: Graph, op: Op) -> Iterator[int]:

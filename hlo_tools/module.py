@@ -84,8 +84,8 @@ class Instruction:
     """One HLO instruction; fields that do not belong to its opcode are empty.
 
     `literal` is the value of a scalar constant; other literals are not read. `groups` are the devices a
-    collective joins (source and target for a permute), None for all; `trip_count` is what XLA found out
-    about a `while`, None if nothing.
+    collective joins (source and target for a permute), None for all; `channel_id` is its number, 0 if it
+    has none. `trip_count` is what XLA found out about a `while`, None if nothing.
     """
 
     id: int
@@ -111,6 +111,7 @@ class Instruction:
     literal: int | float | bool | None
     is_sharded_by_user: bool
     groups: Groups | None
+    channel_id: int
     trip_count: int | None
 
 

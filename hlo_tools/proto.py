@@ -155,6 +155,7 @@ def _instruction(raw: dict[str, Any]) -> Instruction:
         literal=_scalar(get("literal", b""), shape) if opcode == "constant" else None,
         is_sharded_by_user=get("sharding", False),
         groups=_groups(raw) if opcode in COLLECTIVE_OPCODES else None,
+        channel_id=get("channel_id", 0),
         trip_count=_known_trip_count(get("backend_config", b"")) if opcode == "while" else None,
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ INSTRUCTION = _table(
     conv=(16, "message", _CONV), slice_dims=(17, "messages", _SLICE_DIM),
     dynamic_slice_sizes=(20, "ints"),
     padding=(21, "message", _table(dimensions=(1, "messages", _PAD_DIM))),
-    custom_call_target=(28, "text"), dot=(30, "message", _DOT), fft_length=(32, "ints"),
+    channel_id=(26, "int"), custom_call_target=(28, "text"), dot=(30, "message", _DOT), fft_length=(32, "ints"),
     gather=(33, "message", _GATHER), gather_slice_sizes=(34, "ints"), id=(35, "int"),
     operands=(36, "ints"), called=(38, "ints"), sharding=(40, "present"),
     backend_config=(43, "bytes"), scatter=(48, "message", _SCATTER),

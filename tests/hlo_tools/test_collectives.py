@@ -154,3 +154,18 @@ ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {
 }"""
     )
     assert [(c.kind, c.count) for c in found] == [("all-reduce", 7)]
+
+
+def test_a_collective_written_in_steps_counts_once():
+    steps = "\n".join(
+        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, dimensions={{0}}"
+        for i in range(3)
+    )
+    found = _collectives(
+        f"""ENTRY %e (p: f32[8]) -> f32[8] {{
+  %p = f32[8]{{0}} parameter(0)
+{steps}
+  ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=3, replica_groups={{}}, to_apply=%add
+}}"""
+    )
+    assert [(c.kind, c.n_bytes) for c in found] == [("all-gather", 256), ("all-reduce", 32)]
