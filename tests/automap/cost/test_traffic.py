@@ -8,7 +8,8 @@ from automap.cost.traffic import KINDS, collectives
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
-from tests.steps import mlp, problem_of
+from hlo_tools.phases import Phase
+from tests.steps import decoder, mlp, problem_of
 
 
 def test_zero_3_gathers_each_parameter_once_and_scatters_each_gradient():
@@ -26,3 +27,18 @@ def test_zero_3_gathers_each_parameter_once_and_scatters_each_gradient():
         ("reduce-scatter", weight_bytes): 2,
         ("all-reduce", 4): 1,
     }
+
+
+def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
+    layers = 2
+    problem = problem_of(*decoder(layers=layers))
+    space, mesh = Space(problem), Mesh(("model",), (8,))
+    (point,) = PRESETS["megatron"].points(space, mesh)
+    backward = {}
+    for platform in ("cpu", "tpu"):
+        tables = build_tables(problem, platform)
+        found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (8,))
+        assert {KINDS[kind] for kind in found.kind} == {KINDS[0]}
+        backward[platform] = int(found.count[found.phase == Phase.BACKWARD].sum())
+    # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and log-softmax.
+    assert backward == {"cpu": layers * (3 + 1) + 2, "tpu": layers * (1 + 1) + 2}
