@@ -54,6 +54,7 @@ class Outcome:
     best: Candidate
     strategy: str
     seconds: float
+    warnings: tuple[str, ...] = ()
 
 
 def build_plan(outcome: Outcome) -> Plan:
@@ -106,7 +107,7 @@ def build_plan(outcome: Outcome) -> Plan:
         ),
         decisions=Explained(context, lanes).decisions(),
         conflicts=conflicts(context),
-        warnings=(*workload.problem.warnings, *missed),
+        warnings=(*outcome.warnings, *workload.problem.warnings, *missed),
     )  # fmt: skip
 
 

@@ -75,12 +75,13 @@ def find(
         on_progress=on_progress,
     )
     _price_presets(context)
-    _search(context, options)
+    warnings = _search(context, options)
     if context.best is None:
         raise InputError(_nothing_found(topology, options))
     return Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
+        warnings=warnings,
     )  # fmt: skip
 
 
@@ -105,19 +106,25 @@ def _price_presets(context: SearchContext) -> None:
         context.remember_preset(name, point, estimate)
 
 
-def _search(context: SearchContext, options: Options) -> None:
-    """Run the strategy, or only the preset; ends early when time is up or the user interrupts."""
+def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
+    """Run the strategy, or only the preset; a warning if time was up or the user interrupted it."""
     try:
         if options.preset is not None:
             for _, point in preset_points(context, [options.preset]):
                 context.evaluate(context.pinned(point), options.preset)
-            return
+            return ()
         for preset in context.best_per_preset.values():
-            context.evaluate(preset.point, preset.origin)
+            context.consider(preset.point, preset.origin)
         get_strategy(options.strategy)(context)
-    except (OutOfBudget, KeyboardInterrupt):
-        if context.best is None:
-            raise InputError("stopped before any plan was priced; give a larger budget") from None
+    except OutOfBudget:
+        reason = f"the search was not done after its budget of {options.budget_seconds:g} s"
+    except KeyboardInterrupt:
+        reason = "the search was interrupted"
+    else:
+        return ()
+    if context.best is None:
+        raise InputError("stopped before any plan was priced; give a larger budget")
+    return (f"{reason}; this is the best plan it had",)
 
 
 def _nothing_found(topology: Topology, options: Options) -> str:

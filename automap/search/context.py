@@ -93,6 +93,10 @@ class SearchContext:
         """
         if time.monotonic() > self.deadline_seconds and self.best is not None:
             raise OutOfBudget
+        return self.consider(point, origin)
+
+    def consider(self, point: Point, origin: str) -> Candidate | None:
+        """`evaluate` whatever the time."""
         if point in self._priced:
             estimate = self._priced[point]
             return estimate and Candidate(point, estimate, origin)

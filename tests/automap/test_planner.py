@@ -78,3 +78,23 @@ def test_bad_requests_are_refused():
         plan_workload(workload, TOPOLOGY, Options(preset="magic"))
     with pytest.raises(InputError, match="must run under jax.jit"):
         trace_step(lambda x: x + "a", (jax.ShapeDtypeStruct((2,), "float32"),))
+
+
+def test_an_interrupted_search_keeps_its_best_plan_and_says_so():
+    calls = []
+
+    def interrupt(context):
+        calls.append(context.best.estimate.step_seconds)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    plan = plan_workload(trace_step(*decoder()), TOPOLOGY, Options(), on_progress=interrupt)
+    assert plan.predicted.step_seconds == min(calls)
+    assert plan.warnings[0].startswith("the search was interrupted; ")
+
+
+def test_a_search_ends_with_its_budget_and_says_so():
+    options = Options(strategy="greedy", budget_seconds=1e-6)
+    plan = plan_workload(trace_step(*decoder()), TOPOLOGY, options)
+    assert "budget of 1e-06 s" in plan.warnings[0]
+    assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
