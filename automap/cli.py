@@ -93,6 +93,7 @@ def plan_command(output: str | None, as_json: bool, preset: str | None, **given:
     plan = _plan(preset, given)
     if output is not None:
         plan.save(output)
+        click.echo(f"plan written to {output}", err=True)
     click.echo(json.dumps(plan.to_json(), indent=1) if as_json else plan.explain())
 
 
