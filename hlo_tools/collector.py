@@ -1,7 +1,7 @@
 """Python's cyclic garbage collector, paused while large structures are built.
 
 Tens of thousands of small objects that all stay alive make the collector scan the heap again and again
-and find nothing: a third of the time of reading a large model.
+and find nothing.
 """
 
 from collections.abc import Iterator

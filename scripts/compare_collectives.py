@@ -29,8 +29,6 @@ from automap.verify.collectives import (
     predicted_transfers,
 )
 from automap.workload import trace_step
-from hlo_tools.collectives import compiled_collectives
-from hlo_tools.read import read_bytes
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -82,12 +80,10 @@ def compare(model: str, plan_name: str, sizes: tuple[int, ...]) -> Comparison:
         trace_step(step, args), get_topology(f"cpu:{DEVICES}"), Options(mesh=mesh, preset=preset)
     )
     compiled = build_plan(outcome).jit(step).lower(*args).compile()
-    module = read_bytes(compiled.as_text().encode(), "the compiled program")
-    lanes = outcome.context.space.lanes(outcome.best.point)
     return Comparison(
         model=model, plan=plan_name, mesh=mesh,
-        predicted=predicted_transfers(outcome.context.evaluator.collectives(lanes), lanes, CPU),
-        compiled=compiled_transfers(compiled_collectives(module), mesh.axes),
+        predicted=predicted_transfers(outcome, CPU),
+        compiled=compiled_transfers(compiled.as_text(), mesh),
     )  # fmt: skip
 
 

@@ -24,19 +24,16 @@ from automap.planner import find
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.verify.collectives import (
-    Backend,
+    TPU,
     Transfer,
     compiled_transfers,
     predicted_transfers,
 )
 from automap.workload import load_target, trace_step
-from hlo_tools.collectives import compiled_collectives
-from hlo_tools.read import read_bytes
 from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.compare_memory -o docs/memory.md"
-TPU = Backend("tpu", {})
 GIB = 2**30
 
 
@@ -88,13 +85,11 @@ def compare(case: Case) -> list[str]:
         - usage.alias_size_in_bytes + usage.temp_size_in_bytes
     )  # fmt: skip
     peak = outcome.best.estimate.peak_bytes
-    lanes = outcome.context.space.lanes(outcome.best.point)
-    predicted = predicted_transfers(outcome.context.evaluator.collectives(lanes), lanes, TPU)
     options = ", ".join(f"{k}={v}" for k, v in case.options.items())
     return [
         case.target, options, case.topology, "x".join(map(str, case.mesh.values())), case.preset,
         f"{peak / GIB:.2f}", f"{needed / GIB:.2f}", f"{peak / needed:.2f}",
-        _summary(predicted), _compiled_summary(compiled, mesh), f"{seconds:.0f}",
+        _summary(predicted_transfers(outcome, TPU)), _compiled_summary(compiled, mesh), f"{seconds:.0f}",
     ]  # fmt: skip
 
 
@@ -103,8 +98,7 @@ def _compiled_summary(compiled: jax.stages.Compiled, mesh: Mesh) -> str:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:
         return "XLA cannot print its program"  # seen with async-update in TPU programs, jax 0.10.2
-    module = read_bytes((text or "").encode(), "the compiled program")
-    return _summary(compiled_transfers(compiled_collectives(module), mesh.axes))
+    return _summary(compiled_transfers(text or "", mesh))
 
 
 def _summary(transfers: Counter[Transfer]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.edges import majors
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.space.point import Lanes
@@ -140,22 +141,18 @@ def _transitions(sharded: ShardedGraph, index: int) -> Sequence[_Transition]:
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
-            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
+            kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             if kept != run:
                 results.append(_Transition(f"out{number}", value, kept, is_change=True))
     operands = []
     for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
         if varies[value] and dims:
-            kept, run = sharded.of_value(value), sharded.as_run(index, value, _majors(dims))
+            kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             # Axes the op splits and the tensor does not are slices, which need no help.
             is_change = any(set(a) - set(b) for a, b in zip(kept, run))
             if is_change or results:
                 operands.append(_Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
-
-
-def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    return tuple(factors[0] if factors else -1 for factors in dims)
 
 
 @dataclass(frozen=True, slots=True)

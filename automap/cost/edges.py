@@ -110,12 +110,14 @@ class _EdgeList:
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
-            combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool), value=examples[:, 0], op=examples[:, 1],
+            combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
+            value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
         )  # fmt: skip
 
 
-def _majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The major factor of each dimension, -1 for one that no factor runs over."""
     return tuple(factors[0] if factors else -1 for factors in dims)
 
 
@@ -147,15 +149,15 @@ def operand_edges(
         for value, dims in zip(op.inputs, rule.operands):
             if not _is_counted(problem, op, value):
                 continue
-            majors, row = _majors(dims), ops[index]
-            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in majors)
+            demanded, row = majors(dims), ops[index]
+            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in demanded)
             key = (value, wanted, classes_of_row[row])
             if key in copies:
                 copies[key][2] = index
                 continue
             before = copies_of.setdefault(sources[value], [])
             edge = found.add(
-                _EdgeKey(values[value], row, majors, (), graph.values[value].n_bytes,
+                _EdgeKey(values[value], row, demanded, (), graph.values[value].n_bytes,
                          int(problem.phases[index]), side[value] != Side.NONE,
                          earlier=tuple(sorted({e for _, e in before}))),
                 op.trip_count, value, index,
@@ -214,7 +216,7 @@ def result_edges(
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = _EdgeKey(
-                    values[value], ops[index], _majors(dims), sums, graph.values[value].n_bytes,
+                    values[value], ops[index], majors(dims), sums, graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode == "reduce",
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}

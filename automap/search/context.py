@@ -134,10 +134,6 @@ class SearchContext:
         key = self.objective.key
         return than is None or key(candidate.estimate) < key(than.estimate)
 
-    def better(self, first: Candidate, second: Candidate) -> Candidate:
-        """The better of two, the second if they are equal."""
-        return first if self.is_better(first, second) else second
-
     def pinned(self, point: Point) -> Point:
         """The point with pinned inputs split as their pins say."""
         for pin in self.pins:

@@ -27,21 +27,25 @@ _SINGLE_LEAVES = 12
 
 def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
+
+    def key(candidate: Candidate) -> tuple[float, ...]:
+        return context.objective.key(candidate.estimate)
+
     starts = [context.pinned(point) for _, point in preset_points(context)]
     starts += [context.empty(mesh) for mesh in context.meshes]
     ranked = [c for c in (context.evaluate(s, "greedy") for s in starts) if c is not None]
-    ranked.sort(key=lambda c: context.objective.key(c.estimate))
+    ranked.sort(key=key)
     of_mesh: dict[Mesh, list[Candidate]] = {}
     for candidate in ranked:
         of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
     reached = {mesh: _climb(context, starts[0]) for mesh, starts in of_mesh.items()}
 
     def best_meshes(count: int) -> list[Mesh]:
-        return sorted(reached, key=lambda m: context.objective.key(reached[m].estimate))[:count]
+        return sorted(reached, key=lambda mesh: key(reached[mesh]))[:count]
 
     for mesh in best_meshes((len(reached) + 1) // 2):
         for start in of_mesh[mesh][1:2]:
-            reached[mesh] = context.better(_climb(context, start), reached[mesh])
+            reached[mesh] = min(reached[mesh], _climb(context, start), key=key)
     source = random.Random(context.seed)
     for mesh in best_meshes(_RESTARTED_MESHES):
         for _ in range(_RESTARTS):

@@ -1,20 +1,22 @@
 """Predicted collectives beside the compiled ones.
 
 Both sides are multisets of (kind, mesh axes, bytes), one element per tensor and execution; bytes are the
-full buffer on one device (`automap.cost.collectives`).  `compare` takes their difference after what a
-backend is known to do differently (`Backend`) has been applied to the prediction.
+full buffer on one device (`automap.cost.collectives`).  What a backend is known to do differently
+(`Backend`) is applied to the prediction.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
 
-from automap.cost.traffic import KINDS, Collectives
-from automap.space.point import Lanes
-from hlo_tools.collectives import CompiledCollective
+from automap.cost.traffic import KINDS
+from automap.plan_build import Outcome
+from automap.space.point import Mesh
+from hlo_tools.collectives import compiled_collectives
 from hlo_tools.groups import Groups
+from hlo_tools.read import read_bytes
 
 
 OTHER_DEVICES = ("?",)
@@ -34,16 +36,18 @@ class Transfer:
 class Backend:
     """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind."""
 
-    name: str
     runs_as: Mapping[str, str]
 
 
-CPU = Backend("cpu", {"reduce-scatter": "all-reduce"})
+CPU = Backend({"reduce-scatter": "all-reduce"})
 """XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
+TPU = Backend({})
 
 
-def predicted_transfers(found: Collectives, lanes: Lanes, backend: Backend) -> Counter[Transfer]:
-    """The cost model's collectives as a backend runs them."""
+def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:
+    """The collectives of a search's best plan, as a backend runs them."""
+    lanes = outcome.context.space.lanes(outcome.best.point)
+    found = outcome.context.evaluator.collectives(lanes)
     names = lanes.mesh.names
     result: Counter[Transfer] = Counter()
     rows = zip(found.kind, found.mask, found.n_bytes, found.count, strict=True)
@@ -54,14 +58,15 @@ def predicted_transfers(found: Collectives, lanes: Lanes, backend: Backend) -> C
     return result
 
 
-def compiled_transfers(
-    found: Iterable[CompiledCollective], axes: Sequence[tuple[str, int]]
-) -> Counter[Transfer]:
-    """A compiled module's collectives over a mesh of (name, size), row-major on the partitions."""
-    key = tuple(axes)
+def compiled_transfers(text: str, mesh: Mesh) -> Counter[Transfer]:
+    """Those of a compiled program's HLO text; `mesh` lies row-major on its partitions.
+
+    Raises `HloError` for text that is no HLO.
+    """
+    module = read_bytes(text.encode(), "the compiled program")
     result: Counter[Transfer] = Counter()
-    for c in found:
-        joined = _axes_of(c.groups, key, is_pairs=c.kind == "collective-permute")
+    for c in compiled_collectives(module):
+        joined = _axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")
         result[Transfer(c.kind, joined, c.n_bytes)] += c.count
     return result
 

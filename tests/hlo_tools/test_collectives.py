@@ -4,7 +4,6 @@ from itertools import product
 import math
 
 from hypothesis import given, strategies as st
-import numpy as np
 import pytest
 
 from hlo_tools.collectives import compiled_collectives
@@ -79,7 +78,6 @@ def test_mesh_axes_join_what_differs_only_there(sizes, data):
     iota = {"groups": math.prod(sizes) // size, "size": size}
     iota |= {"reshape": sizes, "transpose": permutation}
     assert read_groups({"iota_groups": iota}) == read_groups(raw)
-    assert np.prod([len(g) for g in read_groups(raw)]) > 0
 
 
 @pytest.mark.parametrize(
