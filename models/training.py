@@ -1,8 +1,9 @@
 """A train step from a Flax model: forward, loss, backward and AdamW, with nothing allocated.
 
-The state is a plain tree, `{"params": ..., "opt": ...}`. With dtype "bfloat16" the forward and the
-backward pass compute in bfloat16, while the stored parameters, their gradients and the optimizer
-state stay float32; softmaxes and losses are float32 always.
+The state is a plain tree, `{"params": ..., "opt": ...}`, with "stats" beside them for a model that keeps
+running statistics (batch norm). With dtype "bfloat16" the forward and the backward pass compute in
+bfloat16, while the stored parameters, their gradients, the statistics and the optimizer state stay
+float32; softmaxes and losses are float32 always. A model with dropout draws from the key `batch["rng"]`.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,7 +69,7 @@ def train_step(
     Args:
         build: makes the model from its random streams; traced abstractly, never run here.
         loss: scalar float32 loss of a model on a batch.
-        shapes: shape and dtype of every batch leaf, by name.
+        shapes: shape and dtype of every batch leaf, by name; "key" is the dtype of a random key.
         dtype: what the forward and the backward pass compute in.
         optimizer: any optax transformation.
 
@@ -77,26 +78,38 @@ def train_step(
     """
     check_choice("dtype", dtype, get_args(DType))
     optimizer = adamw() if optimizer is None else optimizer
-    model = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
-    graphdef = nnx.graphdef(model)
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
-        def batch_loss(params: State) -> jax.Array:
-            return loss(nnx.merge(graphdef, _cast(params, dtype)), _cast(batch, dtype))
+        def batch_loss(params: State) -> tuple[jax.Array, State]:
+            model = nnx.merge(graphdef, _cast(params, dtype), state.get("stats", {}))
+            return loss(model, _cast(batch, dtype)), _statistics(model)
 
-        value, grads = jax.value_and_grad(batch_loss)(state["params"])
+        gradient = jax.value_and_grad(batch_loss, has_aux=True)
+        (value, stats), grads = gradient(state["params"])
         updates, opt = optimizer.update(grads, state["opt"], state["params"])
         params = optax.apply_updates(state["params"], updates)
-        return {"params": params, "opt": opt}, {"loss": value}
+        return {"params": params, "opt": opt, **stats}, {"loss": value}
 
     def init(rng: jax.Array) -> State:
-        params = nnx.to_pure_dict(nnx.state(build(nnx.Rngs(rng))))
-        return {"params": params, "opt": optimizer.init(params)}
+        model = build(nnx.Rngs(rng))
+        params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        return {"params": params, "opt": optimizer.init(params), **_statistics(model)}
 
-    params = nnx.to_pure_dict(nnx.state(model))
-    state = {"params": params, "opt": jax.eval_shape(optimizer.init, params)}
-    batch = {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in shapes.items()}
+    batch = {name: _abstract(*leaf) for name, leaf in shapes.items()}
+    state = jax.eval_shape(init, jax.random.key(0))
     return TrainStep(step=jax.jit(step, donate_argnums=0), args=(state, batch), init=init)
+
+
+def _statistics(model: nnx.Module) -> State:
+    """The running statistics of a model under "stats", nothing if it has none."""
+    stats = nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
+    return {"stats": stats} if stats else {}
+
+
+def _abstract(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
+    """A batch leaf; the dtype "key" is that of a random key."""
+    return jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype if dtype == "key" else dtype)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -108,11 +121,13 @@ def random_batch(batch: Batch, seed: int) -> Batch:
     """A concrete batch of the shapes of `batch`, valid for every model of the zoo.
 
     Integers are tokens or labels below `SMALLEST_VOCABULARY`, booleans mark `MASKED_FRACTION` of the
-    positions, floats are standard normal.
+    positions, floats are standard normal, keys are made from the seed.
     """
     rng = np.random.default_rng(seed)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(seed)
         if jnp.issubdtype(leaf.dtype, jnp.bool_):
             values = rng.random(leaf.shape) < MASKED_FRACTION
         elif jnp.issubdtype(leaf.dtype, jnp.integer):
