@@ -165,10 +165,18 @@ def _call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> T
 
 
 def _custom_call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
-    if instruction.custom_call_target in _IDENTITY_TARGETS and operands:
+    is_identity = instruction.custom_call_target in _IDENTITY_TARGETS
+    if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]
     inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
     return flat.emit("custom-call", inputs, instruction)
+
+
+def _has_shape(flat: _Flattener, tree: Tree, shape: Shape) -> bool:
+    """Whether a tree's values have these dimensions; a shard_map's parts are smaller than the whole."""
+    if isinstance(tree, int):
+        return flat.values[tree].dims == shape.dims
+    return all(_has_shape(flat, part, e) for part, e in zip(tree, shape.elements, strict=True))
 
 
 def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:

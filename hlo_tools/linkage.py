@@ -11,14 +11,14 @@ of the linking factors.
     group of op o, factor f:    factor_groups[o][f], -1 where o cannot keep f split
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import math
 
 import numpy as np
 
 from hlo_tools.graph import Graph, Op
-from hlo_tools.rules import FactorKind, Rule, rule_of
+from hlo_tools.rules import Factor, FactorKind, Notation, Rule, rule_of
 
 
 _LINKING = (FactorKind.PASSTHROUGH, FactorKind.REDUCTION)
@@ -81,7 +81,11 @@ class NodeUnion:
         return component, np.array([self._limit[root] for root in ids], np.int64)
 
 
-def rules_of(graph: Graph) -> list[Rule]:
+def _links(factor: Factor) -> bool:
+    return factor.kind in _LINKING and factor.halo is None
+
+
+def rules_of(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
     """The rule of every op. Ops of equal shapes and attributes share one object."""
     cache: dict[object, Rule] = {}
     rules: list[Rule] = []
@@ -92,7 +96,7 @@ def rules_of(graph: Graph) -> list[Rule]:
         key = (op.opcode, tuple(operands), tuple(results), _attributes(op))
         rule = cache.get(key)
         if rule is None:
-            rule = cache[key] = rule_of(op.instruction, op.opcode, operands, results)
+            rule = cache[key] = rule_of(op.instruction, op.opcode, operands, results, user_rules)
         rules.append(rule)
     return rules
 
@@ -101,7 +105,8 @@ def _attributes(op: Op) -> object:
     i = op.instruction
     return (
         i.dimensions, i.dot, i.conv, i.window, i.gather, i.gather_slice_sizes, i.scatter,
-        i.feature_group_count, i.batch_group_count,
+        i.feature_group_count, i.batch_group_count, i.ragged, i.padding, i.fft_length,
+        i.custom_call_target, i.combiner,
     )  # fmt: skip
 
 
@@ -111,9 +116,9 @@ def node_offsets(graph: Graph) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(ranks)])
 
 
-def link(graph: Graph) -> Linkage:
-    """Groups of all dimensions of all varying values."""
-    rules = rules_of(graph)
+def link(graph: Graph, user_rules: Mapping[str, Notation]) -> Linkage:
+    """Groups of all dimensions of all varying values; `user_rules` are of custom calls, by target."""
+    rules = rules_of(graph, user_rules)
     offsets = node_offsets(graph)
     offset = offsets.tolist()
     varies = graph.varies
@@ -132,7 +137,7 @@ def link(graph: Graph) -> Linkage:
     ]
     for rule, nodes in zip(rules, op_nodes, strict=True):
         for factor, linked in zip(rule.factors, nodes):
-            if linked and factor.kind in _LINKING:
+            if linked and _links(factor):
                 union.join(linked, factor.size)
     for a, b in graph.ties:
         if varies[a] and varies[b]:
@@ -185,9 +190,7 @@ def _factor_groups(
             minor = frozenset()
         result.append(
             tuple(
-                group_of_node[linked[0]]
-                if linked and factor.kind in _LINKING and index not in minor
-                else -1
+                group_of_node[linked[0]] if linked and _links(factor) and index not in minor else -1
                 for index, (factor, linked) in enumerate(zip(rule.factors, nodes))
             )
         )

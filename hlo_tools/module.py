@@ -79,13 +79,40 @@ class ScatterDims:
     scatter_indices_batching_dims: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RaggedDims:
+    """What makes a dot ragged: the ragged dimensions of its left side, the group dimensions of its right."""
+
+    lhs_ragged: tuple[int, ...]
+    rhs_group: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDim:
+    """Elements start, start + stride, ... before limit of one dimension."""
+
+    start: int
+    limit: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class PadDim:
+    """Elements added before, after and between those of one dimension; negative ones are cut off."""
+
+    low: int
+    high: int
+    interior: int
+
+
 @dataclass(slots=True)
 class Instruction:
     """One HLO instruction; fields that do not belong to its opcode are empty.
 
     `literal` is the value of a scalar constant; other literals are not read. `groups` are the devices a
     collective joins (source and target for a permute), None for all; `channel_id` is its number, 0 if it
-    has none. `trip_count` is what XLA found out about a `while`, None if nothing.
+    has none. `combiner` is the opcode that a reduction, window or scatter combines two elements with, ""
+    if it is more than one op. `trip_count` is what XLA found out about a `while`, None if nothing.
     """
 
     id: int
@@ -101,12 +128,17 @@ class Instruction:
     window: tuple[WindowDim, ...]
     conv: ConvDims | None
     dot: DotDims | None
+    ragged: RaggedDims | None
+    slices: tuple[SliceDim, ...]
+    padding: tuple[PadDim, ...]
+    fft_length: tuple[int, ...]
     gather: GatherDims | None
     gather_slice_sizes: tuple[int, ...]
     scatter: ScatterDims | None
     feature_group_count: int
     batch_group_count: int
     custom_call_target: str
+    combiner: str
     comparison_direction: str
     literal: int | float | bool | None
     is_sharded_by_user: bool

@@ -21,8 +21,11 @@ from hlo_tools.module import (
     GatherDims,
     Instruction,
     Module,
+    PadDim,
+    RaggedDims,
     ScatterDims,
     Shape,
+    SliceDim,
     WindowDim,
 )
 from hlo_tools.wire import parse
@@ -30,6 +33,7 @@ from hlo_tools.wire import parse
 
 _MAX_ELEMENTS = 1 << 48
 _GZIP_MAGIC = b"\x1f\x8b"
+_COMBINING = frozenset({"reduce", "reduce-window", "scatter", "select-and-scatter"})
 
 
 @collector_paused()
@@ -50,6 +54,7 @@ def decode_module(data: bytes) -> Module:
     for raw in fields.get("computations", ()):
         computation = _computation(raw)
         computations[computation.id] = computation
+    _name_combiners(computations)
     module = Module(
         name=fields.get("name", ""),
         entry_id=fields.get("entry_id", 0),
@@ -59,6 +64,17 @@ def decode_module(data: bytes) -> Module:
     )
     _check(module)
     return module
+
+
+def _name_combiners(computations: dict[int, Computation]) -> None:
+    """Set `Instruction.combiner` where the called computation is one op on its two parameters."""
+    for computation in computations.values():
+        for instruction in computation.instructions:
+            called = computations.get(instruction.called[-1]) if instruction.called else None
+            if instruction.opcode in _COMBINING and called is not None:
+                *parameters, root = called.instructions or (instruction,)
+                is_one_op = all(p.opcode == "parameter" for p in parameters)
+                instruction.combiner = root.opcode if is_one_op and len(parameters) == 2 else ""
 
 
 def _module_fields(data: bytes) -> dict[str, Any]:
@@ -135,6 +151,8 @@ def _in_program_order(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _instruction(raw: dict[str, Any]) -> Instruction:
     get = raw.get
     opcode = get("opcode", "")
+    ragged = get("ragged_dot", {}) if opcode == "ragged-dot" else None
+    dot = get("dot", {}) if opcode == "dot" else ragged and ragged.get("dot", {})
     shape = _shape(get("shape", {}))
     return Instruction(
         id=get("id", 0), name=get("name", ""), opcode=opcode, shape=shape,
@@ -144,13 +162,22 @@ def _instruction(raw: dict[str, Any]) -> Instruction:
         dimensions=tuple(get("dimensions", ())),
         window=tuple(_window_dim(d) for d in get("window", {}).get("dimensions", ())),
         conv=_dims(ConvDims, get("conv") if opcode == "convolution" else None),
-        dot=_dims(DotDims, get("dot", {}) if opcode == "dot" else None),
+        dot=_dims(DotDims, dot), ragged=_dims(RaggedDims, ragged),
+        slices=tuple(
+            SliceDim(d.get("start", 0), d.get("limit", 0), d.get("stride", 0) or 1)
+            for d in get("slice_dims", ())
+        ),
+        padding=tuple(
+            PadDim(d.get("low", 0), d.get("high", 0), d.get("interior", 0))
+            for d in get("padding", {}).get("dimensions", ())
+        ),
+        fft_length=tuple(get("fft_length", ())),
         gather=_dims(GatherDims, get("gather", {}) if opcode == "gather" else None),
         gather_slice_sizes=tuple(get("gather_slice_sizes", ())),
         scatter=_dims(ScatterDims, get("scatter", {}) if opcode == "scatter" else None),
         feature_group_count=get("feature_group_count", 0) or 1,
         batch_group_count=get("batch_group_count", 0) or 1,
-        custom_call_target=get("custom_call_target", ""),
+        custom_call_target=get("custom_call_target", ""), combiner="",
         comparison_direction=get("comparison_direction", ""),
         literal=_scalar(get("literal", b""), shape) if opcode == "constant" else None,
         is_sharded_by_user=get("sharding", False),

@@ -27,7 +27,7 @@ Batch = dict[str, Any]
 Target = tuple[Callable[..., Any], tuple[State, Batch]]
 
 # Every vocabulary and every label set of the zoo has at least this many entries.
-SMALLEST_VOCABULARY = 16
+SMALLEST_VOCABULARY = 10
 MASKED_FRACTION = 0.15
 
 

@@ -20,7 +20,7 @@ from hlo_tools.linkage import Linkage, link
 from hlo_tools.module import Module
 from hlo_tools.phases import Phase, phases
 from hlo_tools.roles import Role, match_state, roles
-from hlo_tools.rules import has_rule
+from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
 from hlo_tools.storage import Side, Storage, storage
 
 
@@ -120,18 +120,20 @@ def build_problem(
     state_map: Mapping[int, int] | None = None,
     rng_inputs: frozenset[int] = frozenset(),
     donated: frozenset[int] | None = None,
+    user_rules: Mapping[str, Notation] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
-    argument trees where there are any; else they are read from the program. `warnings` are those there
-    are already.
+    argument trees where there are any; else they are read from the program. `user_rules` are those of
+    custom calls, by target; `warnings` are those there are already.
     """
+    user_rules = user_rules or {}
     graph = flatten(module)
     if state_map is None:
         state_map = match_state(graph)
     op_phases = phases(graph, frozenset(state_map))
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
-    linkage = link(graph)
+    linkage = link(graph, user_rules)
     stored = storage(linkage, op_phases, input_roles, state_map)
     class_of_group = fold(linkage)
     given = graph.donated if donated is None else donated
@@ -146,7 +148,7 @@ def build_problem(
         storage=stored,
         class_of_group=class_of_group,
         class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
-        warnings=(*warnings, *graph.assumptions, *_unknown_ops(graph)),
+        warnings=(*warnings, *graph.assumptions, *_unknown_ops(graph, user_rules)),
     )
 
 
@@ -193,11 +195,13 @@ def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, 
     return tuple(groups[factors[0]] if factors else -1 for factors in dims)
 
 
-def _unknown_ops(graph: Graph) -> tuple[str, ...]:
+def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
     counts: dict[str, int] = {}
     where: dict[str, str] = {}
     for op in graph.ops:
-        if not has_rule(op.opcode):
+        if op.opcode in NO_RULE_NEEDED:
+            continue
+        if find_rule(op.instruction, op.opcode, user_rules) is None:
             name = op.instruction.custom_call_target or op.opcode
             counts[name] = counts.get(name, 0) + 1
             where.setdefault(name, op.op_name or op.instruction.name)

@@ -1,15 +1,30 @@
 """The rule table: opcode -> how a dimension of one tensor follows from those of the others.
 
-Three states per opcode: it has a rule (`RULES`), it needs none (`NO_RULE_NEEDED`), or it is unknown,
-in which case `rule_of` returns a rule that lets nothing pass: every operand is gathered, the result is
-whole on every device, and the caller must say so.
+Three states per op: it has a rule, it needs none (`NO_RULE_NEEDED`), or it is unknown, in which case nothing
+passes: every operand is gathered, the result is whole on every device, and the caller must say so.
+
+A rule comes from `RULES` by opcode, for a custom call from `CUSTOM_CALLS` by its target, and before both
+from the user, by target or function name (`hlo_tools.rules.notation`)          -> in: `find_rule`
 """
 
 from collections.abc import Callable, Mapping
 
+from hlo_tools.errors import HloError
 from hlo_tools.graph import STRUCTURAL
 from hlo_tools.module import Instruction
-from hlo_tools.rules import contract, elementwise, index, reduce, shape
+from hlo_tools.rules import (
+    collective,
+    contract,
+    convolution,
+    elementwise,
+    index,
+    linalg,
+    reduce,
+    shape,
+    window,
+)
+from hlo_tools.rules.custom_call import CUSTOM_CALLS, custom_call_rule
+from hlo_tools.rules.notation import Notation, parse_notation
 from hlo_tools.rules.rule import Factor, FactorKind, Rule, RuleBuilder
 
 
@@ -18,36 +33,52 @@ RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...
 RULES: Mapping[str, RuleFunction] = {
     **dict.fromkeys(elementwise.ELEMENTWISE, elementwise.elementwise),
     **dict.fromkeys(elementwise.FREE_PRODUCERS, elementwise.producer),
+    **dict.fromkeys(collective.COLLECTIVES, collective.collective),
     "bitcast": shape.reshape,
     "broadcast": shape.broadcast,
+    "cholesky": linalg.batched_matrices,
     "concatenate": shape.concatenate,
-    "convolution": contract.convolution,
+    "convolution": convolution.convolution,
     "dot": contract.dot,
     "dynamic-reshape": shape.reshape,
     "dynamic-slice": shape.dynamic_slice,
     "dynamic-update-slice": shape.dynamic_update_slice,
+    "fft": linalg.fft,
     "gather": index.gather,
-    "pad": shape.same_or_blocked,
+    "pad": shape.pad,
+    "ragged-dot": contract.ragged_dot,
     "reduce": reduce.reduce,
-    "reduce-window": reduce.reduce_window,
+    "reduce-window": window.reduce_window,
     "reshape": shape.reshape,
-    "reverse": shape.same_or_blocked,
+    "reverse": shape.reverse,
     "rng": elementwise.producer,
     "rng-bit-generator": elementwise.producer,
+    "rng-get-and-update-state": elementwise.producer,
     "scatter": index.scatter,
-    "select-and-scatter": reduce.select_and_scatter,
-    "slice": shape.same_or_blocked,
+    "select-and-scatter": window.select_and_scatter,
+    "slice": shape.slice_,
     "sort": reduce.along_dimension,
     "topk": reduce.along_dimension,
     "transpose": shape.transpose,
+    "triangular-solve": linalg.batched_matrices,
 }
 # Loop and branch brackets move values by identity ties; tokens carry no data.
-NO_RULE_NEEDED: frozenset[str] = STRUCTURAL | {"after-all", "add-dependency"}
+NO_RULE_NEEDED: frozenset[str] = STRUCTURAL | {
+    "after-all", "add-dependency", "outfeed", "send", "send-done", "domain",
+}  # fmt: skip
 
 
-def has_rule(opcode: str) -> bool:
-    """Whether `opcode` is known: it has a rule or needs none."""
-    return opcode in RULES or opcode in NO_RULE_NEEDED
+def find_rule(
+    instruction: Instruction, opcode: str, user_rules: Mapping[str, Notation]
+) -> RuleFunction | None:
+    """How to make the rule of one op, None if it is unknown. Only ops that need a rule may be asked for."""
+    name = instruction.custom_call_target
+    if opcode == "custom-call":
+        notation = user_rules.get(name)
+        if notation is None:
+            return custom_call_rule(name)
+        return lambda _, operands, results: notation.rule(name, operands, results)
+    return RULES.get(opcode)
 
 
 def rule_of(
@@ -55,21 +86,34 @@ def rule_of(
     opcode: str,
     operands: list[tuple[int, ...]],
     results: list[tuple[int, ...]],
+    user_rules: Mapping[str, Notation],
 ) -> Rule:
-    """The rule of one op with these operand and result shapes; nothing passes where none is known."""
-    function = RULES.get(opcode)
+    """The rule of one op with these operand and result shapes; nothing passes where none is known.
+
+    Raises `HloError` for attributes that do not fit the shapes.
+    """
+    function = find_rule(instruction, opcode, user_rules)
     if function is None:
         return RuleBuilder(operands, results).build()
-    return function(instruction, operands, results)
+    try:
+        return function(instruction, operands, results)
+    except (IndexError, ValueError, ZeroDivisionError) as error:
+        shapes = f"{operands} -> {results}"
+        raise HloError(
+            f"{instruction.name}: the attributes of this {opcode} do not fit its shapes {shapes}"
+        ) from error
 
 
 __all__ = [
+    "CUSTOM_CALLS",
     "NO_RULE_NEEDED",
     "RULES",
     "Factor",
     "FactorKind",
+    "Notation",
     "Rule",
     "RuleBuilder",
-    "has_rule",
+    "find_rule",
+    "parse_notation",
     "rule_of",
 ]

@@ -1,7 +1,7 @@
-"""Contractions: dot and convolution."""
+"""Contractions: dot and ragged-dot; convolutions are in `convolution`."""
 
 from hlo_tools.errors import HloError
-from hlo_tools.module import Instruction
+from hlo_tools.module import DotDims, Instruction
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 
@@ -10,21 +10,17 @@ Dims = tuple[int, ...]
 
 def dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Result dimensions are batch, free of the left, free of the right; the contracted are reduced."""
-    if instruction.dot is None:
-        raise HloError(f"{instruction.name}: a dot without dimension numbers")
-    numbers = instruction.dot
+    numbers = _numbers(instruction)
     builder = RuleBuilder(operands, results)
     lhs, rhs = operands
     out = 0
     for left, right in zip(numbers.lhs_batch, numbers.rhs_batch, strict=True):
         builder.add((0, left), (1, right), (builder.result(), out), size=lhs[left])
         out += 1
-    used = {*numbers.lhs_batch, *numbers.lhs_contracting}
-    for dim in (d for d in range(len(lhs)) if d not in used):
+    for dim in _free(lhs, numbers.lhs_batch, numbers.lhs_contracting):
         builder.add((0, dim), (builder.result(), out), size=lhs[dim])
         out += 1
-    used = {*numbers.rhs_batch, *numbers.rhs_contracting}
-    for dim in (d for d in range(len(rhs)) if d not in used):
+    for dim in _free(rhs, numbers.rhs_batch, numbers.rhs_contracting):
         builder.add((1, dim), (builder.result(), out), size=rhs[dim])
         out += 1
     for left, right in zip(numbers.lhs_contracting, numbers.rhs_contracting, strict=True):
@@ -32,56 +28,48 @@ def dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> 
     return builder.build()
 
 
-def convolution(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
-    """Batch and output features pass, input features are reduced, space is a neighbourhood.
+def ragged_dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
+    """Rows of the left side belong to groups, in order; the last operand says how many to each.
 
-    With feature or batch groups the grouped dimension is an outer factor times an inner one; the
-    group factor passes through all three tensors and is major in each.
+    Where a group starts depends on the rows before it, so the ragged dimension cannot be split.  With
+    the groups on the right side (rows times their group's matrix) a device that has some of the groups
+    makes only their rows: a sum.  Without (each group's rows contracted) the groups lead the result.
     """
-    if instruction.conv is None:
-        raise HloError(f"{instruction.name}: a convolution without dimension numbers")
-    numbers, result = instruction.conv, len(operands)
+    numbers, ragged = _numbers(instruction), instruction.ragged
+    if ragged is None:
+        raise HloError(f"{instruction.name}: a ragged dot without its ragged dimensions")
     builder = RuleBuilder(operands, results)
-    lhs, rhs = operands
-    kernel_in, kernel_out = rhs[numbers.kernel_input_feature], rhs[numbers.kernel_output_feature]
-    groups, batch_groups = instruction.feature_group_count, instruction.batch_group_count
-    reduced = builder.add(size=kernel_in, kind=FactorKind.REDUCTION)
-    builder.set(1, numbers.kernel_input_feature, (reduced,))
-    if groups == 1 and batch_groups == 1:
-        builder.set(0, numbers.input_feature, (reduced,))
-        places = ((0, numbers.input_batch), (result, numbers.output_batch))
-        builder.add(*places, size=lhs[numbers.input_batch])
-        places = ((1, numbers.kernel_output_feature), (result, numbers.output_feature))
-        builder.add(*places, size=kernel_out)
-        return _with_window(builder, instruction, operands, results)
-    group = builder.add(size=max(groups, batch_groups))
-    each = builder.add(size=kernel_out // max(groups, batch_groups))
-    builder.set(1, numbers.kernel_output_feature, (group, each))
-    builder.set(result, numbers.output_feature, (group, each))
-    batch = builder.add(size=lhs[numbers.input_batch] // batch_groups)
-    builder.set(result, numbers.output_batch, (batch,))
-    if batch_groups > 1:
-        builder.set(0, numbers.input_batch, (group, batch))
-        builder.set(0, numbers.input_feature, (reduced,))
-    else:
-        builder.set(0, numbers.input_batch, (batch,))
-        builder.set(0, numbers.input_feature, (group, reduced))
-    return _with_window(builder, instruction, operands, results)
+    lhs, rhs, *counts = operands
+    n_groups = len(counts[0]) - 1 if counts else 0
+    is_contracted = bool(set(ragged.lhs_ragged) & set(numbers.lhs_contracting))
+    out = 0
+    if is_contracted:
+        builder.add((2, n_groups), (builder.result(), 0), size=counts[0][n_groups])
+        out = 1
+    for left, right in zip(numbers.lhs_batch, numbers.rhs_batch, strict=True):
+        builder.add((0, left), (1, right), (builder.result(), out), size=lhs[left])
+        out += 1
+    for dim in _free(lhs, numbers.lhs_batch, numbers.lhs_contracting):
+        kind = FactorKind.REPLICATION if dim in ragged.lhs_ragged else FactorKind.PASSTHROUGH
+        builder.add((0, dim), (builder.result(), out), size=lhs[dim], kind=kind)
+        out += 1
+    for dim in _free(rhs, numbers.rhs_batch, (*numbers.rhs_contracting, *ragged.rhs_group)):
+        builder.add((1, dim), (builder.result(), out), size=rhs[dim])
+        out += 1
+    for left, right in zip(numbers.lhs_contracting, numbers.rhs_contracting, strict=True):
+        is_ragged = left in ragged.lhs_ragged
+        kind = FactorKind.REPLICATION if is_ragged else FactorKind.REDUCTION
+        builder.add((0, left), (1, right), size=lhs[left], kind=kind)
+    for dim in ragged.rhs_group:
+        builder.add((1, dim), (2, n_groups), size=rhs[dim], kind=FactorKind.REDUCTION)
+    return builder.build()
 
 
-def _with_window(
-    builder: RuleBuilder, instruction: Instruction, operands: list[Dims], results: list[Dims]
-) -> Rule:
-    """Spatial dimensions: a one-by-one window passes; a kernel as large as the image is a sum."""
-    numbers = instruction.conv
-    if numbers is None:
-        raise HloError(f"{instruction.name}: a convolution without dimension numbers")
-    dims = zip(
-        instruction.window, numbers.input_spatial, numbers.kernel_spatial, numbers.output_spatial,
-        strict=True,
-    )  # fmt: skip
-    for window, source, kernel, target in dims:
-        pointwise = window.size == 1 and window.stride == 1 and window.base_dilation == 1
-        if pointwise and not (window.padding_low or window.padding_high):
-            builder.add((0, source), (builder.result(), target), size=results[0][target])
-    return builder.build(FactorKind.PERMUTATION)
+def _numbers(instruction: Instruction) -> DotDims:
+    if instruction.dot is None:
+        raise HloError(f"{instruction.name}: a {instruction.opcode} without dimension numbers")
+    return instruction.dot
+
+
+def _free(dims: Dims, batch: Dims, contracting: Dims) -> list[int]:
+    return [d for d in range(len(dims)) if d not in batch and d not in contracting]

@@ -21,14 +21,15 @@ FREE_PRODUCERS: frozenset[str] = frozenset({"constant", "iota", "partition-id", 
 def elementwise(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Operands of the result's shape share its factors; scalars have none.
 
-    A bitcast between widths has one dimension more on one side, which is a factor of its own.
+    A bitcast between widths has one dimension more on one side, the bytes of an element: they stay together.
     """
     builder = RuleBuilder(operands, results)
     shape = results[0]
     for dim, size in enumerate(shape):
         places = [(n, dim) for n, o in enumerate(operands) if dim < len(o) and o[dim] == size]
         places += [(builder.result(n), dim) for n, r in enumerate(results) if r[dim] == size]
-        builder.add(*places, size=size)
+        if len(places) > len(results) or not operands:
+            builder.add(*places, size=size)
     return builder.build()
 
 

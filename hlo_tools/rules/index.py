@@ -7,6 +7,8 @@ from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 Dims = tuple[int, ...]
 
+_COMMUTATIVE = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
+
 
 def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Batch dimensions follow the indices, offset dimensions taken whole follow the table.
@@ -44,12 +46,14 @@ def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) 
 def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """n tables, the indices, n updates -> n tables.
 
-    Rows of the table pass (a device ignores updates outside its rows), the updates' own batch
-    dimensions are a reduction into the table, window dimensions covered wholly pass.
+    Rows of the table pass (a device ignores updates outside its rows), window dimensions covered wholly
+    pass.  The updates' own batch dimensions are a reduction into the table if updates are combined; if the
+    last one wins, their order matters and every device needs them all.
     """
     if instruction.scatter is None:
         raise HloError(f"{instruction.name}: a scatter without dimension numbers")
     numbers = instruction.scatter
+    is_sum = instruction.combiner in _COMMUTATIVE
     n_tables = len(results)
     tables = range(n_tables)
     updates = range(n_tables + 1, 2 * n_tables + 1)
@@ -77,7 +81,8 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
         if index_dim in paired:
             builder.add(*places, *in_tables(paired[index_dim]), size=update[dim])
         else:
-            builder.add(*places, size=update[dim], kind=FactorKind.REDUCTION)
+            kind = FactorKind.REDUCTION if is_sum else FactorKind.REPLICATION
+            builder.add(*places, size=update[dim], kind=kind)
     for dim in numbers.inserted_window_dims:
         builder.add(*in_tables(dim), size=table[dim])
     return builder.build()

@@ -6,10 +6,14 @@ factor's kind says what splitting it over devices means:
 
     PASSTHROUGH   each device computes its part of the result, nothing to exchange
     REDUCTION     each device holds a partial result that must be combined
-    PERMUTATION   neighbouring parts are needed (windows, slices): not split by this version
+    PERMUTATION   parts of other devices are needed (windows, slices, reversals)
     REPLICATION   every device needs all of it (a sorted dimension)
 
 The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden tests.
+
+A window needs only the elements next to a device's own part, its *halo* (h_low before, h_high after); a
+slice or a reversal moves parts as a whole and has none.  The size of a permuted or replicated dimension may
+differ from tensor to tensor; the factor has the largest.
 """
 
 from dataclasses import dataclass
@@ -28,10 +32,11 @@ class FactorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One index of the iteration space."""
+    """One index of the iteration space; `halo` is how far past both ends of its part a device reads."""
 
     size: int
     kind: FactorKind
+    halo: tuple[int, int] | None = None
 
 
 # One entry per dimension: the factors it is made of, major first; () for a dimension of size one.
@@ -89,14 +94,23 @@ class RuleBuilder:
         return self._n_operands + index
 
     def add(
-        self, *places: tuple[int, int], size: int, kind: FactorKind = FactorKind.PASSTHROUGH
+        self,
+        *places: tuple[int, int],
+        size: int,
+        kind: FactorKind = FactorKind.PASSTHROUGH,
+        halo: tuple[int, int] | None = None,
     ) -> int:
         """A factor of `size` that is the whole of the given (tensor, dimension) places."""
         factor = len(self._factors)
-        self._factors.append(Factor(size, kind))
+        self._factors.append(Factor(size, kind, halo))
         for tensor, dim in places:
-            self._dims[tensor][dim] = (factor,) if size > 1 else ()
+            self._dims[tensor][dim] = (factor,) if self._shapes[tensor][dim] > 1 else ()
         return factor
+
+    def join(self, *places: tuple[int, int], kind: FactorKind) -> int:
+        """A factor that is the whole of places of different sizes."""
+        sizes = [self._shapes[tensor][dim] for tensor, dim in places]
+        return self.add(*places, size=max(sizes), kind=kind)
 
     def set(self, tensor: int, dim: int, factors: tuple[int, ...]) -> None:
         """State a dimension's factors outright, as reshape needs."""
@@ -120,8 +134,11 @@ def _compact(
     for tensor in dims:
         for dim in tensor:
             for factor in dim:
-                order.setdefault(factor, len(order))
-    renamed = [tuple(tuple(order[f] for f in dim) for dim in tensor) for tensor in dims]
+                if factors[factor].size > 1:
+                    order.setdefault(factor, len(order))
+    renamed = [
+        tuple(tuple(order[f] for f in dim if f in order) for dim in tensor) for tensor in dims
+    ]
     return Rule(
         factors=tuple(factors[f] for f in order),
         operands=tuple(renamed[:n_operands]),

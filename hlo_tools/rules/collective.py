@@ -1,0 +1,30 @@
+"""Collectives that a program already has (it was written with shard_map): they stay as they are.
+
+A dimension that keeps its size passes, one that the collective gathers, scatters or exchanges is whole.
+"""
+
+from hlo_tools.module import Instruction
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
+
+
+Dims = tuple[int, ...]
+
+COLLECTIVES: frozenset[str] = frozenset(
+    """all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done all-to-all
+    collective-broadcast collective-permute collective-permute-start collective-permute-done
+    ragged-all-to-all reduce-scatter""".split()
+)
+_EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
+
+
+def collective(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
+    """Operand n becomes result n."""
+    builder = RuleBuilder(operands, results)
+    for number, (source, target) in enumerate(zip(operands, results)):
+        for dim, (a, b) in enumerate(zip(source, target)):
+            is_moved = a != b or (
+                instruction.opcode in _EXCHANGES and dim in instruction.dimensions
+            )
+            kind = FactorKind.REPLICATION if is_moved else FactorKind.PASSTHROUGH
+            builder.join((number, dim), (builder.result(number), dim), kind=kind)
+    return builder.build()

@@ -1,0 +1,134 @@
+"""Rules as text: what `str(rule)` prints and what users write for their own ops.
+
+    bthd,bshd,bshd->bthd replicate=t,s,d
+
+One letter per dimension, a bracket for a dimension of several factors (major first), `1` for a dimension
+of size one, `.` for a scalar.  A letter on both sides passes, one of the operands only is summed over, one of
+the results only is made whole on every device; `reduce=`, `permute=` and `replicate=` say otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import re
+
+from hlo_tools.errors import HloError
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
+
+
+Dims = tuple[int, ...]
+
+_EXAMPLE = "expected operands->results, as ik,kj->ij or b(hd),(hd)e->be replicate=b"
+_TENSOR = re.compile(r"\.|(?:[a-zA-Z1]|\([a-zA-Z]+\))+")
+_DIM = re.compile(r"[a-zA-Z1]|\([a-zA-Z]+\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """A rule without sizes: letters of each dimension of each tensor, and kinds that are stated."""
+
+    text: str
+    operands: tuple[tuple[str, ...], ...]
+    results: tuple[tuple[str, ...], ...]
+    kinds: tuple[tuple[str, FactorKind], ...]
+
+    def fits(self, operands: Sequence[Dims], results: Sequence[Dims]) -> bool:
+        """Whether the tensors have these numbers of dimensions."""
+        ranks = [len(t) for t in (*operands, *results)]
+        stated = [len(t) for t in (*self.operands, *self.results)]
+        return len(operands) == len(self.operands) and ranks == stated
+
+    def rule(self, name: str, operands: list[Dims], results: list[Dims]) -> Rule:
+        """The rule for these shapes. Raises `HloError` if they do not fit, naming the op."""
+        if not self.fits(operands, results):
+            raise HloError(
+                f"rule {self.text!r} of {name}: it is used on {_shapes(operands)}->{_shapes(results)}, "
+                "which has other numbers of tensors or dimensions"
+            )
+        tensors = list(zip((*self.operands, *self.results), (*operands, *results)))
+        sizes = self._sizes(name, tensors)
+        builder = RuleBuilder(operands, results)
+        number = {x: builder.add(size=n, kind=self._kind(x)) for x, n in sizes.items()}
+        for tensor, (dims, shape) in enumerate(tensors):
+            for dim, letters in enumerate(dims):
+                factors = tuple(number[x] for x in letters if sizes.get(x, 1) > 1)
+                builder.set(tensor, dim, factors if shape[dim] > 1 else ())
+        return builder.build()
+
+    def _kind(self, letter: str) -> FactorKind:
+        stated = dict(self.kinds).get(letter)
+        if stated is not None:
+            return stated
+        read, made = (
+            any(letter in dim for tensor in side for dim in tensor)
+            for side in (self.operands, self.results)
+        )
+        if read and made:
+            return FactorKind.PASSTHROUGH
+        return FactorKind.REDUCTION if read else FactorKind.REPLICATION
+
+    def _sizes(self, name: str, tensors: list[tuple[tuple[str, ...], Dims]]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        places = [(x, n) for dims, shape in tensors for x, n in zip(dims, shape)]
+        for letters, size in places:
+            if len(letters) == 1 and letters != "1":
+                known = sizes.setdefault(letters, size)
+                if known != size and self._kind(letters) is FactorKind.PASSTHROUGH:
+                    raise HloError(
+                        f"rule {self.text!r} of {name}: {letters} is {known} in one place and {size} "
+                        "in another"
+                    )
+                sizes[letters] = max(known, size)
+        for letters, size in places:
+            self._solve(name, letters, size, sizes)
+        return sizes
+
+    def _solve(self, name: str, letters: str, size: int, sizes: dict[str, int]) -> None:
+        """Find the one unknown factor of a merged dimension, and check the product."""
+        unknown = [x for x in letters if x not in sizes and x != "1"]
+        product = 1
+        for letter in letters:
+            product *= sizes.get(letter, 1)
+        if len(unknown) == 1 and size % product == 0:
+            sizes[unknown[0]] = size // product
+        elif unknown or (len(letters) > 1 and product != size) or (letters == "1" and size != 1):
+            raise HloError(
+                f"rule {self.text!r} of {name}: {letters} does not make a dimension of {size}; each "
+                "of its letters but one must stand alone elsewhere, and their product must be it"
+            )
+
+
+def parse_notation(text: str) -> Notation:
+    """Read a rule. Raises `HloError` with what was got and what is expected."""
+    equation, *stated = text.split() or [""]
+    left, arrow, right = equation.partition("->")
+    if not arrow:
+        raise HloError(f"rule {text!r}: {_EXAMPLE}")
+    operands, results = (_side(text, side) for side in (left, right))
+    letters = {x for tensor in (*operands, *results) for dim in tensor for x in dim}
+    kinds = dict(pair for word in stated for pair in _stated(text, word, letters))
+    return Notation(text, operands, results, tuple(kinds.items()))
+
+
+def _side(text: str, side: str) -> tuple[tuple[str, ...], ...]:
+    tensors = side.split(",") if side else []
+    for tensor in tensors:
+        if not _TENSOR.fullmatch(tensor):
+            raise HloError(f"rule {text!r}: cannot read {tensor!r}; {_EXAMPLE}")
+    return tuple(
+        () if t == "." else tuple(dim.strip("()") for dim in _DIM.findall(t)) for t in tensors
+    )
+
+
+def _stated(text: str, word: str, letters: set[str]) -> list[tuple[str, FactorKind]]:
+    name, equals, given = word.partition("=")
+    kinds = {k.value: k for k in FactorKind}
+    names = given.split(",")
+    if not equals or name not in kinds:
+        raise HloError(f"rule {text!r}: cannot read {word!r}; allowed: {', '.join(kinds)} =a,b")
+    if not set(names) <= letters - {"1"}:
+        raise HloError(f"rule {text!r}: {word!r} names letters that the tensors do not have")
+    return [(x, kinds[name]) for x in names]
+
+
+def _shapes(tensors: Sequence[Dims]) -> str:
+    return ",".join(str(list(t)) for t in tensors)
