@@ -19,6 +19,7 @@ from automap.report.progress import SearchProgress
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call
 
 
@@ -34,6 +35,8 @@ def plan(
     budget: float = 30.0,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
+    rules: Mapping[str, str] | None = None,
+    strict: bool = False,
     seed: int = 0,
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
@@ -49,6 +52,9 @@ def plan(
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
         memory_limit: GiB per device; None allows all of it.
         pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model".
+        rules: sharding rules of custom calls and jitted functions, by name:
+            {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
+        strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -58,7 +64,7 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, seed=seed,
+        pin=pin, rules=rules, strict=strict, seed=seed,
     )  # fmt: skip
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
     return _plan_call(call, _topology(topology), options, _name(step))
@@ -76,6 +82,8 @@ def parallelize(
     budget: float = 30.0,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
+    rules: Mapping[str, str] | None = None,
+    strict: bool = False,
     seed: int = 0,
     **jit_options: Any,
 ) -> Any:
@@ -96,7 +104,7 @@ def parallelize(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, seed=seed,
+        pin=pin, rules=rules, strict=strict, seed=seed,
     )  # fmt: skip
     make = partial(
         ParallelStep, topology=topology, options=options, devices=devices,
@@ -177,7 +185,7 @@ class ParallelStep:
         topology = _topology(self._topology)
         if self._cache_dir is None:
             return _plan_call(call, topology, self._options, self._name)
-        digest = Reemitter(call.jaxpr).sha256()
+        digest = Reemitter(call.jaxpr, user_rules(self._options.rules)).sha256()
         key = cache_key(digest, topology, self._options)
         kept = load_cached(self._cache_dir, key, digest)
         if kept is not None:
@@ -189,7 +197,9 @@ class ParallelStep:
 
 def _plan_call(call: TracedCall, topology: Topology, options: Options, name: str) -> Plan:
     with SearchProgress(options.budget_seconds) as progress:
-        workload = lower_call(call, platform=topology.platform, target=name)
+        workload = lower_call(
+            call, platform=topology.platform, target=name, rules=user_rules(options.rules)
+        )
         return plan_workload(workload, topology, options, on_progress=progress.update)
 
 

@@ -4,7 +4,7 @@ Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no 
 bad input.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import json
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from automap.space.presets import PRESETS
 from automap.topology import catalogue, get_topology
 from automap.topology.model import Topology
 from automap.workload import Workload, load_target, read_workload, trace_step
+from automap.workload.rules import user_rules
+from hlo_tools.rules import Notation
 
 
 # As a shell reports a process that SIGINT ended.
@@ -71,6 +73,16 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="decide an input's sharding: \"[0]['params']['w']=null,model\", \"[1]*=data,null\"; "
             "per dimension null, an axis, or axes joined by +; * stands for anything",
         ),
+        click.option(
+            "--rule",
+            "rules",
+            multiple=True,
+            metavar="NAME=RULE",
+            help="how a custom call or a jitted function may be split: "
+            '"my_attention=bthd,bshd,bshd->bthd replicate=t,s,d"; a letter on both sides passes, one of '
+            "the operands only is summed over",
+        ),
+        click.option("--strict", is_flag=True, help="refuse ops without a sharding rule"),
     ]
     for option in reversed(options):
         command = option(command)
@@ -141,18 +153,21 @@ def topologies_command() -> None:
 def _plan(preset: str | None, given: dict[str, Any]) -> Plan:
     target, arguments = given.pop("target"), given.pop("arguments")
     topology = get_topology(given.pop("topology"))
+    given["rules"] = dict(_pair(text, "--rule") for text in given["rules"])
     options = read_options(preset=preset, **given)
     with SearchProgress(options.budget_seconds) as progress:
-        workload = _workload(target, arguments, topology)
+        workload = _workload(target, arguments, topology, user_rules(options.rules))
         return plan_workload(workload, topology, options, on_progress=progress.update)
 
 
-def _workload(target: str, arguments: tuple[str, ...], topology: Topology) -> Workload:
+def _workload(
+    target: str, arguments: tuple[str, ...], topology: Topology, rules: Mapping[str, Notation]
+) -> Workload:
     if Path(target).exists() or ":" not in target:
-        return read_workload(target)
+        return read_workload(target, rules)
     options = dict(_pair(text, "--arg") for text in arguments)
     step, args = load_target(target, options)
-    return trace_step(step, args, platform=topology.platform, target=target)
+    return trace_step(step, args, platform=topology.platform, target=target, rules=rules)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

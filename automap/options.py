@@ -3,11 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
+from typing import Literal
 
 from automap.errors import InputError
 from automap.search import get_strategy
 from automap.space.point import Mesh
 from automap.space.presets import get_preset
+from automap.workload.rules import user_rules
+
+
+UnknownOps = Literal["replicate", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +20,9 @@ class Options:
     """Checked options.
 
     `mesh` None searches all shapes, `preset` skips the search, `memory_limit_bytes` None allows all
-    of a device's memory; `pins` are texts as `automap.search.pins` reads them. Raises `InputError`
-    for numbers out of range and unknown names.
+    of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
+    of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
+    with ops that have none. Raises `InputError` for numbers out of range, unknown names and bad rules.
     """
 
     mesh: Mesh | None = None
@@ -25,6 +31,8 @@ class Options:
     budget_seconds: float = 30.0
     memory_limit_bytes: float | None = None
     pins: tuple[str, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
+    unknown_ops: UnknownOps = "replicate"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -35,6 +43,7 @@ class Options:
         get_strategy(self.strategy)
         if self.preset is not None:
             get_preset(self.preset)
+        user_rules(self.rules)
 
 
 def read_options(
@@ -45,6 +54,8 @@ def read_options(
     budget: float = 30.0,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
+    rules: Mapping[str, str] | None = None,
+    strict: bool = False,
     seed: int = 0,
 ) -> Options:
     """Options as the command takes them.
@@ -57,6 +68,8 @@ def read_options(
         memory_limit: GiB per device; None allows all of it.
         pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model"; * in a path
             stands for anything.
+        rules: sharding rules of custom calls and jitted functions, by name: {"my_kernel": "ik,kj->ij"}.
+        strict: an op without a rule is an error rather than replicated with a warning.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -69,6 +82,8 @@ def read_options(
         budget_seconds=budget,
         memory_limit_bytes=None if memory_limit is None else memory_limit * 2**30,
         pins=(pin,) if isinstance(pin, str) else tuple(pin),
+        rules=tuple((rules or {}).items()),
+        unknown_ops="refuse" if strict else "replicate",
         seed=seed,
     )
 

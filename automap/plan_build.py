@@ -84,6 +84,8 @@ def build_plan(outcome: Outcome) -> Plan:
         workload=WorkloadRecord(
             target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=(
                 workload.reemitter.sha256() if workload.reemitter else None
+            ), rules=tuple(
+                (name, notation.text) for name, notation in workload.rules.items()
             ),
         ),
         topology=outcome.topology.to_dict(),

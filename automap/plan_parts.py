@@ -10,6 +10,8 @@ from math import prod
 from typing import Literal
 
 from automap.plan_checks import Spec, check_dtype, check_numbers, check_sha256, refuse
+from hlo_tools.errors import HloError
+from hlo_tools.rules import parse_notation
 
 
 Role = Literal[
@@ -28,18 +30,24 @@ class WorkloadRecord:
     """What was planned. `target` names it; the digests tell whether it is still the same.
 
     `hlo_sha256` is of the serialized HLO module; `jaxpr_sha256` is None for a program without
-    a jaxpr (an HLO file).
+    a jaxpr (an HLO file); `rules` are the user's sharding rules, (name, rule).
     """
 
     target: str
     hlo_sha256: str
     jaxpr_sha256: str | None
+    rules: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for what is no SHA-256."""
         check_sha256("hlo_sha256", self.hlo_sha256)
         if self.jaxpr_sha256 is not None:
             check_sha256("jaxpr_sha256", self.jaxpr_sha256)
+        for index, (_, text) in enumerate(self.rules):
+            try:
+                parse_notation(text)
+            except HloError as error:
+                raise refuse(f"rules[{index}][1]", text, "a rule as ik,kj->ij") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

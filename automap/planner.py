@@ -59,6 +59,10 @@ def find(
 ) -> Outcome:
     """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options."""
     start = time.monotonic()
+    if options.unknown_ops == "refuse" and workload.problem.unknown:
+        raise InputError(
+            f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
+        )
     space = Space(workload.problem)
     meshes = _meshes(topology, options.mesh)
     pins = parse_pins(options.pins, space, meshes)

@@ -1,6 +1,7 @@
 """FLOPs of an op, from its rule and shapes; bytes are those of its values (`Value.n_bytes`).
 
-dot, ragged-dot    2 * iteration space (a multiply and an add each)
+dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot meets one
+                   group only; also custom calls whose rule says that they sum
 convolution        2 * result positions * kernel taps that meet real input, per input feature
 reduce and windows one per element read; everything else one per element written
 """
@@ -10,7 +11,7 @@ import math
 import numpy as np
 
 from hlo_tools.graph import STRUCTURAL, Graph, Op
-from hlo_tools.rules import Rule
+from hlo_tools.rules import FactorKind, Rule
 
 
 _MOVES_ONLY = frozenset(
@@ -24,6 +25,10 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     if op.opcode in _MOVES_ONLY or op.opcode in STRUCTURAL:
         return 0
     if op.opcode == "dot":
+        return 2 * rule.n_iterations
+    if op.opcode == "ragged-dot":
+        return 2 * rule.n_iterations // math.prod(graph.values[op.inputs[2]].dims)
+    if op.opcode == "custom-call" and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
     if op.opcode == "convolution":
         return _convolution_flops(graph, op)

@@ -7,6 +7,8 @@ to a value id, or to a nested tuple of them.  The trip count of a loop is read f
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+import re
 
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
@@ -20,6 +22,7 @@ from hlo_tools.graph import (
     Value,
 )
 from hlo_tools.module import Computation, Instruction, Module, Shape
+from hlo_tools.rules.notation import Notation
 
 
 Leaf = int
@@ -36,14 +39,16 @@ _MAX_FLAT_OPS = 2_000_000
 
 
 @collector_paused()
-def flatten(module: Module) -> Graph:
+def flatten(module: Module, user_rules: Mapping[str, Notation] | None = None) -> Graph:
     """Inline `module` to one flat graph.
+
+    A function that has a rule for its shapes in `user_rules` becomes one custom call of its name.
 
     Raises `HloError` where an instruction refers to a tuple element that is not there, or when
     inlining grows past two million ops.
     """
     try:
-        return _Flattener(module).graph()
+        return _Flattener(module, user_rules or {}).graph()
     except (IndexError, KeyError, TypeError, RecursionError) as error:
         raise HloError(
             f"module {module.name!r} is not well formed ({type(error).__name__}: {error}); "
@@ -52,8 +57,9 @@ def flatten(module: Module) -> Graph:
 
 
 class _Flattener:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, user_rules: Mapping[str, Notation]):
         self.module = module
+        self.user_rules = user_rules
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.ties: list[tuple[int, int]] = []
@@ -118,11 +124,31 @@ class _Flattener:
             environment[instruction.id] = result
         return environment[computation.root_id]
 
+    def ruled_name(self, instruction: Instruction, operands: list[Tree]) -> str | None:
+        """The called function's name, if the user has a rule that fits what it is called with."""
+        called = self.module.computations[instruction.called[0]].name
+        for name, notation in self.user_rules.items():
+            if called.startswith(name) and _NUMBER.fullmatch(called, len(name)):
+                inputs = [self.values[leaf].dims for tree in operands for leaf in _leaves(tree)]
+                shape = instruction.shape
+                results = [e.dims for e in shape.elements] if shape.elements else [shape.dims]
+                if notation.fits(inputs, results):
+                    return name
+                self.assumptions.append(
+                    f"rule {notation.text!r} does not fit the function {called}, {len(inputs)} arrays to "
+                    f"{len(results)} (differentiation adds some): its ops are planned one by one"
+                )
+        return None
+
     def inline(self, instruction: Instruction, computation_id: int, arguments: list[Tree]) -> Tree:
         outer, self.prefix = self.prefix, _joined(self.prefix, instruction.op_name)
         result = self.run(self.module.computations[computation_id], arguments)
         self.prefix = outer
         return result
+
+
+# What XLA appends to a function's name to tell its computations apart.
+_NUMBER = re.compile(r"(_\d+)?(\.\d+)*")
 
 
 def _joined(prefix: str, name: str) -> str:
@@ -161,6 +187,11 @@ def _identity(flat: _Flattener, instruction: Instruction, operands: list[Tree]) 
 
 
 def _call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    name = flat.ruled_name(instruction, operands)
+    if name is not None:
+        inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+        as_call = replace(instruction, opcode="custom-call", custom_call_target=name)
+        return flat.emit("custom-call", inputs, as_call)
     return flat.inline(instruction, instruction.called[0], operands)
 
 

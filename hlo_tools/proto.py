@@ -83,7 +83,7 @@ def _module_fields(data: bytes) -> dict[str, Any]:
         fields = parse(data, schema.MODULE)
     except HloError:
         fields = {}
-    if fields.get("computations") and fields.get("entry_id"):
+    if any(computation.get("instructions") for computation in fields.get("computations", ())):
         return fields
     inner = parse(data, schema.WRAPPER).get("module", b"")
     fields = parse(inner, schema.MODULE) if inner else {}

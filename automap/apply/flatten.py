@@ -4,12 +4,13 @@ A level is the step itself or one inner body.  Per equation of a jaxpr:
 
     call-like, and without sharding options   -> its equations take its place in the level (`_inline`)
     scan, while, cond, remat                   -> kept, each inner jaxpr becomes a level below (`_bodies`)
-    anything else                              -> kept as it is, inner jaxprs untouched
+    anything else                              -> kept as it is, inner jaxprs untouched; so are calls of
+                                                  functions for which the user gave a rule
 
 Differentiation is over when a step is traced, so a custom_jvp or custom_vjp call is only its call.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,10 @@ from jax.extend import core
 from jax.extend.source_info_util import new_name_stack
 
 from automap.jax_compat import is_unspecified, open_jaxpr
+from hlo_tools.rules import Notation
 
+
+Rules = Mapping[str, Notation]
 
 # Call-like primitives and the parameter that holds what they call.
 _CALLS = {
@@ -80,21 +84,22 @@ class Level:
         return open_jaxpr(self.original)[0].invars
 
 
-def flatten(closed_jaxpr: Any) -> Level:
-    """The top level of a step."""
-    return _level(closed_jaxpr, name="arg", prefix="", trip_count=1)
+def flatten(closed_jaxpr: Any, rules: Rules) -> Level:
+    """The top level of a step; calls of jitted functions with a fitting rule are not inlined."""
+    return _level(closed_jaxpr, rules, name="arg", prefix="", trip_count=1)
 
 
-def _level(jaxpr: Any, *, name: str, prefix: str, trip_count: int) -> Level:
+def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int) -> Level:
     inner, consts = open_jaxpr(jaxpr)
     builder = _Builder(
-        constvars=list(inner.constvars), consts=list(consts), may_add_constants=name == "arg"
-    )
+        constvars=list(inner.constvars), consts=list(consts), may_add_constants=name == "arg",
+        rules=rules,
+    )  # fmt: skip
     outvars = builder.inline(inner, env={}, stack=None)
     equations = []
     for number, eqn in enumerate(builder.eqns):
         path = f"{prefix}{number}"
-        bodies = tuple(_bodies(eqn, path, trip_count))
+        bodies = tuple(_bodies(eqn, rules, path, trip_count))
         equations.append(Equation(path=path, eqn=eqn, bodies=bodies))
     return Level(
         name=name,
@@ -107,14 +112,14 @@ def _level(jaxpr: Any, *, name: str, prefix: str, trip_count: int) -> Level:
     )
 
 
-def _bodies(eqn: Any, path: str, trip_count: int) -> Iterator[Body]:
+def _bodies(eqn: Any, rules: Rules, path: str, trip_count: int) -> Iterator[Body]:
     trips = trip_count * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
     for parameter, letter in _HIGHER_ORDER.get(eqn.primitive.name, ()):
         held = eqn.params[parameter]
         for number, jaxpr in enumerate(held if isinstance(held, tuple) else (held,)):
             name = f"{letter}{number}"
             inside = f"{path}.{name}"
-            level = _level(jaxpr, name=inside, prefix=f"{inside}.", trip_count=trips)
+            level = _level(jaxpr, rules, name=inside, prefix=f"{inside}.", trip_count=trips)
             yield Body(name=name, parameter=parameter, level=level)
 
 
@@ -125,6 +130,7 @@ class _Builder:
     constvars: list[Any]
     consts: list[Any]
     may_add_constants: bool
+    rules: Rules
     eqns: list[Any] = field(default_factory=list)
 
     def inline(self, jaxpr: Any, *, env: dict[Any, Any], stack: Any) -> list[Any]:
@@ -141,7 +147,7 @@ class _Builder:
             inputs = [read(atom) for atom in eqn.invars]
             names = eqn.source_info.name_stack
             names = names if stack is None else stack + names
-            parameter = _inlined_parameter(eqn)
+            parameter = None if _has_rule(eqn, self.rules) else _inlined_parameter(eqn)
             if parameter is not None:
                 called, values = open_jaxpr(eqn.params[parameter])
                 inner = dict(zip(called.invars, inputs))
@@ -179,6 +185,12 @@ def _label(eqn: Any) -> str:
     """What a call adds to the names of the operations inside it, as JAX itself writes it."""
     name = eqn.params.get("name")
     return f"{eqn.primitive.name}({name})" if name else eqn.primitive.name
+
+
+def _has_rule(eqn: Any, rules: Rules) -> bool:
+    notation = rules.get(eqn.params.get("name", ""))
+    shapes = [[atom.aval.shape for atom in atoms] for atoms in (eqn.invars, eqn.outvars)]
+    return notation is not None and notation.fits(*shapes)
 
 
 def _inlined_parameter(eqn: Any) -> str | None:

@@ -21,6 +21,7 @@ from automap.apply.flatten import Equation, Level, flatten
 from automap.apply.pins import Pins
 from automap.apply.sites import Site, describe, scope_name
 from automap.jax_compat import rebuild_jaxpr
+from hlo_tools.rules import Notation
 
 
 class Rewriter(Protocol):
@@ -38,9 +39,12 @@ class Rewriter(Protocol):
 class Reemitter:
     """A traced step that can be emitted again."""
 
-    def __init__(self, closed_jaxpr: Any) -> None:
-        """Flatten the step. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr` gives."""
-        self._level = flatten(closed_jaxpr)
+    def __init__(self, closed_jaxpr: Any, rules: Mapping[str, Notation] | None = None) -> None:
+        """Flatten the step. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr` gives.
+
+        Calls of jitted functions that `rules` has a fitting rule for stay one equation each.
+        """
+        self._level = flatten(closed_jaxpr, rules or {})
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:

@@ -19,6 +19,7 @@ from automap.apply.reemit import Reemitter
 from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, Spec, check_matches_inputs
 from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.rules import user_rules
 
 
 def device_mesh(plan: Plan, devices: Sequence[Any] | None = None) -> Mesh:
@@ -117,7 +118,7 @@ def _is_placed(leaf: Any, sharding: NamedSharding) -> bool:
 
 
 def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
-    reemitter = Reemitter(call.jaxpr)
+    reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
     _check_is_planned(plan, call, reemitter)
     constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
     flat = reemitter.constrained(constraints, mesh)

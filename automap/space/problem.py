@@ -26,7 +26,10 @@ from hlo_tools.storage import Side, Storage, storage
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph with everything known about it before any mesh is chosen."""
+    """A graph with everything known about it before any mesh is chosen.
+
+    `unknown` has a sentence for each kind of op that no rule is known for; they are `warnings` too.
+    """
 
     graph: Graph
     phases: Sequence[Phase]
@@ -38,6 +41,7 @@ class Problem:
     storage: Storage
     class_of_group: np.ndarray
     class_of_storage_group: np.ndarray
+    unknown: tuple[str, ...]
     warnings: tuple[str, ...]
 
     @cached_property
@@ -125,10 +129,10 @@ def build_problem(
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
     argument trees where there are any; else they are read from the program. `user_rules` are those of
-    custom calls, by target; `warnings` are those there are already.
+    custom calls and functions, by name; `warnings` are those there are already.
     """
     user_rules = user_rules or {}
-    graph = flatten(module)
+    graph = flatten(module, user_rules)
     if state_map is None:
         state_map = match_state(graph)
     op_phases = phases(graph, frozenset(state_map))
@@ -136,6 +140,7 @@ def build_problem(
     linkage = link(graph, user_rules)
     stored = storage(linkage, op_phases, input_roles, state_map)
     class_of_group = fold(linkage)
+    unknown = _unknown_ops(graph, user_rules)
     given = graph.donated if donated is None else donated
     return Problem(
         graph=graph,
@@ -148,7 +153,8 @@ def build_problem(
         storage=stored,
         class_of_group=class_of_group,
         class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
-        warnings=(*warnings, *graph.assumptions, *_unknown_ops(graph, user_rules)),
+        unknown=unknown,
+        warnings=(*warnings, *graph.assumptions, *unknown, *_unused_rules(graph, user_rules)),
     )
 
 
@@ -193,6 +199,15 @@ def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, 
     groups = stored.factor_groups[producer]
     dims = linkage.rules[producer].results[0]
     return tuple(groups[factors[0]] if factors else -1 for factors in dims)
+
+
+def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    used = {op.instruction.custom_call_target for op in graph.ops}
+    return tuple(
+        f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
+        for name in user_rules
+        if name not in used
+    )
 
 
 def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:

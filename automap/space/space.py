@@ -20,7 +20,7 @@ from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
 
 
-_ITERATED_BY = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter"})
+_ITERATED_BY = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})
 _MAX_CANDIDATES = 24
 
 

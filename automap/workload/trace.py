@@ -1,7 +1,7 @@
 """Step -> HLO -> problem. Arguments may be `jax.ShapeDtypeStruct`s: nothing is allocated."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hlo_tools.errors import HloError
 from hlo_tools.graph import Graph
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_module
+from hlo_tools.rules import Notation
 
 
 # HLO's names of element types that differ from JAX's.
@@ -47,6 +48,7 @@ class Workload:
     outputs: tuple[Leaf, ...]
     hlo_sha256: str
     reemitter: Reemitter | None = None
+    rules: Mapping[str, Notation] = field(default_factory=dict)
 
 
 @collector_paused()
@@ -57,19 +59,23 @@ def trace_step(
     *,
     platform: str = "cpu",
     target: str = "<step>",
+    rules: Mapping[str, Notation] | None = None,
 ) -> Workload:
     """Trace and lower `step` for `platform` ("cpu", "cuda", "tpu"), on any host.
 
-    A `jax.jit`-ed step keeps its donation.  Raises `InputError` around the step's own exceptions.
+    A `jax.jit`-ed step keeps its donation; `rules` are the user's (`automap.options.user_rules`).  Raises
+    `InputError` around the step's own exceptions.
     """
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, target)
-    return lower_call(call, platform=platform, target=target)
+    return lower_call(call, platform=platform, target=target, rules=rules or {})
 
 
 @collector_paused()
-def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
+def lower_call(
+    call: TracedCall, *, platform: str, target: str, rules: Mapping[str, Notation]
+) -> Workload:
     """Lower a traced call for `platform` and analyse it. Raises `InputError` if it does not lower."""
-    reemitter = Reemitter(call.jaxpr)
+    reemitter = Reemitter(call.jaxpr, rules)
     avals = call.jaxpr.in_avals
     flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
     scoped = jax.jit(reemitter.scoped(), keep_unused=True)
@@ -81,6 +87,7 @@ def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
         state_map=match_state(call.args, call.result, call.donated),
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
+        user_rules=rules,
         warnings=warnings,
     )
     return Workload(
@@ -90,6 +97,7 @@ def lower_call(call: TracedCall, *, platform: str, target: str) -> Workload:
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
+        rules=rules,
     )
 
 
@@ -123,10 +131,10 @@ def _leaves(paths: Sequence[str], arrays: Sequence[Any]) -> tuple[Leaf, ...]:
 
 
 @collector_paused()
-def read_workload(path: str | Path) -> Workload:
+def read_workload(path: str | Path, rules: Mapping[str, Notation] | None = None) -> Workload:
     """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
     try:
-        problem = build_problem(read_module(path))
+        problem = build_problem(read_module(path), user_rules=rules)
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph
@@ -138,6 +146,7 @@ def read_workload(path: str | Path) -> Workload:
             graph, [f"[{i}]" for i in range(len(graph.outputs))], graph.outputs
         ),
         hlo_sha256=fingerprint(graph),
+        rules=rules or {},
     )
 
 

@@ -97,6 +97,8 @@ def rule_of(
         return RuleBuilder(operands, results).build()
     try:
         return function(instruction, operands, results)
+    except HloError:
+        raise
     except (IndexError, ValueError, ZeroDivisionError) as error:
         shapes = f"{operands} -> {results}"
         raise HloError(

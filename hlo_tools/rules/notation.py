@@ -32,14 +32,18 @@ class Notation:
     kinds: tuple[tuple[str, FactorKind], ...]
 
     def fits(self, operands: Sequence[Dims], results: Sequence[Dims]) -> bool:
-        """Whether the tensors have these numbers of dimensions."""
-        ranks = [len(t) for t in (*operands, *results)]
-        stated = [len(t) for t in (*self.operands, *self.results)]
-        return len(operands) == len(self.operands) and ranks == stated
+        """Whether the rule can be that of an op with these shapes."""
+        try:
+            self.rule("", list(operands), list(results))
+        except HloError:
+            return False
+        return True
 
     def rule(self, name: str, operands: list[Dims], results: list[Dims]) -> Rule:
         """The rule for these shapes. Raises `HloError` if they do not fit, naming the op."""
-        if not self.fits(operands, results):
+        ranks = [len(t) for t in (*operands, *results)]
+        stated = [len(t) for t in (*self.operands, *self.results)]
+        if len(operands) != len(self.operands) or ranks != stated:
             raise HloError(
                 f"rule {self.text!r} of {name}: it is used on {_shapes(operands)}->{_shapes(results)}, "
                 "which has other numbers of tensors or dimensions"

@@ -98,7 +98,12 @@ def plans(draw):
         row(
             format=st.just("automap-plan"),
             version=st.just(1),
-            workload=row(target=text, hlo_sha256=digest, jaxpr_sha256=st.none() | digest),
+            workload=row(
+                target=text,
+                hlo_sha256=digest,
+                jaxpr_sha256=st.none() | digest,
+                rules=st.just([["f", "a->a"]]),
+            ),
             topology=st.just(TOPOLOGIES[topology]),
             mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
             inputs=leaves(sizes, roles.filter(lambda role: role != "result")),
