@@ -36,7 +36,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     return tuple(
         CompiledCollective(
             kind=op.opcode.removesuffix("-start"),
-            groups=op.instruction.groups,
+            groups=op.instruction.attributes.groups,
             n_bytes=n_bytes,
             count=op.trip_count,
             op_name=op.op_name,
@@ -50,7 +50,7 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
     """Collective ops; the TPU compiler writes one that runs in steps as several, of one channel."""
     seen: set[tuple[str, int]] = set()
     for op in ops:
-        key = (op.opcode, op.instruction.channel_id)
+        key = (op.opcode, op.instruction.attributes.channel_id)
         if op.opcode in COLLECTIVE_OPCODES and (key[1] == 0 or key not in seen):
             seen.add(key)
             yield op

@@ -39,14 +39,16 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
 
 def _convolution_flops(graph: Graph, op: Op) -> int:
     instruction = op.instruction
-    numbers = instruction.conv
+    numbers = instruction.attributes.conv
     if numbers is None:
         return 0
     lhs, rhs = (graph.values[v].dims for v in op.inputs[:2])
     result = graph.values[op.outputs[0]].dims
     total = 2 * rhs[numbers.kernel_input_feature] * result[numbers.output_feature]
     total *= result[numbers.output_batch]
-    spatial = zip(instruction.window, numbers.input_spatial, numbers.output_spatial, strict=True)
+    spatial = zip(
+        instruction.attributes.window, numbers.input_spatial, numbers.output_spatial, strict=True
+    )
     for window, source, target in spatial:
         # Taps that fall on padding or between dilated elements multiply zeros, which no kernel does.
         starts = np.arange(result[target])[:, None] * window.stride - window.padding_low

@@ -21,7 +21,7 @@ from hlo_tools.graph import (
     Op,
     Value,
 )
-from hlo_tools.module import Computation, Instruction, Module, Shape
+from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
 from hlo_tools.rules.notation import Notation
 
 
@@ -103,7 +103,7 @@ class _Flattener:
     ) -> Tree:
         if len(self.ops) >= _MAX_FLAT_OPS:
             raise HloError(f"module {self.module.name!r} inlines to over {_MAX_FLAT_OPS} ops")
-        name = _joined(self.prefix, instruction.op_name)
+        name = _joined(self.prefix, instruction.op_name) if self.prefix else instruction.op_name
         outputs = (result,) if isinstance(result, int) else tuple(_leaves(result))
         self.ops.append(Op(opcode, inputs, outputs, instruction, name, self.trip_count))
         return result
@@ -119,8 +119,7 @@ class _Flattener:
             elif handler is not None:
                 result = handler(self, instruction, operands)
             else:
-                inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
-                result = self.emit(instruction.opcode, inputs, instruction)
+                result = self.emit(instruction.opcode, _flat(operands), instruction)
             environment[instruction.id] = result
         return environment[computation.root_id]
 
@@ -158,6 +157,12 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}/{name}" if name else prefix
 
 
+def _flat(trees: list[Tree]) -> tuple[int, ...]:
+    if tuple not in map(type, trees):
+        return tuple(trees)  # pyright: ignore[reportReturnType]
+    return tuple(leaf for tree in trees for leaf in _leaves(tree))
+
+
 def _leaves(tree: Tree) -> list[int]:
     if isinstance(tree, int):
         return [tree]
@@ -189,17 +194,19 @@ def _identity(flat: _Flattener, instruction: Instruction, operands: list[Tree]) 
 def _call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     name = flat.ruled_name(instruction, operands)
     if name is not None:
-        inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
-        as_call = replace(instruction, opcode="custom-call", custom_call_target=name)
+        inputs = _flat(operands)
+        as_call = replace(
+            instruction, opcode="custom-call", attributes=Attributes(custom_call_target=name)
+        )
         return flat.emit("custom-call", inputs, as_call)
     return flat.inline(instruction, instruction.called[0], operands)
 
 
 def _custom_call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
-    is_identity = instruction.custom_call_target in _IDENTITY_TARGETS
+    is_identity = instruction.attributes.custom_call_target in _IDENTITY_TARGETS
     if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]
-    inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+    inputs = _flat(operands)
     return flat.emit("custom-call", inputs, instruction)
 
 
@@ -215,7 +222,7 @@ def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> 
     initial = tuple(_leaves(operands[0]))
     carried = flat.fresh(instruction.shape, len(flat.ops))
     flat.emit_with(LOOP_ENTER, initial, carried, instruction)
-    trips = instruction.trip_count
+    trips = instruction.attributes.trip_count
     if trips is None:
         trips = _trip_count(flat, condition, operands[0])
     if trips is None:
@@ -252,7 +259,7 @@ def _trip_count(flat: _Flattener, condition: Computation, initial: Tree) -> int 
     compare = by_id[condition.root_id]
     while compare.opcode in ("call", "copy") and len(compare.operands) == 1:
         compare = by_id[compare.operands[0]]
-    if compare.opcode != "compare" or compare.comparison_direction != "LT":
+    if compare.opcode != "compare" or compare.attributes.comparison_direction != "LT":
         return None
     bounds: list[int | float | bool | None] = []
     for operand in (by_id[i] for i in compare.operands):
@@ -270,7 +277,7 @@ def _trip_count(flat: _Flattener, condition: Computation, initial: Tree) -> int 
 
 
 def _conditional(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
-    inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
+    inputs = _flat(operands)
     flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
     roots = [
         flat.inline(instruction, branch, [argument])

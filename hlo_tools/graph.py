@@ -6,6 +6,8 @@ of the value they pass on.  Ops stand in a topological order, the order in which
 
 A *tie* (a, b) says that two values are one tensor seen at two times: a loop carry before, inside and
 after its loop, or a branch result.  Whatever holds for one dimension of `a` holds for that of `b`.
+
+Values and ops are not frozen only because tens of thousands are built; nothing changes them.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ DTYPE_BITS: dict[str, int] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Value:
     """One array of the program; `producer` indexes `Graph.ops`, or is -1 for a step input."""
 
@@ -39,7 +41,7 @@ class Value:
         return math.prod(self.dims) * DTYPE_BITS[self.dtype] // 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Op:
     """One instruction at one call site; `trip_count` is how often it runs in a step."""
 

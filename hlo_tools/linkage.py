@@ -8,16 +8,18 @@ of the linking factors.
 
     node n of value v, dim d:   node_offset[v] + d              -> `Linkage.nodes_of`
     group of node n:            group_of_node[n], -1 for none
-    group of op o, factor f:    factor_groups[o][f], -1 where o cannot keep f split
+    group of op o, factor f:    factor_groups[o, f], -1 where o cannot keep f split, or has no such factor
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-import math
 
 import numpy as np
 
+from hlo_tools.batches import Batch, batches
+from hlo_tools.components import common_divisors, components, numbered
 from hlo_tools.graph import Graph, Op
+from hlo_tools.module import NO_ATTRIBUTES
 from hlo_tools.rules import Factor, FactorKind, Notation, Rule, rule_of
 
 
@@ -30,10 +32,11 @@ class Linkage:
 
     graph: Graph
     rules: Sequence[Rule]
+    batches: Sequence[Batch]
     node_offset: np.ndarray
     group_of_node: np.ndarray
     limits: np.ndarray
-    factor_groups: Sequence[tuple[int, ...]]
+    factor_groups: np.ndarray
 
     @property
     def n_groups(self) -> int:
@@ -44,41 +47,6 @@ class Linkage:
         """Group of each dimension of a value, -1 where there is none."""
         start = self.node_offset[value]
         return tuple(self.group_of_node[start : self.node_offset[value + 1]].tolist())
-
-
-class NodeUnion:
-    """Union-find over nodes, with the divisibility limit of each component."""
-
-    def __init__(self, n_nodes: int):
-        """All nodes apart."""
-        self._parent = list(range(n_nodes))
-        self._limit = [0] * n_nodes
-
-    def find(self, node: int) -> int:
-        """Representative of the component of `node`."""
-        parent = self._parent
-        while parent[node] != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
-    def join(self, nodes: Sequence[int], size: int) -> None:
-        """Put `nodes` in one component whose parts must also divide `size`."""
-        first = self.find(nodes[0])
-        limit = math.gcd(self._limit[first], size)
-        for node in nodes[1:]:
-            other = self.find(node)
-            if other != first:
-                limit = math.gcd(limit, self._limit[other])
-                self._parent[other] = first
-        self._limit[first] = limit
-
-    def numbered(self, nodes: Iterable[int], n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """(component of each node or -1, limit of each component), for the components of `nodes`."""
-        component = np.full(n_nodes, -1, np.int64)
-        ids: dict[int, int] = {}
-        for node in nodes:
-            component[node] = ids.setdefault(self.find(node), len(ids))
-        return component, np.array([self._limit[root] for root in ids], np.int64)
 
 
 def _links(factor: Factor) -> bool:
@@ -102,12 +70,8 @@ def rules_of(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
 
 
 def _attributes(op: Op) -> object:
-    i = op.instruction
-    return (
-        i.dimensions, i.dot, i.conv, i.window, i.gather, i.gather_slice_sizes, i.scatter,
-        i.feature_group_count, i.batch_group_count, i.ragged, i.padding, i.fft_length,
-        i.custom_call_target, i.combiner,
-    )  # fmt: skip
+    attributes = op.instruction.attributes
+    return op.instruction.dimensions, None if attributes is NO_ATTRIBUTES else attributes
 
 
 def node_offsets(graph: Graph) -> np.ndarray:
@@ -119,79 +83,83 @@ def node_offsets(graph: Graph) -> np.ndarray:
 def link(graph: Graph, user_rules: Mapping[str, Notation]) -> Linkage:
     """Groups of all dimensions of all varying values; `user_rules` are of custom calls, by target."""
     rules = rules_of(graph, user_rules)
-    offsets = node_offsets(graph)
-    offset = offsets.tolist()
-    varies = graph.varies
-    union = NodeUnion(offset[-1])
-    members = [
-        offset[v] + d
-        for v, value in enumerate(graph.values)
-        if varies[v]
-        for d, size in enumerate(value.dims)
-        if size > 1
-    ]
-    for node, size in zip(members, _sizes(graph)):
-        union.join([node], size)
-    op_nodes = [
-        _major_nodes(rule, op, offset, varies) for rule, op in zip(rules, graph.ops, strict=True)
-    ]
-    for rule, nodes in zip(rules, op_nodes, strict=True):
-        for factor, linked in zip(rule.factors, nodes):
-            if linked and _links(factor):
-                union.join(linked, factor.size)
-    for a, b in graph.ties:
-        if varies[a] and varies[b]:
-            for dim, size in enumerate(graph.values[a].dims):
-                if size > 1:
-                    union.join([offset[a] + dim, offset[b] + dim], size)
-    group_of_node, limits = union.numbered(members, offset[-1])
-    factor_groups = _factor_groups(rules, op_nodes, group_of_node.tolist(), graph)
-    return Linkage(graph, rules, offsets, group_of_node, limits, factor_groups)
+    offset = node_offsets(graph)
+    varies = np.array(graph.varies, bool)
+    by_rule = batches(graph, rules)
+    parts = [part for b in by_rule for part in b.split(varies[b.values])]
+    edges = Edges(offset)
+    for batch, held in parts:
+        for factor, places in zip(batch.rule.factors, batch.places(held)):
+            if _links(factor):
+                edges.link(batch, places, factor.size)
+    edges.tie([(a, b) for a, b in graph.ties if varies[a] and varies[b]], graph)
+    members, sizes = node_sizes(graph, offset, varies)
+    group_of_node, limits = edges.groups(members, sizes)
+    factor_groups = np.full((len(rules), _width(rules)), -1, np.int64)
+    for batch, held in parts:
+        minor = _minor_factors(batch.rule) if any(held[: len(batch.rule.operands)]) else ()
+        for index, places in enumerate(batch.places(held)):
+            if places and _links(batch.rule.factors[index]) and index not in minor:
+                factor_groups[batch.ops, index] = group_of_node[edges.nodes(batch, places[0])]
+    return Linkage(graph, rules, by_rule, offset, group_of_node, limits, factor_groups)
 
 
-def _sizes(graph: Graph) -> Iterable[int]:
-    varies = graph.varies
-    for v, value in enumerate(graph.values):
-        if varies[v]:
-            yield from (size for size in value.dims if size > 1)
+def _width(rules: Sequence[Rule]) -> int:
+    return max((len(rule.factors) for rule in rules), default=0) or 1
 
 
-def _major_nodes(
-    rule: Rule, op: Op, offset: Sequence[int], varies: Sequence[bool]
-) -> list[list[int]]:
-    """For each factor, the nodes of which it is the major one."""
-    nodes: list[list[int]] = [[] for _ in rule.factors]
-    for value, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results)):
-        if varies[value]:
-            start = offset[value]
-            for dim, factors in enumerate(dims):
-                if factors:
-                    nodes[factors[0]].append(start + dim)
-    return nodes
+def _minor_factors(rule: Rule) -> frozenset[int]:
+    return frozenset(f for t in (*rule.operands, *rule.results) for dim in t for f in dim[1:])
 
 
-def _factor_groups(
-    rules: Sequence[Rule],
-    op_nodes: Sequence[list[list[int]]],
-    group_of_node: list[int],
-    graph: Graph,
-) -> list[tuple[int, ...]]:
-    """The group that may split each factor: -1 if it is blocked, or minor in a varying tensor."""
-    varies = graph.varies
-    minors: dict[int, frozenset[int]] = {}
-    result: list[tuple[int, ...]] = []
-    for rule, nodes, op in zip(rules, op_nodes, graph.ops, strict=True):
-        minor = minors.get(id(rule))
-        if minor is None:
-            minor = minors[id(rule)] = frozenset(
-                f for t in (*rule.operands, *rule.results) for dim in t for f in dim[1:]
-            )
-        if minor and not any(varies[v] for v in op.inputs):
-            minor = frozenset()
-        result.append(
-            tuple(
-                group_of_node[linked[0]] if linked and _links(factor) and index not in minor else -1
-                for index, (factor, linked) in enumerate(zip(rule.factors, nodes))
-            )
+def node_sizes(graph: Graph, offset: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(nodes of size over one of the values that `held` marks, their sizes)."""
+    sizes = np.fromiter((n for v in graph.values for n in v.dims), np.int64, offset[-1])
+    members = np.flatnonzero((sizes > 1) & np.repeat(held, np.diff(offset)))
+    return members, sizes[members]
+
+
+class Edges:
+    """Links between nodes as they are collected, and the sizes that parts of a node must divide."""
+
+    def __init__(self, offset: np.ndarray):
+        """No links yet between the nodes that `offset` numbers."""
+        self._offset = offset
+        self._pairs: list[np.ndarray] = []
+        self._limits: list[tuple[np.ndarray, int]] = []
+
+    def nodes(self, batch: Batch, place: tuple[int, int]) -> np.ndarray:
+        """The node of each op's tensor and dimension."""
+        tensor, dim = place
+        return self._offset[batch.values[:, tensor]] + dim
+
+    def link(self, batch: Batch, places: list[tuple[int, int]], size: int) -> None:
+        """For each op, put the nodes at `places` in one group whose parts divide `size`."""
+        if places:
+            first = self.nodes(batch, places[0])
+            self._limits.append((first, size))
+            self._pairs += [np.stack([first, self.nodes(batch, p)]) for p in places[1:]]
+
+    def tie(self, ties: Sequence[tuple[int, int]], graph: Graph) -> None:
+        """Values that are one tensor: each dimension of the one is that of the other."""
+        offset = self._offset.tolist()
+        pairs = [
+            (offset[a] + dim, offset[b] + dim)
+            for a, b in ties
+            for dim, size in enumerate(graph.values[a].dims)
+            if size > 1
+        ]
+        self._pairs.append(np.array(pairs, np.int64).reshape(-1, 2).T)
+
+    def groups(self, members: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(group of each node or -1, limit of each group) of the nodes `members` of these sizes."""
+        first, second = np.concatenate([np.empty((2, 0), np.int64), *self._pairs], axis=1)
+        label = components(int(self._offset[-1]), first, second)
+        group_of_node, count = numbered(label, members)
+        nodes = np.concatenate([members, *(nodes for nodes, _ in self._limits)])
+        limits = [np.full(len(nodes), size, np.int64) for nodes, size in self._limits]
+        group = group_of_node[nodes]
+        held = group >= 0
+        return group_of_node, common_divisors(
+            group[held], np.concatenate([sizes, *limits])[held], count
         )
-    return result

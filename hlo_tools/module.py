@@ -105,15 +105,43 @@ class PadDim:
     interior: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What only some opcodes have; fields that do not belong to an opcode are empty.
+
+    `groups` are the devices a collective joins (source and target for a permute), None for all;
+    `channel_id` is its number, 0 if it has none. `combiner` is the opcode that a reduction, window or
+    scatter combines two elements with, "" if it is more than one op. `trip_count` is what XLA found out
+    about a `while`, None if nothing.
+    """
+
+    window: tuple[WindowDim, ...] = ()
+    conv: ConvDims | None = None
+    dot: DotDims | None = None
+    ragged: RaggedDims | None = None
+    slices: tuple[SliceDim, ...] = ()
+    padding: tuple[PadDim, ...] = ()
+    fft_length: tuple[int, ...] = ()
+    gather: GatherDims | None = None
+    gather_slice_sizes: tuple[int, ...] = ()
+    scatter: ScatterDims | None = None
+    feature_group_count: int = 1
+    batch_group_count: int = 1
+    custom_call_target: str = ""
+    combiner: str = ""
+    comparison_direction: str = ""
+    is_sharded_by_user: bool = False
+    groups: Groups | None = None
+    channel_id: int = 0
+    trip_count: int | None = None
+
+
+NO_ATTRIBUTES = Attributes()
+
+
 @dataclass(slots=True)
 class Instruction:
-    """One HLO instruction; fields that do not belong to its opcode are empty.
-
-    `literal` is the value of a scalar constant; other literals are not read. `groups` are the devices a
-    collective joins (source and target for a permute), None for all; `channel_id` is its number, 0 if it
-    has none. `combiner` is the opcode that a reduction, window or scatter combines two elements with, ""
-    if it is more than one op. `trip_count` is what XLA found out about a `while`, None if nothing.
-    """
+    """One HLO instruction. `literal` is the value of a scalar constant; other literals are not read."""
 
     id: int
     name: str
@@ -125,26 +153,8 @@ class Instruction:
     parameter_number: int
     tuple_index: int
     dimensions: tuple[int, ...]
-    window: tuple[WindowDim, ...]
-    conv: ConvDims | None
-    dot: DotDims | None
-    ragged: RaggedDims | None
-    slices: tuple[SliceDim, ...]
-    padding: tuple[PadDim, ...]
-    fft_length: tuple[int, ...]
-    gather: GatherDims | None
-    gather_slice_sizes: tuple[int, ...]
-    scatter: ScatterDims | None
-    feature_group_count: int
-    batch_group_count: int
-    custom_call_target: str
-    combiner: str
-    comparison_direction: str
     literal: int | float | bool | None
-    is_sharded_by_user: bool
-    groups: Groups | None
-    channel_id: int
-    trip_count: int | None
+    attributes: Attributes
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@
 every called computation and root exists, calls do not recurse, dimensions are sane.
 """
 
+from dataclasses import replace
 import gzip
 import json
 import math
@@ -15,6 +16,8 @@ from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.groups import COLLECTIVE_OPCODES, Groups, read_groups
 from hlo_tools.module import (
+    NO_ATTRIBUTES,
+    Attributes,
     Computation,
     ConvDims,
     DotDims,
@@ -33,6 +36,7 @@ from hlo_tools.wire import parse
 
 _MAX_ELEMENTS = 1 << 48
 _GZIP_MAGIC = b"\x1f\x8b"
+_WITH_NUMBERS = frozenset({"dot", "ragged-dot", "gather", "scatter"})
 _COMBINING = frozenset({"reduce", "reduce-window", "scatter", "select-and-scatter"})
 
 
@@ -51,8 +55,9 @@ def decode_module(data: bytes) -> Module:
         raise HloError("an empty HLO proto; dump the module again")
     fields = _module_fields(data)
     computations: dict[int, Computation] = {}
+    shapes = _Shapes()
     for raw in fields.get("computations", ()):
-        computation = _computation(raw)
+        computation = _computation(raw, shapes)
         computations[computation.id] = computation
     _name_combiners(computations)
     module = Module(
@@ -67,14 +72,16 @@ def decode_module(data: bytes) -> Module:
 
 
 def _name_combiners(computations: dict[int, Computation]) -> None:
-    """Set `Instruction.combiner` where the called computation is one op on its two parameters."""
+    """Set `Attributes.combiner` where the called computation is one op on its two parameters."""
     for computation in computations.values():
         for instruction in computation.instructions:
             called = computations.get(instruction.called[-1]) if instruction.called else None
             if instruction.opcode in _COMBINING and called is not None:
                 *parameters, root = called.instructions or (instruction,)
                 is_one_op = all(p.opcode == "parameter" for p in parameters)
-                instruction.combiner = root.opcode if is_one_op and len(parameters) == 2 else ""
+                if is_one_op and len(parameters) == 2:
+                    combined = replace(instruction.attributes, combiner=root.opcode)
+                    instruction.attributes = combined
 
 
 def _module_fields(data: bytes) -> dict[str, Any]:
@@ -109,6 +116,20 @@ def _aliases(fields: dict[str, Any]) -> list[tuple[int, int]]:
     return pairs
 
 
+class _Shapes:
+    """Shapes of one module: equal ones are one object."""
+
+    def __init__(self) -> None:
+        self.of_record: dict[int, Shape] = {}
+
+    def read(self, raw: dict[str, Any]) -> Shape:
+        """The shape of a record, which must outlive this object."""
+        known = self.of_record.get(id(raw))
+        if known is None:
+            known = self.of_record[id(raw)] = _shape(raw)
+        return known
+
+
 def _shape(raw: dict[str, Any]) -> Shape:
     number = raw.get("element_type", 0)
     dtype = schema.ELEMENT_TYPES.get(number)
@@ -133,8 +154,10 @@ def _dims(cls: type, raw: dict[str, Any] | None) -> Any:
     return cls(**values)
 
 
-def _computation(raw: dict[str, Any]) -> Computation:
-    instructions = tuple(_instruction(i) for i in _in_program_order(raw.get("instructions", [])))
+def _computation(raw: dict[str, Any], shapes: _Shapes) -> Computation:
+    instructions = tuple(
+        _instruction(i, shapes) for i in _in_program_order(raw.get("instructions", []))
+    )
     return Computation(raw.get("id", 0), raw.get("name", ""), instructions, raw.get("root_id", 0))
 
 
@@ -148,21 +171,36 @@ def _in_program_order(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return by_id if is_ordered else raw
 
 
-def _instruction(raw: dict[str, Any]) -> Instruction:
+# Fields that every kind of instruction may have; one with no others has no attributes.
+_PLAIN = frozenset(
+    """name opcode shape op_name literal parameter_number tuple_index dimensions id operands called""".split()
+)
+_EMPTY_SHAPE: dict[str, Any] = {}
+
+
+def _instruction(raw: dict[str, Any], shapes: _Shapes) -> Instruction:
     get = raw.get
     opcode = get("opcode", "")
+    shape = shapes.read(get("shape", _EMPTY_SHAPE))
+    literal = _scalar(get("literal", b""), shape) if opcode == "constant" else None
+    has_attributes = opcode in _WITH_NUMBERS or not raw.keys() <= _PLAIN
+    return Instruction(
+        get("id", 0), get("name", ""), opcode, shape, tuple(get("operands", ())),
+        tuple(get("called", ())), get("op_name", ""), get("parameter_number", 0),
+        get("tuple_index", 0), tuple(get("dimensions", ())), literal,
+        _attributes(opcode, raw) if has_attributes else NO_ATTRIBUTES,
+    )  # fmt: skip
+
+
+def _attributes(opcode: str, raw: dict[str, Any]) -> Attributes:
+    get = raw.get
     ragged = get("ragged_dot", {}) if opcode == "ragged-dot" else None
     dot = get("dot", {}) if opcode == "dot" else ragged and ragged.get("dot", {})
-    shape = _shape(get("shape", {}))
-    return Instruction(
-        id=get("id", 0), name=get("name", ""), opcode=opcode, shape=shape,
-        operands=tuple(get("operands", ())), called=tuple(get("called", ())),
-        op_name=get("metadata", {}).get("op_name", ""),
-        parameter_number=get("parameter_number", 0), tuple_index=get("tuple_index", 0),
-        dimensions=tuple(get("dimensions", ())),
+    return Attributes(
         window=tuple(_window_dim(d) for d in get("window", {}).get("dimensions", ())),
         conv=_dims(ConvDims, get("conv") if opcode == "convolution" else None),
-        dot=_dims(DotDims, dot), ragged=_dims(RaggedDims, ragged),
+        dot=_dims(DotDims, dot),
+        ragged=_dims(RaggedDims, ragged),
         slices=tuple(
             SliceDim(d.get("start", 0), d.get("limit", 0), d.get("stride", 0) or 1)
             for d in get("slice_dims", ())
@@ -177,14 +215,13 @@ def _instruction(raw: dict[str, Any]) -> Instruction:
         scatter=_dims(ScatterDims, get("scatter", {}) if opcode == "scatter" else None),
         feature_group_count=get("feature_group_count", 0) or 1,
         batch_group_count=get("batch_group_count", 0) or 1,
-        custom_call_target=get("custom_call_target", ""), combiner="",
+        custom_call_target=get("custom_call_target", ""),
         comparison_direction=get("comparison_direction", ""),
-        literal=_scalar(get("literal", b""), shape) if opcode == "constant" else None,
         is_sharded_by_user=get("sharding", False),
         groups=_groups(raw) if opcode in COLLECTIVE_OPCODES else None,
         channel_id=get("channel_id", 0),
         trip_count=_known_trip_count(get("backend_config", b"")) if opcode == "while" else None,
-    )  # fmt: skip
+    )
 
 
 def _groups(raw: dict[str, Any]) -> Groups | None:

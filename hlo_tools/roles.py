@@ -9,6 +9,7 @@ A state leaf that the forward pass reads is a parameter; one that only the updat
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from hlo_tools.common_run import longest_common_run
 from hlo_tools.graph import Graph
 from hlo_tools.phases import Phase
 
@@ -35,22 +36,15 @@ def match_state(graph: Graph) -> Mapping[int, int]:
     """
     if graph.aliases:
         return dict(graph.aliases)
-    ins = [(graph.values[v].dtype, graph.values[v].dims) for v in graph.inputs]
-    outs = [(graph.values[v].dtype, graph.values[v].dims) for v in graph.outputs]
-    best = (0, 0, 0)
-    previous = [0] * (len(ins) + 1)
-    for o, out in enumerate(outs):
-        current = [0] * (len(ins) + 1)
-        for i, source in enumerate(ins):
-            if out == source:
-                current[i + 1] = previous[i] + 1
-                best = max(best, (current[i + 1], -o, -i))
-        previous = current
-    length, o_end, i_end = best[0], -best[1], -best[2]
-    pairs = {o_end - n: i_end - n for n in range(length)}
-    if length == 1 and graph.inputs[i_end] not in _ancestors(graph, graph.outputs[o_end]):
+    kinds: dict[tuple[str, tuple[int, ...]], int] = {}
+    outs, ins = (
+        [kinds.setdefault((graph.values[v].dtype, graph.values[v].dims), len(kinds)) for v in side]
+        for side in (graph.outputs, graph.inputs)
+    )
+    length, first_out, first_in = longest_common_run(outs, ins)
+    if length == 1 and graph.inputs[first_in] not in _ancestors(graph, graph.outputs[first_out]):
         return {}
-    return pairs
+    return {first_out + n: first_in + n for n in range(length)}
 
 
 def _ancestors(graph: Graph, value: int) -> set[int]:

@@ -7,14 +7,14 @@ from hlo_tools.wire import Field, Table
 
 
 def _table(**fields: tuple[object, ...]) -> Table:
-    table = {}
+    table: dict[int, Field] = {}
     for name, (number, kind, *inner) in fields.items():
         table[number] = Field(name, kind, inner[0] if inner else None)  # pyright: ignore
-    return table
+    return Table(table)
 
 
-SHAPE: dict[int, Field] = {2: Field("element_type", "int"), 3: Field("dimensions", "ints")}
-SHAPE[4] = Field("tuple_shapes", "messages", SHAPE)
+SHAPE = _table(element_type=(2, "int"), dimensions=(3, "ints"))
+SHAPE.add(4, Field("tuple_shapes", "messages", SHAPE))
 
 _DOT = _table(
     lhs_contracting=(1, "ints"),
@@ -60,17 +60,17 @@ _SLICE_DIM = _table(start=(1, "int"), limit=(2, "int"), stride=(3, "int"))
 _PAD_DIM = _table(low=(1, "int"), high=(2, "int"), interior=(3, "int"))
 
 INSTRUCTION = _table(
-    name=(1, "text"), opcode=(2, "text"), shape=(3, "message", SHAPE),
-    metadata=(7, "message", _table(op_name=(2, "text"))), literal=(8, "bytes"),
+    name=(1, "text"), opcode=(2, "text"), shape=(3, "shared", SHAPE),
+    op_name=(7, "inner", _table(op_name=(2, "text"))), literal=(8, "bytes"),
     parameter_number=(9, "int"), tuple_index=(13, "int"), dimensions=(14, "ints"),
-    window=(15, "message", _table(dimensions=(1, "messages", _WINDOW_DIM))),
-    conv=(16, "message", _CONV), slice_dims=(17, "messages", _SLICE_DIM),
+    window=(15, "shared", _table(dimensions=(1, "messages", _WINDOW_DIM))),
+    conv=(16, "shared", _CONV), slice_dims=(17, "messages", _SLICE_DIM),
     dynamic_slice_sizes=(20, "ints"),
     padding=(21, "message", _table(dimensions=(1, "messages", _PAD_DIM))),
-    channel_id=(26, "int"), custom_call_target=(28, "text"), dot=(30, "message", _DOT), fft_length=(32, "ints"),
-    gather=(33, "message", _GATHER), gather_slice_sizes=(34, "ints"), id=(35, "int"),
+    channel_id=(26, "int"), custom_call_target=(28, "text"), dot=(30, "shared", _DOT), fft_length=(32, "ints"),
+    gather=(33, "shared", _GATHER), gather_slice_sizes=(34, "ints"), id=(35, "int"),
     operands=(36, "ints"), called=(38, "ints"), sharding=(40, "present"),
-    backend_config=(43, "bytes"), scatter=(48, "message", _SCATTER),
+    backend_config=(43, "bytes"), scatter=(48, "shared", _SCATTER),
     replica_groups=(49, "messages", _GROUP), feature_group_count=(50, "int"),
     source_target_pairs=(52, "messages", _PAIR), batch_group_count=(58, "int"),
     comparison_direction=(63, "text"), k=(81, "int"), device_list=(87, "message", _DEVICE_LIST),

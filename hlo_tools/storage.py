@@ -19,7 +19,7 @@ from enum import IntEnum
 import numpy as np
 
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph
-from hlo_tools.linkage import Linkage, NodeUnion
+from hlo_tools.linkage import Edges, Linkage, node_sizes
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
@@ -48,7 +48,7 @@ class Storage:
     side: np.ndarray
     group_of_node: np.ndarray
     limits: np.ndarray
-    factor_groups: Sequence[tuple[int, ...]]
+    factor_groups: np.ndarray
 
 
 def storage(
@@ -62,38 +62,35 @@ def storage(
     in_update, value_serves = _update_region(linkage, phases, frozenset(state_map))
     side = _sides(graph, in_update, value_serves, roles, state_map)
     op_side = _op_sides(graph, in_update, side)
-    offset = linkage.node_offset.tolist()
-    union = NodeUnion(offset[-1])
-    members: list[int] = []
-    for v, value in enumerate(graph.values):
-        if side[v] != Side.NONE:
-            for dim, size in enumerate(value.dims):
-                if size > 1:
-                    union.join([offset[v] + dim], size)
-                    members.append(offset[v] + dim)
-    nodes = [
-        _side_nodes(linkage, index, op_side[index], side, offset) for index in range(len(graph.ops))
+    side_of = np.array(side, np.int8)
+    op_side_of = np.array(op_side, np.int8)
+    parts = [
+        part
+        for b in linkage.batches
+        for part in b.split(
+            (side_of[b.values] == op_side_of[b.ops, None]) & (op_side_of[b.ops, None] != Side.NONE)
+        )
     ]
-    for rule, linked_of in zip(linkage.rules, nodes, strict=True):
-        for factor, linked in zip(rule.factors, linked_of):
-            if linked and factor.kind is FactorKind.PASSTHROUGH:
-                union.join(linked, factor.size)
-    pairs = [(a, b) for a, b in graph.ties if side[a] == side[b] != Side.NONE]
-    pairs += [
+    edges = Edges(linkage.node_offset)
+    for batch, held in parts:
+        for factor, places in zip(batch.rule.factors, batch.places(held)):
+            if factor.kind is FactorKind.PASSTHROUGH:
+                edges.link(batch, places, factor.size)
+    ties = [(a, b) for a, b in graph.ties if side[a] == side[b] != Side.NONE]
+    ties += [
         (graph.inputs[i], graph.outputs[o])
         for o, i in state_map.items()
         if side[graph.inputs[i]] == side[graph.outputs[o]] != Side.NONE
     ]
-    for a, b in pairs:
-        for dim, size in enumerate(graph.values[a].dims):
-            if size > 1:
-                union.join([offset[a] + dim, offset[b] + dim], size)
-    group_of_node, limits = union.numbered(members, offset[-1])
-    as_list = group_of_node.tolist()
-    factor_groups = [
-        tuple(as_list[linked[0]] if linked else -1 for linked in linked_of) for linked_of in nodes
-    ]
-    return Storage(np.array(side, np.int8), group_of_node, limits, factor_groups)
+    edges.tie(ties, graph)
+    members, sizes = node_sizes(graph, linkage.node_offset, side_of != Side.NONE)
+    group_of_node, limits = edges.groups(members, sizes)
+    factor_groups = np.full(linkage.factor_groups.shape, -1, np.int64)
+    for batch, held in parts:
+        for index, places in enumerate(batch.places(held)):
+            if places:
+                factor_groups[batch.ops, index] = group_of_node[edges.nodes(batch, places[0])]
+    return Storage(side_of, group_of_node, limits, factor_groups)
 
 
 def _update_region(
@@ -108,6 +105,10 @@ def _update_region(
     serves = [False] * len(graph.ops)
     used = [False] * len(graph.values)
     other_use = [False] * len(graph.values)
+    is_local = {
+        id(b.rule): all(f.kind is not FactorKind.REDUCTION for f in b.rule.factors)
+        for b in linkage.batches
+    }
     for position, value in enumerate(graph.outputs):
         used[value] = True
         other_use[value] |= position not in state_outputs
@@ -120,8 +121,7 @@ def _update_region(
                 other_use[source] |= not is_good
             continue
         if op.opcode not in STRUCTURAL:
-            local = all(f.kind is not FactorKind.REDUCTION for f in rule.factors)
-            serves[index] = phases[index] is Phase.UPDATE or (local and all(good))
+            serves[index] = phases[index] is Phase.UPDATE or (is_local[id(rule)] and all(good))
         for value in op.inputs:
             used[value] = True
             other_use[value] |= not serves[index]
@@ -175,19 +175,3 @@ def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> 
         else:
             result.append(Side.NONE)
     return result
-
-
-def _side_nodes(
-    linkage: Linkage, index: int, op_side: Side, side: Sequence[Side], offset: Sequence[int]
-) -> list[list[int]]:
-    """For each factor of an op, the major nodes of values on the op's own side."""
-    op, rule = linkage.graph.ops[index], linkage.rules[index]
-    nodes: list[list[int]] = [[] for _ in rule.factors]
-    if op_side is Side.NONE:
-        return nodes
-    for value, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results)):
-        if side[value] is op_side:
-            for dim, factors in enumerate(dims):
-                if factors:
-                    nodes[factors[0]].append(offset[value] + dim)
-    return nodes

@@ -108,19 +108,10 @@ def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _op_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    width = max((len(rule.factors) for rule in problem.linkage.rules), default=0) or 1
-    none = problem.n_classes
-    rows = np.full((len(problem.graph.ops), width, 2), none, np.int64)
-    compute = np.append(problem.class_of_group, none).tolist()
-    stored = np.append(problem.class_of_storage_group + problem.n_compute, none).tolist()
-    for index, (groups, storage_groups) in enumerate(
-        zip(problem.linkage.factor_groups, problem.storage.factor_groups, strict=True)
-    ):
-        for factor, group in enumerate(groups):
-            rows[index, factor, 0] = compute[group]
-        for factor, group in enumerate(storage_groups):
-            rows[index, factor, 1] = stored[group]
-    return _distinct(rows)
+    compute = np.append(problem.class_of_group, problem.n_classes)
+    stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
+    groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
+    return _distinct(np.stack([compute[groups[0]], stored[groups[1]]], axis=-1))
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -167,23 +167,23 @@ def _fold_storage(
     what belongs to no leaf at all is folded by the values it holds.
     """
     graph = linkage.graph
-    class_of = np.append(class_of_group, -1).tolist()
+    class_of_node = np.append(class_of_group, -1)[linkage.group_of_node].tolist()
     of_leaf: list[set[object]] = [set() for _ in range(len(stored.limits))]
     of_value: list[set[object]] = [set() for _ in range(len(stored.limits))]
     offset = linkage.node_offset.tolist()
     groups = stored.group_of_node.tolist()
-    leaves = set(graph.inputs)
+    side, leaves = stored.side.tolist(), set(graph.inputs)
     for v in np.flatnonzero(stored.side).tolist():
         dims = graph.values[v].dims
-        classes = tuple(class_of[g] for g in linkage.groups_of(v))
-        for dim in range(len(dims)):
-            group = groups[offset[v] + dim]
+        start, end = offset[v], offset[v + 1]
+        key_of_value = (side[v], dims, tuple(class_of_node[start:end]))
+        for dim, group in enumerate(groups[start:end]):
             if group >= 0:
-                key = (int(stored.side[v]), dims, classes, dim)
+                key = (*key_of_value, dim)
                 (of_leaf if v in leaves else of_value)[group].add(key)
     for output, position in state_map.items():
         value = graph.inputs[position]
-        classes = tuple(class_of[g] for g in linkage.groups_of(value))
+        classes = tuple(class_of_node[offset[value] : offset[value + 1]])
         for dim, group in enumerate(update_groups(linkage, stored, graph.outputs[output])):
             if group >= 0:
                 of_leaf[group].add((Side.OPTIMIZER, graph.values[value].dims, classes, dim))
@@ -198,11 +198,11 @@ def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, 
         return (-1,) * rank
     groups = stored.factor_groups[producer]
     dims = linkage.rules[producer].results[0]
-    return tuple(groups[factors[0]] if factors else -1 for factors in dims)
+    return tuple(int(groups[factors[0]]) if factors else -1 for factors in dims)
 
 
 def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
-    used = {op.instruction.custom_call_target for op in graph.ops}
+    used = {op.instruction.attributes.custom_call_target for op in graph.ops}
     return tuple(
         f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
         for name in user_rules
@@ -217,7 +217,7 @@ def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str,
         if op.opcode in NO_RULE_NEEDED:
             continue
         if find_rule(op.instruction, op.opcode, user_rules) is None:
-            name = op.instruction.custom_call_target or op.opcode
+            name = op.instruction.attributes.custom_call_target or op.opcode
             counts[name] = counts.get(name, 0) + 1
             where.setdefault(name, op.op_name or op.instruction.name)
     return tuple(

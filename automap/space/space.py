@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 import re
 
+import numpy as np
+
 from automap.space.leaves import LeafClass, leaf_classes, storage_dim
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.problem import Problem
@@ -52,13 +54,9 @@ class Space:
     @cached_property
     def _iterated(self) -> set[int]:
         problem = self.problem
-        return {
-            int(problem.class_of_group[group])
-            for op, groups in zip(problem.graph.ops, problem.linkage.factor_groups, strict=True)
-            if op.opcode in _ITERATED_BY
-            for group in groups
-            if group >= 0
-        }
+        iterating = [i for i, op in enumerate(problem.graph.ops) if op.opcode in _ITERATED_BY]
+        groups = np.unique(problem.linkage.factor_groups[iterating])
+        return set(problem.class_of_group[groups[groups >= 0]].tolist())
 
     @cached_property
     def _excluded(self) -> frozenset[tuple[int, int]]:
@@ -84,7 +82,7 @@ class Space:
         for index, op in enumerate(problem.graph.ops):
             if op.opcode == "dot" and problem.phases[index] is Phase.FORWARD:
                 factors = problem.linkage.rules[index].factors
-                for factor, group in zip(factors, problem.linkage.factor_groups[index]):
+                for factor, group in zip(factors, problem.linkage.factor_groups[index].tolist()):
                     if factor.kind is FactorKind.REDUCTION and group >= 0:
                         group_class = int(problem.class_of_group[group])
                         counts[group_class] = counts.get(group_class, 0) + op.trip_count

@@ -166,7 +166,7 @@ def fingerprint(graph: Graph) -> str:
     for value in graph.values:
         digest.update(f"{value.dtype}{value.dims}".encode())
     for op in graph.ops:
-        attributes = (op.instruction.dimensions, op.instruction.dot, op.instruction.conv)
+        attributes = (op.instruction.dimensions, op.instruction.attributes)
         line = (op.opcode, op.inputs, op.outputs, op.trip_count, attributes)
         digest.update(repr(line).encode())
     digest.update(repr((graph.inputs, graph.outputs)).encode())

@@ -72,7 +72,7 @@ def find_rule(
     instruction: Instruction, opcode: str, user_rules: Mapping[str, Notation]
 ) -> RuleFunction | None:
     """How to make the rule of one op, None if it is unknown. Only ops that need a rule may be asked for."""
-    name = instruction.custom_call_target
+    name = instruction.attributes.custom_call_target
     if opcode == "custom-call":
         notation = user_rules.get(name)
         if notation is None:

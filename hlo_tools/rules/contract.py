@@ -35,7 +35,7 @@ def ragged_dot(instruction: Instruction, operands: list[Dims], results: list[Dim
     the groups on the right side (rows times their group's matrix) a device that has some of the groups
     makes only their rows: a sum.  Without (each group's rows contracted) the groups lead the result.
     """
-    numbers, ragged = _numbers(instruction), instruction.ragged
+    numbers, ragged = _numbers(instruction), instruction.attributes.ragged
     if ragged is None:
         raise HloError(f"{instruction.name}: a ragged dot without its ragged dimensions")
     builder = RuleBuilder(operands, results)
@@ -66,9 +66,9 @@ def ragged_dot(instruction: Instruction, operands: list[Dims], results: list[Dim
 
 
 def _numbers(instruction: Instruction) -> DotDims:
-    if instruction.dot is None:
+    if instruction.attributes.dot is None:
         raise HloError(f"{instruction.name}: a {instruction.opcode} without dimension numbers")
-    return instruction.dot
+    return instruction.attributes.dot
 
 
 def _free(dims: Dims, batch: Dims, contracting: Dims) -> list[int]:

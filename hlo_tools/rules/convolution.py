@@ -19,13 +19,16 @@ Dims = tuple[int, ...]
 
 def convolution(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """The rule of a convolution of two operands."""
-    numbers, result = instruction.conv, len(operands)
+    numbers, result = instruction.attributes.conv, len(operands)
     if numbers is None:
         raise HloError(f"{instruction.name}: a convolution without dimension numbers")
     builder = RuleBuilder(operands, results)
     lhs, rhs = operands
     kernel_in, kernel_out = rhs[numbers.kernel_input_feature], rhs[numbers.kernel_output_feature]
-    groups, batch_groups = instruction.feature_group_count, instruction.batch_group_count
+    groups, batch_groups = (
+        instruction.attributes.feature_group_count,
+        instruction.attributes.batch_group_count,
+    )
     reduced = builder.add(size=kernel_in, kind=FactorKind.REDUCTION)
     builder.set(1, numbers.kernel_input_feature, (reduced,))
     if groups == 1 and batch_groups == 1:
@@ -34,7 +37,7 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
         builder.add(*places, size=lhs[numbers.input_batch])
         places = ((1, numbers.kernel_output_feature), (result, numbers.output_feature))
         builder.add(*places, size=kernel_out)
-        return _with_space(builder, instruction.window, numbers, operands, results[0])
+        return _with_space(builder, instruction.attributes.window, numbers, operands, results[0])
     group = builder.add(size=max(groups, batch_groups))
     each = builder.add(size=kernel_out // max(groups, batch_groups))
     builder.set(1, numbers.kernel_output_feature, (group, each))
@@ -47,7 +50,7 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
     else:
         builder.set(0, numbers.input_batch, (batch,))
         builder.set(0, numbers.input_feature, (group, reduced))
-    return _with_space(builder, instruction.window, numbers, operands, results[0])
+    return _with_space(builder, instruction.attributes.window, numbers, operands, results[0])
 
 
 def _with_space(

@@ -17,9 +17,9 @@ def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) 
     that does not hold the row contributes zero (Shardy's rule).  One of which a window is taken is
     blocked.
     """
-    if instruction.gather is None:
+    if instruction.attributes.gather is None:
         raise HloError(f"{instruction.name}: a gather without dimension numbers")
-    numbers, sizes = instruction.gather, instruction.gather_slice_sizes
+    numbers, sizes = instruction.attributes.gather, instruction.attributes.gather_slice_sizes
     table, result = operands[0], results[0]
     builder = RuleBuilder(operands, results)
     dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
@@ -50,10 +50,10 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
     pass.  The updates' own batch dimensions are a reduction into the table if updates are combined; if the
     last one wins, their order matters and every device needs them all.
     """
-    if instruction.scatter is None:
+    if instruction.attributes.scatter is None:
         raise HloError(f"{instruction.name}: a scatter without dimension numbers")
-    numbers = instruction.scatter
-    is_sum = instruction.combiner in _COMMUTATIVE
+    numbers = instruction.attributes.scatter
+    is_sum = instruction.attributes.combiner in _COMMUTATIVE
     n_tables = len(results)
     tables = range(n_tables)
     updates = range(n_tables + 1, 2 * n_tables + 1)

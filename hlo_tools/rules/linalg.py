@@ -18,7 +18,7 @@ def batched_matrices(instruction: Instruction, operands: list[Dims], results: li
 def fft(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """The transformed dimensions are the last ones, as many as there are lengths."""
     builder = RuleBuilder(operands, results)
-    first = len(operands[0]) - len(instruction.fft_length)
+    first = len(operands[0]) - len(instruction.attributes.fft_length)
     for dim in range(len(operands[0])):
         kind = FactorKind.REPLICATION if dim >= first else FactorKind.PASSTHROUGH
         builder.join((0, dim), (builder.result(), dim), kind=kind)

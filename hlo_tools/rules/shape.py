@@ -95,7 +95,7 @@ def slice_(instruction: Instruction, operands: list[Dims], results: list[Dims]) 
 def pad(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """A dimension that gets no padding passes; of one that does, parts move."""
     builder = RuleBuilder(operands, results)
-    for dim, padding in enumerate(instruction.padding):
+    for dim, padding in enumerate(instruction.attributes.padding):
         is_padded = padding.low or padding.high or padding.interior
         kind = FactorKind.PERMUTATION if is_padded else FactorKind.PASSTHROUGH
         builder.join((0, dim), (builder.result(), dim), kind=kind)

@@ -31,7 +31,7 @@ def reduce_window(instruction: Instruction, operands: list[Dims], results: list[
     """Pools pass with a halo; a window as long as its dimension (a cumulative sum) needs all before it."""
     builder = RuleBuilder(operands, results)
     arrays = range(len(operands) // 2)
-    for dim, window in enumerate(instruction.window):
+    for dim, window in enumerate(instruction.attributes.window):
         places = [(n, dim) for n in arrays]
         places += [(builder.result(n), dim) for n in range(len(results))]
         _slide(builder, places, window, operands[0][dim], results[0][dim])
@@ -41,7 +41,7 @@ def reduce_window(instruction: Instruction, operands: list[Dims], results: list[
 def select_and_scatter(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """The gradient of a pool: (input, gradient of the output, initial) -> gradient of the input."""
     builder = RuleBuilder(operands, results)
-    for dim, window in enumerate(instruction.window):
+    for dim, window in enumerate(instruction.attributes.window):
         places = [(0, dim), (1, dim), (builder.result(), dim)]
         _slide(builder, places, window, operands[0][dim], operands[1][dim])
     return builder.build()

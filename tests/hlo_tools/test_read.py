@@ -69,11 +69,11 @@ def test_loops_have_their_trip_count():
 
 def test_dot_and_gather_dimension_numbers_are_read():
     instructions = [i for c in decode_module(PROTO).computations.values() for i in c.instructions]
-    dot = next(i.dot for i in instructions if i.opcode == "dot")
+    dot = next(i.attributes.dot for i in instructions if i.opcode == "dot")
     assert (dot.lhs_contracting, dot.rhs_contracting, dot.lhs_batch) == ((1,), (0,), ())
     gather = next(i for i in instructions if i.opcode == "gather")
-    assert gather.gather.collapsed_slice_dims == (0,)
-    assert gather.gather_slice_sizes == (1, 16)
+    assert gather.attributes.gather.collapsed_slice_dims == (0,)
+    assert gather.attributes.gather_slice_sizes == (1, 16)
 
 
 @pytest.mark.parametrize("at", range(0, len(PROTO), 97))
