@@ -11,8 +11,8 @@ import math
 
 from flax import nnx
 import jax
-from jax import numpy as jnp
 
+from models.layers import dropout
 from models.training import (
     Batch,
     DType,
@@ -129,12 +129,6 @@ class AlexNet(nnx.Module):
             x = dropout(x, jax.random.fold_in(key, layer), self.dropout)
             x = jax.nn.relu(linear(x))
         return last(x)
-
-
-def dropout(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
-    """x with entries set to zero with probability `rate`, the others scaled up to keep the mean."""
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0)
 
 
 def loss(model: AlexNet, batch: Batch) -> jax.Array:

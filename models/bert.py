@@ -20,7 +20,9 @@ from models.layers import (
     Embedding,
     FeedForward,
     Layers,
+    Remat,
     apply_layers,
+    check_remat,
     make_layers,
 )
 from models.training import (
@@ -45,6 +47,7 @@ class BertConfig:
     positions: int
     vocab: int
     layers: Layers = "unrolled"
+    remat: Remat = "none"
 
 
 BERT_48 = BertConfig(depth=48, d_model=1024, heads=16, positions=512, vocab=30_522)
@@ -100,6 +103,7 @@ class Bert(nnx.Module):
         self.tokens = Embedding(config.vocab, config.d_model, rngs=rngs)
         self.positions = Embedding(config.positions, config.d_model, rngs=rngs)
         self.norm = nnx.LayerNorm(config.d_model, rngs=rngs)
+        self.remat = config.remat
         self.layers = make_layers(
             lambda rngs: Block(config, rngs=rngs), config.depth, config.layers, rngs
         )
@@ -108,7 +112,8 @@ class Bert(nnx.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Logits [B, S, vocab] of the true token at each position of tokens [B, S]."""
         x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[1]))
-        return self.head(apply_layers(self.layers, self.norm(x)), self.tokens)
+        x = apply_layers(self.layers, self.norm(x), remat=self.remat)
+        return self.head(x, self.tokens)
 
 
 def loss(model: Bert, batch: Batch) -> jax.Array:
@@ -122,10 +127,11 @@ def bert(config: BertConfig, *, batch: int, seq: int, dtype: DType = "float32") 
     """The train step of a configuration on [batch, seq] tokens.
 
     Raises:
-        InputError: a size that is not possible, or an unknown `layers` or `dtype`.
+        InputError: a size that is not possible, or an unknown `layers`, `remat` or `dtype`.
     """
     check_size("batch", batch)
     check_size("seq", seq, at_most=config.positions)
+    check_remat(config.remat)
     tokens, masked = ((batch, seq), "int32"), ((batch, seq), "bool")
     shapes = {"tokens": tokens, "targets": tokens, "masked": masked}
     return train_step(lambda rngs: Bert(config, rngs=rngs), loss, shapes, dtype=dtype)
@@ -137,14 +143,24 @@ def init(config: BertConfig, rng: jax.Array) -> State:
 
 
 def bert_48(
-    batch: int = 256, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 256,
+    seq: int = 512,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """BERT-48, with the batch of BERT's pretraining."""
-    return bert(replace(BERT_48, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(BERT_48, layers=layers, remat=remat)
+    return bert(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def bert_tiny(
-    batch: int = 16, seq: int = 16, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 16,
+    seq: int = 16,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """Two layers, everything divisible by 8, for tests."""
-    return bert(replace(TINY, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(TINY, layers=layers, remat=remat)
+    return bert(config, batch=batch, seq=seq, dtype=dtype).target

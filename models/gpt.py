@@ -3,8 +3,10 @@
 Pre-norm transformer with learned positions, tied embeddings and biases everywhere (Radford et al.
 2019; Brown et al. 2020, table 2.1). Departures: the vocabulary of 50,257 is padded to 50,304, the
 next multiple of 128, because 50,257 cannot be sharded; GPT-3 XL has 16 heads of 128 (the paper's 24
-heads of 128 do not fit its d_model of 2048); attention is dense in every layer; no dropout.
-Initialization is Flax's, with GPT-2's 0.02 for the embeddings.
+heads of 128 do not fit its d_model of 2048); attention is dense in every layer; dropout is
+off unless asked for, and is applied to the embeddings and to the output of each attention and each
+feed-forward, not to the attention weights. Initialization is Flax's, with GPT-2's 0.02 for the
+embeddings.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +21,13 @@ from models.layers import (
     Embedding,
     FeedForward,
     Layers,
+    Remat,
     apply_layers,
     causal_bias,
+    check_remat,
+    dropout,
     make_layers,
+    split_key,
 )
 from models.training import (
     Batch,
@@ -29,6 +35,7 @@ from models.training import (
     State,
     Target,
     TrainStep,
+    check_rate,
     check_size,
     cross_entropy,
     train_step,
@@ -45,6 +52,8 @@ class GptConfig:
     positions: int
     vocab: int = 50_304
     layers: Layers = "unrolled"
+    remat: Remat = "none"
+    dropout: float = 0.0
 
 
 GPT_124M = GptConfig(depth=12, d_model=768, heads=12, positions=1024)
@@ -66,6 +75,7 @@ class Block(nnx.Module):
             scale=d_head**-0.5,
             use_bias=True,
         )
+        self.dropout = config.dropout
         self.attention_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
         self.attention = Attention(attention, rngs=rngs)
         self.mlp_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
@@ -73,11 +83,12 @@ class Block(nnx.Module):
             config.d_model, 4 * config.d_model, activation=jax.nn.gelu, use_bias=True, rngs=rngs
         )
 
-    def __call__(self, x: jax.Array, bias: jax.Array) -> jax.Array:
-        """[B, S, d_model] -> [B, S, d_model]; bias [S, S] hides the future."""
+    def __call__(self, x: jax.Array, bias: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[B, S, d_model] -> [B, S, d_model]; bias [S, S] hides the future, `key` draws dropout."""
+        attention_key, mlp_key = split_key(key, 2)
         y = self.attention_norm(x)
-        x = x + self.attention(y, y, bias)
-        return x + self.mlp(self.mlp_norm(x))
+        x = x + dropout(self.attention(y, y, bias), attention_key, self.dropout)
+        return x + dropout(self.mlp(self.mlp_norm(x)), mlp_key, self.dropout)
 
 
 class Gpt(nnx.Module):
@@ -85,6 +96,7 @@ class Gpt(nnx.Module):
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
+        self.remat, self.dropout = config.remat, config.dropout
         self.tokens = Embedding(config.vocab, config.d_model, rngs=rngs)
         self.positions = Embedding(config.positions, config.d_model, rngs=rngs)
         self.layers = make_layers(
@@ -92,34 +104,36 @@ class Gpt(nnx.Module):
         )
         self.norm = nnx.LayerNorm(config.d_model, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Logits [B, S, vocab] of the token that follows each of tokens [B, S]."""
+    def __call__(self, tokens: jax.Array, key: jax.Array | None) -> jax.Array:
+        """Logits [B, S, vocab] of the token after each of tokens [B, S]; `key` draws dropout."""
+        tokens_key, layers_key = split_key(key, 2)
         length = tokens.shape[1]
         x = self.tokens(tokens) + self.positions(jnp.arange(length))
-        x = apply_layers(self.layers, x, causal_bias(length))
+        x = dropout(x, tokens_key, self.dropout)
+        x = apply_layers(self.layers, x, causal_bias(length), key=layers_key, remat=self.remat)
         return self.tokens.attend(self.norm(x))
 
 
 def loss(model: Gpt, batch: Batch) -> jax.Array:
     """Mean next-token cross-entropy; `targets` are `tokens` moved on by one."""
-    return cross_entropy(model(batch["tokens"]), batch["targets"]).mean()
+    return cross_entropy(model(batch["tokens"], batch.get("rng")), batch["targets"]).mean()
 
 
 def gpt(config: GptConfig, *, batch: int, seq: int, dtype: DType = "float32") -> TrainStep:
-    """The train step of a configuration on [batch, seq] tokens.
+    """The train step of a configuration on [batch, seq] tokens; with dropout it takes a key.
 
     Raises:
-        InputError: a size that is not possible, or an unknown `layers` or `dtype`.
+        InputError: a size that is not possible, or an unknown `layers`, `remat` or `dtype`.
     """
     check_size("batch", batch)
     check_size("seq", seq, at_most=config.positions)
+    check_remat(config.remat)
+    check_rate("dropout", config.dropout)
     tokens = ((batch, seq), "int32")
-    return train_step(
-        lambda rngs: Gpt(config, rngs=rngs),
-        loss,
-        {"tokens": tokens, "targets": tokens},
-        dtype=dtype,
-    )
+    shapes = {"tokens": tokens, "targets": tokens}
+    if config.dropout:
+        shapes["rng"] = ((), "key")
+    return train_step(lambda rngs: Gpt(config, rngs=rngs), loss, shapes, dtype=dtype)
 
 
 def init(config: GptConfig, rng: jax.Array) -> State:
@@ -128,28 +142,52 @@ def init(config: GptConfig, rng: jax.Array) -> State:
 
 
 def gpt_124m(
-    batch: int = 512, seq: int = 1024, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 512,
+    seq: int = 1024,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
+    dropout: float = 0.0,
 ) -> Target:
     """GPT-2 small, with the batch of its paper."""
-    return gpt(replace(GPT_124M, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(GPT_124M, layers=layers, remat=remat, dropout=dropout)
+    return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def gpt_1_3b(
-    batch: int = 512, seq: int = 2048, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 512,
+    seq: int = 2048,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
+    dropout: float = 0.0,
 ) -> Target:
     """GPT-3 XL, with the 1M tokens per batch of its paper."""
-    return gpt(replace(GPT_1_3B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(GPT_1_3B, layers=layers, remat=remat, dropout=dropout)
+    return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def gpt_6_7b(
-    batch: int = 1024, seq: int = 2048, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 1024,
+    seq: int = 2048,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
+    dropout: float = 0.0,
 ) -> Target:
     """GPT-3 6.7B, with the 2M tokens per batch of its paper."""
-    return gpt(replace(GPT_6_7B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(GPT_6_7B, layers=layers, remat=remat, dropout=dropout)
+    return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def gpt_tiny(
-    batch: int = 16, seq: int = 16, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 16,
+    seq: int = 16,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
+    dropout: float = 0.0,
 ) -> Target:
     """Two layers, everything divisible by 8, for tests."""
-    return gpt(replace(TINY, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(TINY, layers=layers, remat=remat, dropout=dropout)
+    return gpt(config, batch=batch, seq=seq, dtype=dtype).target

@@ -1,4 +1,4 @@
-"""Blocks that the transformers share: embedding, attention, feed-forward, and a stack of equal layers.
+"""What models share: embedding, attention, feed-forward, dropout, and a stack of equal layers.
 
 Kernels are two-dimensional, as in the T5 and Megatron papers: q, k, v are [d_model, heads * d_head]
 and o is [heads * d_head, d_model]. Attention of queries x over memory y, per head:
@@ -6,12 +6,13 @@ and o is [heads * d_head, d_model]. Attention of queries x over memory y, per he
     softmax((scale * x Wq) (y Wk)^T + bias) (y Wv)     -> in: Attention, softmax in float32
 
 A stack is "unrolled" (a list of layers, each traced) or "scanned" (one layer whose parameters have a
-leading [depth] axis, traced once under `jax.lax.scan`); both compute the same.
+leading [depth] axis, traced once under `jax.lax.scan`); both compute the same. With remat "layer"
+only the inputs of the layers are kept for the backward pass, which computes the rest again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from flax import nnx
 import jax
@@ -21,6 +22,7 @@ from models.training import check_choice
 
 
 Layers = Literal["unrolled", "scanned"]
+Remat = Literal["none", "layer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,11 @@ def causal_bias(length: int) -> jax.Array:
     return jnp.where(position[:, None] >= position[None, :], 0.0, -1e9)
 
 
+def check_remat(remat: str) -> None:
+    """Raise InputError unless `remat` is one of the two."""
+    check_choice("remat", remat, get_args(Remat))
+
+
 def make_layers(
     build: Callable[[nnx.Rngs], nnx.Module], depth: int, layers: Layers, rngs: nnx.Rngs
 ) -> nnx.Module:
@@ -132,15 +139,52 @@ def make_layers(
     return nnx.split_rngs(splits=depth)(nnx.vmap(build))(rngs)
 
 
-def apply_layers(layers: nnx.Module, x: jax.Array, *context: jax.Array | None) -> jax.Array:
-    """Run x through the layers one after another; every layer sees the same context."""
-    if isinstance(layers, nnx.List):
-        for layer in layers:
-            x = layer(x, *context)
+def apply_layers(
+    layers: nnx.Module,
+    x: Any,
+    *context: jax.Array | None,
+    key: jax.Array | None = None,
+    remat: Remat = "none",
+) -> Any:
+    """Run x, a tree of arrays, through the layers one after another.
+
+    Every layer sees the same context, and, if there is a key, one of its own as `key`.
+    """
+
+    def run(graphdef: nnx.GraphDef, params: nnx.State, x: Any, key: jax.Array | None) -> Any:
+        named = {} if key is None else {"key": key}
+        return nnx.merge(graphdef, params)(x, *context, **named)
+
+    is_list = isinstance(layers, nnx.List)
+    if remat == "layer":
+        # Under scan the backward pass is a loop of its own, so nothing can be merged back.
+        run = jax.checkpoint(run, static_argnums=0, prevent_cse=is_list)
+    if is_list:
+        for layer, used in zip(layers, split_key(key, len(layers)), strict=True):
+            x = run(*nnx.split(layer), x, used)
         return x
     graphdef, stacked = nnx.split(layers)
+    depth = jax.tree.leaves(stacked)[0].shape[0]
+    keys = None if key is None else split_key(key, depth)
 
-    def body(x: jax.Array, params: nnx.State) -> tuple[jax.Array, None]:
-        return nnx.merge(graphdef, params)(x, *context), None
+    def body(x: Any, slices: tuple[nnx.State, jax.Array | None]) -> tuple[Any, None]:
+        params, used = slices
+        return run(graphdef, params, x, used), None
 
-    return jax.lax.scan(body, x, stacked)[0]
+    return jax.lax.scan(body, x, (stacked, keys))[0]
+
+
+def split_key(key: jax.Array | None, parts: int) -> Any:
+    """`parts` keys made from one, [parts]; as many times None if there is no key."""
+    return [None] * parts if key is None else jax.random.split(key, parts)
+
+
+def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
+    """x with entries set to zero with probability `rate`, the others scaled up to keep the mean.
+
+    Without a key nothing is dropped.
+    """
+    if key is None:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), 0)

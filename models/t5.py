@@ -19,8 +19,10 @@ from models.layers import (
     Embedding,
     FeedForward,
     Layers,
+    Remat,
     apply_layers,
     causal_bias,
+    check_remat,
     make_layers,
 )
 from models.relative_position import RelativePosition
@@ -47,6 +49,7 @@ class T5Config:
     heads: int
     vocab: int = 32_128
     layers: Layers = "unrolled"
+    remat: Remat = "none"
 
 
 T5_BASE = T5Config(depth=12, d_model=768, d_kv=64, d_ff=3072, heads=12)
@@ -98,6 +101,7 @@ class Encoder(nnx.Module):
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
         self.relative = RelativePosition(config.heads, direction="both", rngs=rngs)
+        self.remat = config.remat
         self.layers = make_layers(
             lambda rngs: EncoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
         )
@@ -105,7 +109,8 @@ class Encoder(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, S, d_model] -> [B, S, d_model]."""
-        return self.norm(apply_layers(self.layers, x, self.relative(x.shape[1])))
+        bias = self.relative(x.shape[1])
+        return self.norm(apply_layers(self.layers, x, bias, remat=self.remat))
 
 
 class Decoder(nnx.Module):
@@ -114,6 +119,7 @@ class Decoder(nnx.Module):
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
         self.relative = RelativePosition(config.heads, direction="back", rngs=rngs)
+        self.remat = config.remat
         self.layers = make_layers(
             lambda rngs: DecoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
         )
@@ -122,7 +128,7 @@ class Decoder(nnx.Module):
     def __call__(self, x: jax.Array, memory: jax.Array) -> jax.Array:
         """[B, T, d_model] -> [B, T, d_model], looking at memory [B, S, d_model]."""
         bias = self.relative(x.shape[1]) + causal_bias(x.shape[1])
-        return self.norm(apply_layers(self.layers, x, bias, memory))
+        return self.norm(apply_layers(self.layers, x, bias, memory, remat=self.remat))
 
 
 class T5(nnx.Module):
@@ -153,10 +159,11 @@ def t5(config: T5Config, *, batch: int, seq: int, dtype: DType = "float32") -> T
     """The train step of a configuration on [batch, seq] encoder and [batch, seq] decoder tokens.
 
     Raises:
-        InputError: a size that is not possible, or an unknown `layers` or `dtype`.
+        InputError: a size that is not possible, or an unknown `layers`, `remat` or `dtype`.
     """
     check_size("batch", batch)
     check_size("seq", seq)
+    check_remat(config.remat)
     tokens = ((batch, seq), "int32")
     shapes = {"encoder_tokens": tokens, "decoder_tokens": tokens, "targets": tokens}
     return train_step(lambda rngs: T5(config, rngs=rngs), loss, shapes, dtype=dtype)
@@ -168,31 +175,51 @@ def init(config: T5Config, rng: jax.Array) -> State:
 
 
 def t5_base(
-    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 128,
+    seq: int = 512,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """T5-Base, with the batch of its pretraining."""
-    return t5(replace(T5_BASE, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(T5_BASE, layers=layers, remat=remat)
+    return t5(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def t5_3b(
-    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 128,
+    seq: int = 512,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """T5-3B, with the batch of its pretraining."""
-    return t5(replace(T5_3B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(T5_3B, layers=layers, remat=remat)
+    return t5(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def t5_11b(
-    batch: int = 128, seq: int = 512, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 128,
+    seq: int = 512,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """T5-11B, with the batch of its pretraining."""
-    return t5(replace(T5_11B, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(T5_11B, layers=layers, remat=remat)
+    return t5(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def t5_tiny(
-    batch: int = 16, seq: int = 16, layers: Layers = "unrolled", dtype: DType = "float32"
+    batch: int = 16,
+    seq: int = 16,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
 ) -> Target:
     """Two and two layers, everything divisible by 8, for tests."""
-    return t5(replace(TINY, layers=layers), batch=batch, seq=seq, dtype=dtype).target
+    config = replace(TINY, layers=layers, remat=remat)
+    return t5(config, batch=batch, seq=seq, dtype=dtype).target
 
 
 def _attention(config: T5Config, rngs: nnx.Rngs) -> Attention:

@@ -153,6 +153,13 @@ def check_size(name: str, value: int, *, at_most: int | None = None) -> None:
         raise InputError(f"{name}={value!r} is not possible; give {allowed}")
 
 
+def check_rate(name: str, value: float) -> None:
+    """Raise InputError unless `value` is a number from 0 up to but not including 1."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1:
+        raise InputError(f"{name}={value!r} is not possible; give a number from 0 to below 1")
+
+
 def _cast(tree: Any, dtype: DType) -> Any:
     """Floating leaves in `dtype`; tokens, labels and masks as they are."""
     return jax.tree.map(

@@ -16,7 +16,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from models.layers import Attention, AttentionConfig
+from models.layers import Attention, AttentionConfig, dropout
 from models.training import Batch, DType, State, Target, TrainStep, check_size, train_step
 
 
@@ -191,12 +191,6 @@ def time_embedding(timesteps: jax.Array, features: int) -> jax.Array:
     frequencies = jnp.exp(-jnp.log(10_000.0) * jnp.arange(half) / (half - 1))
     angles = timesteps[:, None] * frequencies
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-
-
-def dropout(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
-    """x with entries set to zero with probability `rate`, the others scaled up to keep the mean."""
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0)
 
 
 def loss(model: Unet, batch: Batch) -> jax.Array:

@@ -19,7 +19,9 @@ from models.layers import (
     FeedForward,
     Layers,
     apply_layers,
+    dropout,
     make_layers,
+    split_key,
 )
 from models.training import (
     Batch,
@@ -34,8 +36,6 @@ from models.training import (
 
 
 RGB = 3
-# An activation [B, S, d_model], and the random key of the layers to come if anything is dropped.
-Carry = tuple[jax.Array, jax.Array | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +78,12 @@ class Block(nnx.Module):
             config.d_model, 4 * config.d_model, activation=jax.nn.gelu, use_bias=True, rngs=rngs
         )
 
-    def __call__(self, carry: Carry) -> Carry:
-        """[B, S, d_model] -> [B, S, d_model], with the key of the next layer."""
-        x, key = carry
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[B, S, d_model] -> [B, S, d_model]; `key`, if any, draws what is dropped."""
+        attention_key, mlp_key = split_key(key, 2)
         y = self.attention_norm(x)
-        y, key = dropout((self.attention(y, y), key), self.dropout)
-        x = x + y
-        y, key = dropout((self.mlp(self.mlp_norm(x)), key), self.dropout)
-        return x + y, key
+        x = x + dropout(self.attention(y, y), attention_key, self.dropout)
+        return x + dropout(self.mlp(self.mlp_norm(x)), mlp_key, self.dropout)
 
 
 class Vit(nnx.Module):
@@ -112,19 +110,10 @@ class Vit(nnx.Module):
         batch, *_, d_model = patches.shape
         token = jnp.broadcast_to(self.class_token[...], (batch, 1, d_model))
         x = jnp.concatenate([token, patches.reshape(batch, -1, d_model)], axis=1)
-        carry = dropout((x + self.positions[...], key), self.dropout)
-        x, _ = apply_layers(self.layers, carry)
+        patches_key, layers_key = split_key(key, 2)
+        x = dropout(x + self.positions[...], patches_key, self.dropout)
+        x = apply_layers(self.layers, x, key=layers_key)
         return self.classifier(self.norm(x[:, 0]))
-
-
-def dropout(carry: Carry, rate: float) -> Carry:
-    """Entries set to zero with probability `rate`, the others scaled up; and the key after that."""
-    x, key = carry
-    if rate == 0:
-        return carry
-    key, used = jax.random.split(key)
-    keep = jax.random.bernoulli(used, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0), key
 
 
 def loss(model: Vit, batch: Batch) -> jax.Array:

@@ -7,13 +7,15 @@ partitioner derives the plan by itself from the inputs.  The other places are *t
     a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
                                                       and `<site>:in<j>` with that the op runs on, or the
                                                       partitioner would move the change to the operands
+    a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
+                                                      the partitioner would split the op itself
 
 A site is an equation of the step's jaxpr (`automap.apply.reemit`), read from the op's name.  For a program
 that came without its jaxpr the site is the HLO instruction's name.  A transition inside one equation
 cannot be constrained and is returned as a warning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +25,8 @@ from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.space.point import Lanes
 from automap.space.problem import Problem
-from hlo_tools.graph import STRUCTURAL, Op
+from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.storage import Side
 
 
 # Per dimension, the axes that split it, major first.
@@ -49,7 +52,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class _Transition:
-    """`in3` or `out0` of an op, with the axes to impose there."""
+    """`in3`, `made0` or `out0` of an op, with the axes to impose there."""
 
     place: str
     value: int
@@ -96,6 +99,11 @@ class ShardedGraph:
         names = self.lanes.mesh.names
         return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), a)))
 
+    def idle_axes(self, op: int) -> set[str]:
+        """Axes that split no factor of an op: every device along them does the same."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
+
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
         factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
@@ -104,6 +112,10 @@ class ShardedGraph:
             self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
             for dim, major in enumerate(majors)
         )
+
+
+def _axes(per_dim: AxesPerDim) -> set[str]:
+    return {axis for axes in per_dim for axis in axes}
 
 
 def derive_constraints(
@@ -115,12 +127,14 @@ def derive_constraints(
     found: dict[str, Constraint] = {}
     missed: dict[str, int] = {}
     graph = sharded.problem.graph
+    moved = _moved_values(sharded)
+    results = _results_of_sites(graph, site_of)
     for index, op in enumerate(graph.ops):
         if op.opcode in STRUCTURAL:
             continue
-        for change in _transitions(sharded, index):
+        for change in _transitions(sharded, index, moved):
             dims = graph.values[change.value].dims
-            spot = _spot(dims, change, op, site_of, equations)
+            spot = _spot(dims, change, site_of(op), equations, results)
             if spot is None:
                 missed[op.opcode] = missed.get(op.opcode, 0) + change.is_change
             elif spot.at not in found:
@@ -134,16 +148,39 @@ def derive_constraints(
     return tuple(found.values()), warnings
 
 
-def _transitions(sharded: ShardedGraph, index: int) -> Sequence[_Transition]:
-    """Where an op's own view of a tensor is not the plan's."""
+def _moved_values(sharded: ShardedGraph) -> set[int]:
+    """Values that some op wants otherwise than the plan keeps them.
+
+    Propagation would carry that op's view back into the op that makes the value: a slice, which costs
+    nothing here, may there be an exchange, and a gather may come before an op that makes a tensor smaller.
+    A stored parameter is left out: it is gathered once, before it is cast or reshaped for each use.
+    """
+    graph, moved = sharded.problem.graph, set[int]()
+    side = sharded.problem.storage.side
+    for index, op in enumerate(graph.ops):
+        if op.opcode not in STRUCTURAL:
+            for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
+                if graph.varies[value] and side[value] != Side.PARAMETER and value not in moved:
+                    kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
+                    if kept != run:
+                        moved.add(value)
+    return moved
+
+
+def _transitions(
+    sharded: ShardedGraph, index: int, moved: Collection[int]
+) -> Sequence[_Transition]:
+    """Where an op's own view of a tensor is not the plan's, or a user's is not."""
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
-            if kept != run:
-                results.append(_Transition(f"out{number}", value, kept, is_change=True))
+            if kept != run or value in moved:
+                if sharded.idle_axes(index) & _axes(kept):
+                    results.append(_Transition(f"made{number}", value, run, is_change=True))
+                results.append(_Transition(f"out{number}", value, kept, is_change=kept != run))
     operands = []
     for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
         if varies[value] and dims:
@@ -166,24 +203,27 @@ class _Spot:
 def _spot(
     dims: tuple[int, ...],
     change: _Transition,
-    op: Op,
-    site_of: Callable[[Op], str | None],
+    site: str | None,
     equations: Mapping[str, EquationShapes] | None,
+    results: Mapping[str, Sequence[int]],
 ) -> _Spot | None:
     """Where to impose a transition; None if its tensor is no operand or result of its equation.
 
-    An equation may reshape its operand by dimensions of one (a broadcast does) before the op reads it.
+    An equation may reshape its operand by dimensions of one (a broadcast does) before the op reads it, and
+    may be several ops, each with one of its results (a split is slices).
     """
-    site = site_of(op)
     if site is None or equations is None:
         return _Spot(f"{site}:{change.place}", change.axes) if site else None
     if site not in equations:
         return None
-    side = "in" if change.place.startswith("in") else "out"
+    side = change.place.rstrip("0123456789")
     number = int(change.place.removeprefix(side))
     shapes = equations[site].operands if side == "in" else equations[site].results
+    made = results.get(site, ())
+    if side != "in" and len(shapes) == len(made) > 1 and change.value in made:
+        number = made.index(change.value)
     if number < len(shapes) and shapes[number] == dims:
-        return _Spot(f"{site}:{change.place}", change.axes)
+        return _Spot(f"{site}:{side}{number}", change.axes)
     long = [axes for axes, size in zip(change.axes, dims) if size > 1]
     same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
     if len(same) != 1:
@@ -191,6 +231,21 @@ def _spot(
     rest = iter(long)
     axes = tuple(next(rest) if size > 1 else () for size in shapes[same[0]])
     return _Spot(f"{site}:{side}{same[0]}", axes)
+
+
+def _results_of_sites(
+    graph: Graph, site_of: Callable[[Op], str | None]
+) -> Mapping[str, Sequence[int]]:
+    """For each site, the values that its ops make and do not read themselves, in order."""
+    made: dict[str, dict[int, None]] = {}
+    for op in graph.ops:
+        site = site_of(op)
+        if site is not None:
+            values = made.setdefault(site, {})
+            for value in op.inputs:
+                values.pop(value, None)
+            values.update(dict.fromkeys(op.outputs))
+    return {site: tuple(values) for site, values in made.items()}
 
 
 def _long(dims: tuple[int, ...]) -> tuple[int, ...]:

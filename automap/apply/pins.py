@@ -3,6 +3,7 @@
     arg<i>         x' = constrain(x) once, and every equation that uses input x uses x'
     <site>:in<j>   x' = constrain(x), for that equation only; equal pins on one value share one x'
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
+    <site>:made<j> as out, and before it: what the op itself makes
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are kept.
 """
@@ -82,7 +83,8 @@ class PinRewriter:
         before, after = [], []
         operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
         results = list(eqn.outvars)
-        for place, pin in pins.items():
+        # Of two pins on a result the first to be imposed is the last to be added here.
+        for place, pin in sorted(pins.items(), key=lambda pair: pair[0].side == "made"):
             if place.side == "in":
                 value = operands[place.number]
                 if (value, id(pin)) not in self._copies:
@@ -93,7 +95,7 @@ class PinRewriter:
                 value = results[place.number]
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
-                after.append(_placed(pin, eqn, results[place.number], value))
+                after.insert(0, _placed(pin, eqn, results[place.number], value))
         return (*before, eqn.replace(invars=operands, outvars=results), *after)
 
 

@@ -3,7 +3,7 @@
     site  := index | site "." body "." index     "12", "12.b0.3"
     body  := "b" n | "c" n                       a body or branch; the condition of a while
     tag   := "am" site "~"                       a named scope around the equation
-    place := "arg" i | site ":out" j | site ":in" j
+    place := "arg" i | site ":in" j | site ":made" j | site ":out" j
 
 Indices count the equations of one body after inlining its calls, so a site depends on the step alone.
 "~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
@@ -26,7 +26,7 @@ Source: TypeAlias = tuple[str, int]
 
 _TAG = re.compile(r"(?<![0-9A-Za-z_.~])am([0-9][0-9a-z.]*)~")
 _PLACE = re.compile(
-    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|out)(?P<number>[0-9]+)"
+    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|made|out)(?P<number>[0-9]+)"
 )
 
 
@@ -53,7 +53,7 @@ class Place:
     """A parsed constraint site; `site` is "" for a step input."""
 
     site: str
-    side: Literal["arg", "in", "out"]
+    side: Literal["arg", "in", "made", "out"]
     number: int
 
 
@@ -69,17 +69,17 @@ def parse_site(op_name: str) -> str | None:
 
 
 def parse_place(at: str) -> Place:
-    """The parts of a constraint site. Raises `PlanError` if it has none of the three forms."""
+    """The parts of a constraint site. Raises `PlanError` if it has none of the four forms."""
     match = _PLACE.fullmatch(at)
     if match is None:
         raise PlanError(
-            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:in<j>, <site>:out<j>"
-            " (for instance arg0, 12:out0, 12.b0.3:in1)"
+            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:in<j>, <site>:made<j>,"
+            " <site>:out<j> (for instance arg0, 12:out0, 12.b0.3:in1)"
         )
     if match["arg"] is not None:
         return Place(site="", side="arg", number=int(match["arg"]))
-    side: Literal["in", "out"] = "in" if match["side"] == "in" else "out"
-    return Place(site=match["site"], side=side, number=int(match["number"]))
+    sides: dict[str, Literal["in", "made", "out"]] = {"in": "in", "made": "made", "out": "out"}
+    return Place(site=match["site"], side=sides[match["side"]], number=int(match["number"]))
 
 
 def describe(level: Level) -> Iterator[Site]:

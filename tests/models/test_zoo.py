@@ -1,44 +1,112 @@
-"""Parameter counts of the published configurations; small ones through the whole planner."""
+"""Parameter counts of the published configurations; small ones traced and planned."""
 
-import importlib
 import math
+from pathlib import Path
 
 import jax
 import pytest
 
+from automap.errors import InputError
 from automap.options import Options
 from automap.planner import plan_workload
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.workload import load_target, trace_step
+import models
+from models import llama
 
 
-# Published counts; GPT's vocabulary is padded from 50,257 to 50,304.
+# Published counts, but for GPT's vocabulary, padded from 50,257 to 50,304, and `moe_8x`: GPT-2 medium
+# so padded, with 8 feed-forwards without biases and a gate for one in 12 of its layers.
 COUNTS = {
-    "models.gpt:gpt_124m": 124_439_808 + 47 * 768,
-    "models.t5:t5_base": 222_903_552,
-    "models.vgg:vgg_19": 143_667_240,
+    "alexnet:alexnet": 61_100_840,
+    "gpt:gpt_124m": 124_439_808 + 47 * 768,
+    "inception:inception_v3": 23_834_568,
+    "lenet:lenet": 61_706,
+    "llama:llama_1b": 1_235_814_400,
+    "llama:llama_8b": 8_030_261_248,
+    "mamba:mamba_130m": 129_135_360,
+    "moe:moe_8x": 354_823_168 + 47 * 1024 + 12 * (7 * 2 * 1024 * 4096 - 5 * 1024 + 8 * 1024),
+    "resnet:resnet_50": 25_557_032,
+    "resnet:resnet_101": 44_549_160,
+    "t5:t5_base": 222_903_552,
+    "t5:t5_3b": 2_851_598_336,
+    "t5:t5_11b": 11_307_321_344,
+    "unet:unet_cifar": 35_746_307,
+    "vgg:vgg_19": 143_667_240,
+    "vit:vit_b16": 86_567_656,
+    "vit:vit_l16": 304_326_632,
 }
-TINY = ["gpt:gpt_tiny", "t5:t5_tiny", "bert:bert_tiny", "vgg:vgg_tiny", "mlp:mlp_tiny"]
+SCANNED = {"layers": "scanned"}
+STEPS = {"steps": "scanned"}
+REMAT = {"remat": "layer"}
+DROPOUT = {"dropout": "0.1"}
+SORTED = {"dispatch": "sorted"}
+BFLOAT16 = {"dtype": "bfloat16"}
+# Every tiny target with the options that change its program.
+VARIANTS = {
+    "alexnet": [{}],
+    "bert": [{}, SCANNED, REMAT, SCANNED | REMAT],
+    "dlrm": [{}],
+    "gpt": [{}, SCANNED, REMAT, SCANNED | REMAT | DROPOUT, DROPOUT],
+    "inception": [{}],
+    "lenet": [{}],
+    "llama": [{}, SCANNED, REMAT, SCANNED | REMAT | DROPOUT, DROPOUT, BFLOAT16],
+    "mamba": [{}, SCANNED],
+    "mlp": [{}],
+    "moe": [{}, SCANNED, SORTED, SCANNED | SORTED, SORTED | BFLOAT16],
+    "nmt": [{}, STEPS],
+    "resnet": [{}],
+    "rnnlm": [{}, STEPS],
+    "rnntc": [{}, STEPS],
+    "t5": [{}, SCANNED, REMAT, SCANNED | REMAT],
+    "unet": [{}],
+    "vgg": [{}],
+    "vit": [{}, SCANNED],
+}
+TRACED = [(name, options) for name, variants in VARIANTS.items() for options in variants]
+PLANNED = ["llama", "moe", "vgg", "mlp"]
 
 
 @pytest.mark.parametrize(("target", "count"), COUNTS.items())
 def test_parameter_count_is_the_published_one(target, count):
-    module, _, name = target.partition(":")
-    _, (state, _) = getattr(importlib.import_module(module), name)()
+    _, (state, _) = load_target(f"models.{target}", {})
     leaves = jax.tree.leaves(state["params"])
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
 
 
-@pytest.mark.parametrize("target", TINY)
-def test_small_models_are_planned_no_worse_than_their_presets(target):
-    step, args = load_target(f"models.{target}", {})
+def test_every_module_with_a_tiny_target_is_traced():
+    found = {
+        p.stem for p in Path(models.__path__[0]).glob("*.py") if f"{p.stem}_tiny" in p.read_text()
+    }
+    assert found == set(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), TRACED, ids=[" ".join((n, *o.values())) for n, o in TRACED]
+)
+def test_every_tiny_target_is_traced_with_a_batch_class_and_without_warnings(name, options):
+    step, args = load_target(f"models.{name}:{name}_tiny", options)
+    # On a CPU ragged dots are lowered to dense ones.
+    problem = trace_step(step, args, platform="tpu").problem
+    assert problem.batch_class is not None
+    assert not problem.warnings
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_small_models_are_planned_no_worse_than_their_presets(name):
+    step, args = load_target(f"models.{name}:{name}_tiny", {})
     workload = trace_step(step, args)
-    assert workload.problem.batch_class is not None
-    assert not workload.problem.warnings
     plan = plan_workload(workload, get_topology("v5e:2x4"), Options(budget_seconds=4))
     assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
+
+
+@pytest.mark.parametrize("options", [{"remat": "all"}, {"dropout": 1}, {"dropout": "half"}])
+def test_an_option_that_is_not_possible_is_refused_when_the_step_is_built(options):
+    (name,) = options
+    with pytest.raises(InputError, match=name):
+        llama.llama_tiny(**options)
 
 
 def _split(leaves, axes):
