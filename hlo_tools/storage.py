@@ -168,7 +168,8 @@ def _is_invariant(graph: Graph, loop: int, carried: int) -> bool:
 def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:
     result = []
     for index, op in enumerate(graph.ops):
-        if in_update[index]:
+        is_table_gradient = op.opcode == "scatter" and side[op.outputs[0]] is Side.OPTIMIZER
+        if in_update[index] or is_table_gradient:
             result.append(Side.OPTIMIZER)
         elif op.opcode in _CARRIERS and side[op.outputs[0]] is Side.PARAMETER:
             result.append(Side.PARAMETER)

@@ -10,11 +10,13 @@ import numpy as np
 
 from automap.space.problem import Problem
 from hlo_tools.graph import STRUCTURAL, Op
+from hlo_tools.invariants import changes
 from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
 
+_SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
 
 
@@ -26,7 +28,9 @@ class Edges:
     `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
     `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
-    it could be scattered (`reduce`; contractions scatter first).
+    it could be scattered (reduce, scatter; contractions scatter first).
+    `gathers_partials`: whether partial results are gathered and combined on every device (a reduce of
+    several arrays at once, such as argmax).
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
@@ -41,6 +45,7 @@ class Edges:
     phase: np.ndarray
     combinable: np.ndarray
     sums_at_once: np.ndarray
+    gathers_partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
     repeats: np.ndarray
@@ -72,6 +77,7 @@ class _EdgeKey:
     phase: int
     combinable: bool
     sums_at_once: bool = False
+    gathers_partials: bool = False
     earlier: tuple[int, ...] = ()
 
 
@@ -99,18 +105,20 @@ class _EdgeList:
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
-        scalars = np.zeros((6, n), np.int64)
+        scalars = np.zeros((7, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
+                key.gathers_partials,
             )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
+            gathers_partials=scalars[6].astype(bool),
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
         )  # fmt: skip
@@ -135,7 +143,8 @@ def operand_edges(
     """Operand edges, and the copies that gathering makes.
 
     XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
-    same classes and the same demand on each dimension count once.
+    same classes and the same demand on each dimension count once; it gathers what a loop does not change
+    before the loop.
     """
     graph = problem.graph
     found = _EdgeList(rank_of(problem), op_rows.shape[1])
@@ -144,7 +153,7 @@ def operand_edges(
     copies_of: dict[int, list[tuple[int, int]]] = {}
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops, sources = row_of_op.tolist(), _sources(problem)
+    ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         for value, dims in zip(op.inputs, rule.operands):
             if not _is_counted(problem, op, value):
@@ -160,7 +169,7 @@ def operand_edges(
                 _EdgeKey(values[value], row, demanded, (), graph.values[value].n_bytes,
                          int(problem.phases[index]), side[value] != Side.NONE,
                          earlier=tuple(sorted({e for _, e in before}))),
-                op.trip_count, value, index,
+                min(op.trip_count, changed[value]), value, index,
             )  # fmt: skip
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))
@@ -217,7 +226,8 @@ def result_edges(
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = _EdgeKey(
                     values[value], ops[index], majors(dims), sums, graph.values[value].n_bytes,
-                    int(problem.phases[index]), side[value] != Side.NONE, op.opcode == "reduce",
+                    int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
+                    op.opcode == "reduce" and len(op.outputs) > 1,
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
                 merged = replace(key, earlier=tuple(sorted(terms.values())))

@@ -3,7 +3,8 @@
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
-Ties go to the first dimension or factor.
+Ties go to the first dimension or factor.  Where classes of one axis meet in an op, `automap.cost.contests` says
+which factor it splits.
 """
 
 from dataclasses import dataclass
@@ -31,11 +32,14 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     """Shardings of all rows under `lanes`."""
     sizes = np.array(lanes.mesh.sizes, np.int64)
     dims, factors = [], []
-    for classes in lanes.classes:
+    for size, classes in zip(lanes.mesh.sizes, lanes.classes, strict=True):
         rank = np.full(n_classes + 1, _NEVER, np.int64)
         rank[list(classes)] = np.arange(len(classes))
         dims.append(_first(_smallest(rank[tables.value_rows])))
-        factors.append(_first(_smallest(rank[tables.op_rows])))
+        of_factors = rank[tables.op_rows]
+        ranks = _smallest(of_factors)
+        factors.append(_first(ranks))
+        tables.contests.choose(factors[-1], ranks, of_factors[..., 0], dims[-1], size)
     dim_of_axis = np.stack(dims, axis=1)
     factor_of_axis = np.stack(factors, axis=1)
     return Shardings(

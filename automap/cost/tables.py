@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, operand_edges, rank_of, result_edges
 from automap.space.problem import Problem
 from automap.topology.model import Platform
@@ -68,6 +69,7 @@ class Tables:
     row_of_op: np.ndarray
     operands: Edges
     results: Edges
+    contests: Contests
     kernels: KernelTable
     buffers: BufferTable
 
@@ -82,7 +84,7 @@ TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 def build_tables(problem: Problem, platform: Platform) -> Tables:
     """Fold a problem to rows; what is fused depends on the platform."""
     value_rows, row_of_value = _value_rows(problem)
-    op_rows, row_of_op = _op_rows(problem)
+    op_rows, row_of_op = _op_rows(problem, row_of_value)
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows)
     results = result_edges(
         problem, row_of_value, row_of_op, op_rows, merge_sums=platform in _MERGES_SUMS
@@ -91,6 +93,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, results=results,
+        contests=build_contests(problem, row_of_value, row_of_op),
         kernels=_kernel_table(problem, kernel_list, row_of_value, row_of_op),
         buffers=_buffer_table(problem, kernel_list, row_of_value, copies),
     )  # fmt: skip
@@ -107,11 +110,16 @@ def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return _distinct(rows)
 
 
-def _op_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows; ops that may be contested are of one row only if their tensors are alike too."""
     compute = np.append(problem.class_of_group, problem.n_classes)
     stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
     groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
-    return _distinct(np.stack([compute[groups[0]], stored[groups[1]]], axis=-1))
+    rows = np.stack([compute[groups[0]], stored[groups[1]]], axis=-1)
+    alike = like_tensors(problem, row_of_value)
+    with_tensors = np.concatenate([rows.reshape(len(rows), -1), alike[:, None]], axis=1)
+    distinct, row_of_op = _distinct(with_tensors)
+    return distinct[:, :-1].reshape(-1, *rows.shape[1:]), row_of_op
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,8 @@ Operand edge, axis a: the tensor is split on dimension d, the op splits factor f
 Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
     f is d's factor               nothing
     f is summed over, d not split all-reduce;   d split: reduce-scatter, before any all-reduce
-                                  (a `reduce` op: one all-reduce if any axis needs one)
+                                  (a `reduce` op: one all-reduce if any axis needs one; a reduce of
+                                  several arrays at once, as argmax: an all-gather of all partials)
     f another dimension's factor, d not split   all-gather;   d split: all-to-all
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
@@ -133,11 +134,17 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
     masks[_REDUCE_SCATTER][at_once] = 0
     scattered[at_once] = 1
     n_bytes = edges.n_bytes / computed
+    partial = np.where(edges.gathers_partials, masks[_ALL_REDUCE] | masks[_REDUCE_SCATTER], 0)
+    for kind in (_ALL_REDUCE, _REDUCE_SCATTER):
+        masks[kind][partial != 0] = 0
+    masks[_ALL_GATHER] |= partial
     for kind in (_ALL_REDUCE, _REDUCE_SCATTER):
         _without_repeats(masks[kind], edges, n_bytes)
     entries = _entries(edges, masks, n_bytes, on_operand=False)
     gathered = entries[0] == _ALL_GATHER
-    entries[2][gathered] = (edges.n_bytes / kept)[entries[6][gathered]]
+    ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
+    whole = np.where(partial != 0, n_bytes * ranks, edges.n_bytes / kept)
+    entries[2][gathered] = whole[entries[6][gathered]]
     reduced = entries[0] == _ALL_REDUCE
     entries[2][reduced] = (n_bytes / scattered)[entries[6][reduced]]
     return entries
