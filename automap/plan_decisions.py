@@ -32,9 +32,11 @@ class Explained:
     def _compute(self) -> Iterable[DecisionRecord]:
         problem = self.context.space.problem
         for group_class in dict.fromkeys(c for axis in self.lanes.classes for c in axis):
-            if group_class >= problem.n_compute:
+            if problem.n_compute <= group_class < problem.n_split:
                 continue
-            holders = self._holders(problem.classes_of, {group_class})
+            is_regional = group_class >= problem.n_split
+            of_value = problem.regional_classes_of if is_regional else problem.classes_of
+            holders = self._holders(of_value, {group_class})
             if holders:
                 yield DecisionRecord(
                     group=class_label(self.context, group_class),

@@ -31,6 +31,10 @@ class Batch:
             chosen = np.flatnonzero(part.reshape(-1) == number)
             yield Batch(self.rule, self.ops[chosen], self.values[chosen]), tuple(row)
 
+    def only(self, mask: np.ndarray) -> "Batch":
+        """The ops that `mask`, bool [ops], marks."""
+        return Batch(self.rule, self.ops[mask], self.values[mask])
+
     def places(self, held: Sequence[bool]) -> list[list[tuple[int, int]]]:
         """For each factor, (tensor, dimension) of which it is the major one, in tensors that `held` names."""
         places: list[list[tuple[int, int]]] = [[] for _ in self.rule.factors]

@@ -151,10 +151,14 @@ class Edges:
         ]
         self._pairs.append(np.array(pairs, np.int64).reshape(-1, 2).T)
 
+    def labels(self) -> np.ndarray:
+        """The smallest node of each node's group."""
+        first, second = np.concatenate([np.empty((2, 0), np.int64), *self._pairs], axis=1)
+        return components(int(self._offset[-1]), first, second)
+
     def groups(self, members: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(group of each node or -1, limit of each group) of the nodes `members` of these sizes."""
-        first, second = np.concatenate([np.empty((2, 0), np.int64), *self._pairs], axis=1)
-        label = components(int(self._offset[-1]), first, second)
+        label = self.labels()
         group_of_node, count = numbered(label, members)
         nodes = np.concatenate([members, *(nodes for nodes, _ in self._limits)])
         limits = [np.full(len(nodes), size, np.int64) for nodes, size in self._limits]

@@ -89,12 +89,12 @@ class ShardedGraph:
 
         Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
         """
-        compute, stored = classes.tolist()
+        compute, stored, regional = classes.tolist()
         parameter = self.parameter_side.get(stored, stored)
 
         def lifetime(axis: int) -> int:
             kept = self.lanes.classes[axis]
-            return 2 if compute in kept else 1 if parameter in kept else 0
+            return 2 if compute in kept or regional in kept else 1 if parameter in kept else 0
 
         names = self.lanes.mesh.names
         return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), a)))
@@ -178,7 +178,9 @@ def _transitions(
         if varies[value] and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             if kept != run or value in moved:
-                if sharded.idle_axes(index) & _axes(kept):
+                # A sum that is scattered can be left to the partitioner, but for a look-up in split rows.
+                is_looked_up = op.opcode == "gather" and kept != run
+                if is_looked_up or sharded.idle_axes(index) & _axes(kept):
                     results.append(_Transition(f"made{number}", value, run, is_change=True))
                 results.append(_Transition(f"out{number}", value, kept, is_change=kept != run))
     operands = []

@@ -17,6 +17,7 @@ from hlo_tools.storage import Side
 
 
 _SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
+_SUMS_APART = frozenset({"reduce", "dot"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
 
 
@@ -29,6 +30,7 @@ class Edges:
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
     `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
     it could be scattered (reduce, scatter; contractions scatter first).
+    `sums_apart`: whether each dimension that is summed over has an all-reduce of its own.
     `gathers_partials`: whether partial results are gathered and combined on every device (a reduce of
     several arrays at once, such as argmax).
     `value`, `op`: one example incidence each row stands for, to name it.
@@ -45,6 +47,7 @@ class Edges:
     phase: np.ndarray
     combinable: np.ndarray
     sums_at_once: np.ndarray
+    sums_apart: np.ndarray
     gathers_partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
@@ -77,6 +80,7 @@ class _EdgeKey:
     phase: int
     combinable: bool
     sums_at_once: bool = False
+    sums_apart: bool = False
     gathers_partials: bool = False
     earlier: tuple[int, ...] = ()
 
@@ -105,20 +109,20 @@ class _EdgeList:
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
-        scalars = np.zeros((7, n), np.int64)
+        scalars = np.zeros((8, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
-                key.gathers_partials,
+                key.sums_apart, key.gathers_partials,
             )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
-            gathers_partials=scalars[6].astype(bool),
+            sums_apart=scalars[6].astype(bool), gathers_partials=scalars[7].astype(bool),
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
         )  # fmt: skip
@@ -148,7 +152,7 @@ def operand_edges(
     """
     graph = problem.graph
     found = _EdgeList(rank_of(problem), op_rows.shape[1])
-    classes_of_row = [tuple(sorted(row[:, 0].tolist())) for row in op_rows]
+    classes_of_row = [tuple(sorted(row[:, ::2].ravel().tolist())) for row in op_rows]
     copies: dict[tuple[object, ...], list[int]] = {}
     copies_of: dict[int, list[tuple[int, int]]] = {}
     pairs: list[tuple[int, int, int]] = []
@@ -227,7 +231,7 @@ def result_edges(
                 key = _EdgeKey(
                     values[value], ops[index], majors(dims), sums, graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
-                    op.opcode == "reduce" and len(op.outputs) > 1,
+                    op.opcode in _SUMS_APART, op.opcode == "reduce" and len(op.outputs) > 1,
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
                 merged = replace(key, earlier=tuple(sorted(terms.values())))

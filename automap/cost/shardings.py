@@ -39,7 +39,8 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
         of_factors = rank[tables.op_rows]
         ranks = _smallest(of_factors)
         factors.append(_first(ranks))
-        tables.contests.choose(factors[-1], ranks, of_factors[..., 0], dims[-1], size)
+        of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
+        tables.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
     dim_of_axis = np.stack(dims, axis=1)
     factor_of_axis = np.stack(factors, axis=1)
     return Shardings(

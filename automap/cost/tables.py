@@ -4,7 +4,7 @@ A tensor's sharding depends only on the classes of its dimensions, an op's only 
 factors, so both are reduced to distinct *rows*; what is counted (bytes, FLOPs, collectives) hangs on rows
 with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a plan is a few numpy calls.
 
-    value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage; padding = n_classes
+    value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage, 2 regional; padding = n_classes
     op_rows[r, f, k]      class that may split factor f
     OperandEdges          (value row -> op row): what must be gathered before an op can run
     ResultEdges           (op row -> value row): what must be summed, scattered or gathered after it
@@ -101,12 +101,13 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
 
 def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     graph, offset = problem.graph, problem.linkage.node_offset
-    rows = np.full((len(graph.values), rank_of(problem), 2), problem.n_classes, np.int64)
+    rows = np.full((len(graph.values), rank_of(problem), 3), problem.n_classes, np.int64)
     ranks = np.diff(offset)
     dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
     owner = np.repeat(np.arange(len(ranks)), ranks)
     rows[owner, dim, 0] = problem.compute_class_of_node
     rows[owner, dim, 1] = problem.storage_class_of_node
+    rows[owner, dim, 2] = problem.regional_class_of_node
     return _distinct(rows)
 
 
@@ -115,7 +116,8 @@ def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np
     compute = np.append(problem.class_of_group, problem.n_classes)
     stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
     groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
-    rows = np.stack([compute[groups[0]], stored[groups[1]]], axis=-1)
+    regional = problem.regional_class_of_factor
+    rows = np.stack([compute[groups[0]], stored[groups[1]], regional], axis=-1)
     alike = like_tensors(problem, row_of_value)
     with_tensors = np.concatenate([rows.reshape(len(rows), -1), alike[:, None]], axis=1)
     distinct, row_of_op = _distinct(with_tensors)

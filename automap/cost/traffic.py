@@ -9,8 +9,9 @@ Operand edge, axis a: the tensor is split on dimension d, the op splits factor f
 Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
     f is d's factor               nothing
     f is summed over, d not split all-reduce;   d split: reduce-scatter, before any all-reduce
-                                  (a `reduce` op: one all-reduce if any axis needs one; a reduce of
-                                  several arrays at once, as argmax: an all-gather of all partials)
+                                  (one all-reduce for each dimension that is summed over; a `reduce` op
+                                  scatters nothing if any axis needs one, and a reduce of several arrays
+                                  at once, as argmax, gathers all partials)
     f another dimension's factor, d not split   all-gather;   d split: all-to-all
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
@@ -109,8 +110,9 @@ def _without_repeats(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> np.
 
 
 def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndarray]:
-    n = len(edges.count)
+    n, n_factors = edges.is_reduced.shape
     masks = np.zeros((len(KINDS), n), np.int64)
+    summed_over = np.zeros((n_factors, n), np.int64)
     computed = np.ones(n, np.int64)
     kept = np.ones(n, np.int64)
     scattered = np.ones(n, np.int64)
@@ -122,6 +124,7 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
         stays = active & (own == factor) & (dim >= 0)
         elsewhere = active & ~summed & ~stays & _holds(edges, factor)
         bit = 1 << axis
+        summed_over[factor[summed], rows[summed]] |= bit
         masks[_ALL_REDUCE] |= np.where(summed & (dim < 0), bit, 0)
         masks[_REDUCE_SCATTER] |= np.where(summed & (dim >= 0), bit, 0)
         masks[_ALL_GATHER] |= np.where(elsewhere & (dim < 0), bit, 0)
@@ -140,14 +143,31 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
     masks[_ALL_GATHER] |= partial
     for kind in (_ALL_REDUCE, _REDUCE_SCATTER):
         _without_repeats(masks[kind], edges, n_bytes)
-    entries = _entries(edges, masks, n_bytes, on_operand=False)
-    gathered = entries[0] == _ALL_GATHER
     ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
     whole = np.where(partial != 0, n_bytes * ranks, edges.n_bytes / kept)
+    sums = _sums_apart(edges, masks[_ALL_REDUCE], summed_over)
+    entries = _entries(edges, np.concatenate([masks, sums]), n_bytes, on_operand=False)
+    entries[0] = np.where(entries[0] >= len(KINDS), _ALL_REDUCE, entries[0])
+    gathered = entries[0] == _ALL_GATHER
     entries[2][gathered] = whole[entries[6][gathered]]
     reduced = entries[0] == _ALL_REDUCE
     entries[2][reduced] = (n_bytes / scattered)[entries[6][reduced]]
     return entries
+
+
+def _sums_apart(edges: Edges, reduced: np.ndarray, summed_over: np.ndarray) -> np.ndarray:
+    """Masks of the all-reduces of reduces and matmuls, one for each factor [factors, edges].
+
+    Takes from `reduced` what is not for the first factor that an axis splits.
+    """
+    apart = np.where(edges.sums_apart & (reduced != 0), summed_over & reduced, 0)
+    first = np.zeros(len(reduced), np.int64)
+    for mask in apart:
+        is_first = (first == 0) & (mask != 0)
+        first = np.where(is_first, mask, first)
+        mask[is_first] = 0
+    reduced[first != 0] = first[first != 0]
+    return apart
 
 
 def _entries(

@@ -24,6 +24,7 @@ class LeafClass:
     dims: tuple[int, ...]
     n_bytes: int
     compute: tuple[int, ...]
+    regional: tuple[int, ...]
     parameter_side: tuple[int, ...]
     optimizer_side: tuple[int, ...]
     reach: tuple[int, ...]
@@ -39,7 +40,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
         if role is Role.PARAMETER and array.dims:
             optimizer_side = _optimizer_side(problem, position, output_of)
             key = (
-                array.dims, array.dtype, problem.classes_of(value),
+                array.dims, array.dtype, problem.classes_of(value), problem.regional_classes_of(value),
                 problem.storage_classes_of(value), optimizer_side,
             )  # fmt: skip
             members.setdefault(key, []).append(position)
@@ -54,6 +55,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
                 dims=array.dims,
                 n_bytes=array.n_bytes,
                 compute=problem.classes_of(value),
+                regional=problem.regional_classes_of(value),
                 parameter_side=parameter_side,
                 optimizer_side=_optimizer_side(problem, positions[0], output_of),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),

@@ -1,7 +1,9 @@
 """Presets: named plans that people write by hand, as points of the space.
 
 Each entry of `PRESETS` makes the points of its kind on one mesh, or nothing if the mesh does not suit it:
-data-parallel and the ZeRO family use every axis for the batch, Megatron the last axis for features.
+data-parallel and the ZeRO family use every axis for the batch, Megatron the last axis for features.  Sources:
+zero-1 and zero-3 Rajbhandari et al. 2020, megatron Shoeybi et al. 2019, sequence-parallel Korthikanti et al.
+2022, expert-parallel Lepikhin et al. 2020 (GShard), one-weird-trick Krizhevsky 2014.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,13 +53,56 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     The class that runs through the whole model (the residual stream) is left whole, as is the batch.
     """
     chosen: list[int] = []
-    left_out = {space.residual, space.problem.batch_class}
+    left_out = {space.residual, *space.activations, *space.regional}
     for group_class in space.candidates:
         fits = space.problem.limits[group_class] % size == 0
         meets = any(space.excludes(group_class, other) for other in chosen)
         if group_class not in left_out and fits and not meets:
             chosen.append(group_class)
     return tuple(chosen)
+
+
+def _with_sequence(space: Space, mesh: Mesh) -> Sequence[Point]:
+    """Megatron, with what no feature splits on the last axis split by its sequences."""
+    for point in _megatron(space, mesh):
+        features, batch = point.compute[-1], space.problem.batch_class
+        sequences = [
+            c
+            for c in space.activations
+            if space.problem.limits[c] % mesh.sizes[-1] == 0 and c != batch
+        ]
+        if sequences:
+            return (space.point(mesh, [*point.compute[:-1], [*features, *sequences]]),)
+    return ()
+
+
+def _expert_parallel(space: Space, mesh: Mesh) -> Sequence[Point]:
+    """The batch everywhere, but on the last axis around the experts' weights the experts."""
+    compute = _batch_axes(space, mesh)
+    experts = [c for c in space.regional if space.problem.limits[c] % mesh.sizes[-1] == 0]
+    if compute is None or not experts:
+        return ()
+    return (space.point(mesh, [*compute[:-1], [*experts, *compute[-1]]]),)
+
+
+def _one_weird_trick(space: Space, mesh: Mesh) -> Sequence[Point]:
+    """On every axis the batch in the convolutions, the features in the fully connected layers."""
+    compute = _batch_axes(space, mesh)
+    convolved = space.convolved
+    if compute is None or not convolved:
+        return ()
+    features = [
+        [c for c in feature_classes(space, size) if c not in convolved] for size in mesh.sizes
+    ]
+    if not any(features):
+        return ()
+    # A class that several axes split must divide by all of them: each class on the first axis that fits.
+    taken: set[int] = set()
+    for axis, classes in enumerate(features):
+        features[axis] = [c for c in classes if c not in taken]
+        taken.update(features[axis])
+    point = space.point(mesh, [[*f, *b] for f, b in zip(features, compute, strict=True)])
+    return (point,) if space.is_valid(point) else ()
 
 
 def _megatron(space: Space, mesh: Mesh) -> Sequence[Point]:
@@ -94,6 +139,21 @@ PRESETS: Mapping[str, Preset] = {
             "megatron",
             "the batch on the outer axes, attention heads, feed-forward and vocabulary on the last",
             _megatron,
+        ),
+        Preset(
+            "sequence-parallel",
+            "megatron, and on its last axis the sequence wherever no feature is split",
+            _with_sequence,
+        ),
+        Preset(
+            "expert-parallel",
+            "data-parallel, and on the last axis tokens move to the devices of their experts",
+            _expert_parallel,
+        ),
+        Preset(
+            "one-weird-trick",
+            "the batch in the convolutions, the features in the fully connected layers, on every axis",
+            _one_weird_trick,
         ),
     )
 }

@@ -1,9 +1,10 @@
 """What there is to decide about one workload: decision classes, folded over repeated layers.
 
 A *class* is a set of groups that share one decision.  Compute classes come from the linkage groups,
-storage classes from the storage groups; they are numbered together, compute first, so that a mesh axis is
-described by one ordered list of classes: in any tensor or op, the first listed class that is present
-gets the axis (see `automap.space.point`).
+storage classes from the storage groups, regional ones are compute classes in a region around their weights
+only; they are numbered together in this order, so that a mesh axis is described by one ordered list of
+classes: in any tensor or op, the first listed class that is present gets the axis (see
+`automap.space.point`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.space.work import work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.flatten import flatten
 from hlo_tools.folding import fold, numbered
@@ -19,6 +21,7 @@ from hlo_tools.graph import Graph
 from hlo_tools.linkage import Linkage, link
 from hlo_tools.module import Module
 from hlo_tools.phases import Phase, phases
+from hlo_tools.regions import Regions, regions
 from hlo_tools.roles import Role, match_state, roles
 from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
 from hlo_tools.storage import Side, Storage, storage
@@ -41,6 +44,7 @@ class Problem:
     storage: Storage
     class_of_group: np.ndarray
     class_of_storage_group: np.ndarray
+    regions: Regions
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -50,9 +54,18 @@ class Problem:
         return int(self.class_of_group.max(initial=-1)) + 1
 
     @cached_property
+    def n_split(self) -> int:
+        """Number of compute and storage classes; regional classes are numbered from here."""
+        return self.n_compute + int(self.class_of_storage_group.max(initial=-1)) + 1
+
+    @cached_property
     def n_classes(self) -> int:
         """Number of all classes; this number itself is the padding of class arrays."""
-        return self.n_compute + int(self.class_of_storage_group.max(initial=-1)) + 1
+        return self.n_split + len(self.regions.classes)
+
+    def compute_class(self, number: int) -> int:
+        """The compute class of which a regional class is a part; any other class itself."""
+        return number if number < self.n_split else self.regions.classes[number - self.n_split]
 
     @cached_property
     def limits(self) -> np.ndarray:
@@ -65,6 +78,7 @@ class Problem:
             for group, limit in enumerate(group_limits.tolist()):
                 index = first + int(of_group[group])
                 limits[index] = np.gcd(limits[index], limit)
+        limits[self.n_split :] = limits[list(self.regions.classes)]
         return limits
 
     @cached_property
@@ -77,6 +91,26 @@ class Problem:
         """Storage class of each node, `n_classes` where there is none."""
         groups = self.storage.group_of_node
         return _class_of_node(groups, self.class_of_storage_group, self.n_compute, self.n_classes)
+
+    @cached_property
+    def regional_class_of_node(self) -> np.ndarray:
+        """Regional class of each node, `n_classes` where there is none."""
+        return self._regional(self.regions.class_of_node)
+
+    @cached_property
+    def regional_class_of_factor(self) -> np.ndarray:
+        """Regional class of each op's factors [ops, factors], `n_classes` where there is none."""
+        return self._regional(self.regions.class_of_factor)
+
+    def _regional(self, compute_class: np.ndarray) -> np.ndarray:
+        number = np.full(self.n_compute + 1, self.n_classes)
+        for index, of in enumerate(self.regions.classes):
+            number[of] = self.n_split + index
+        return number[compute_class]
+
+    def regional_classes_of(self, value: int) -> tuple[int, ...]:
+        """Regional class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.regional_class_of_node[self._nodes(value)].tolist())
 
     def classes_of(self, value: int) -> tuple[int, ...]:
         """Compute class of each dimension of a value (`n_classes`: none)."""
@@ -102,14 +136,33 @@ class Problem:
 
     @cached_property
     def batch_class(self) -> int | None:
-        """The class of the batch: the one most batch inputs hold on their leading dimension."""
+        """The class of the batch: the one most batch inputs hold on their leading dimension.
+
+        If little of the work runs over it (gradient accumulation cuts the batch in microbatches), the
+        class of no parameter that most of the work runs over and that never meets itself.
+        """
         votes: dict[int, int] = {}
         for value, role in zip(self.graph.inputs, self.roles, strict=True):
             if role is Role.BATCH and self.graph.values[value].dims:
                 leading = self.classes_of(value)[0]
                 if leading < self.n_classes:
                     votes[leading] = votes.get(leading, 0) + 1
-        return max(votes, key=lambda c: (votes[c], -c)) if votes else None
+        voted = max(votes, key=lambda c: (votes[c], -c)) if votes else None
+        done, total = self.work
+        if voted is not None and 2 * done.get(voted, 0.0) >= total:
+            return voted
+        barred = {c.group_class for c in self.self_conflicts}
+        for value, role in zip(self.graph.inputs, self.roles, strict=True):
+            if role in (Role.PARAMETER, Role.OPTIMIZER):
+                barred.update(self.classes_of(value))
+        others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
+        best = max(others, key=lambda c: (others[c], -c), default=None)
+        return best if best is not None and 2 * others[best] >= total else voted
+
+    @cached_property
+    def work(self) -> tuple[Mapping[int, float], float]:
+        """(operations that run over each compute class, all of them), per step."""
+        return work(self.linkage, self.class_of_group)
 
 
 def _class_of_node(group: np.ndarray, of_group: np.ndarray, first: int, none: int) -> np.ndarray:
@@ -153,6 +206,7 @@ def build_problem(
         storage=stored,
         class_of_group=class_of_group,
         class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
+        regions=regions(linkage, stored.side, class_of_group),
         unknown=unknown,
         warnings=(*warnings, *graph.assumptions, *unknown, *_unused_rules(graph, user_rules)),
     )

@@ -1,9 +1,10 @@
 """The space of one problem: what may be decided, which points are valid, and a point's lanes.
 
 compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
-                     or scatter iterates over, and that never meet themselves in one tensor
-exclusions           two candidates that meet in an op exclude each other on an axis, except that
-                     the batch yields to any other class (`order`: features first, batch last)
+                     or scatter iterates over, classes of neither that much of the work runs over
+                     (sequences), and regional classes
+order                features, then sequences, the batch last: the first that a tensor has gets the axis
+exclusions           two features that meet in an op exclude each other on an axis
 storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
 
@@ -22,8 +23,9 @@ from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
 
 
-_ITERATED_BY = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})
 _MAX_CANDIDATES = 24
+# Share of the work that must run over a class of no parameter for it to be worth deciding.
+_LEAST_WORK = 0.2
 
 
 @dataclass(frozen=True)
@@ -39,32 +41,52 @@ class Space:
 
     @cached_property
     def candidates(self) -> tuple[int, ...]:
-        """Compute classes worth deciding, by parameter bytes, the batch last."""
-        problem = self.problem
-        conflicting = {c.group_class for c in problem.self_conflicts}
-        weight = {c: 0 for c in self._iterated if c not in conflicting and problem.limits[c] > 1}
+        """Classes worth deciding: features by parameter bytes, regional ones before, the batch last.
+
+        Between them stand classes of no parameter that much of the work runs over: sequences, images.
+        """
+        problem, batch = self.problem, self.problem.batch_class
+        done, total = problem.work
+        weight = {c: 0 for c in (*done, *self.regional) if problem.limits[c] > 1}
         for leaf in self.leaves:
-            for group_class in set(leaf.compute) & weight.keys():
+            for group_class in {*leaf.compute, *leaf.regional} & weight.keys():
                 weight[group_class] += leaf.n_bytes * len(leaf.inputs)
-        batch = problem.batch_class
         features = [c for c, n in weight.items() if n and c != batch]
-        features.sort(key=lambda c: (-weight[c], c))
-        return (*features[:_MAX_CANDIDATES], *([batch] if batch in weight else []))
+        features.sort(key=lambda c: (c not in self.regional, -weight[c], c))
+        others = [
+            c
+            for c, n in weight.items()
+            if not n and c != batch and done.get(c, 0.0) >= _LEAST_WORK * total
+        ]
+        others.sort(key=lambda c: (-done[c], c))
+        chosen = (*features[:_MAX_CANDIDATES], *others[:_MAX_CANDIDATES])
+        return (*chosen, *([batch] if batch in weight else []))
 
     @cached_property
-    def _iterated(self) -> set[int]:
-        problem = self.problem
-        iterating = [i for i, op in enumerate(problem.graph.ops) if op.opcode in _ITERATED_BY]
-        groups = np.unique(problem.linkage.factor_groups[iterating])
-        return set(problem.class_of_group[groups[groups >= 0]].tolist())
+    def regional(self) -> tuple[int, ...]:
+        """Classes that are only split around their weights (experts)."""
+        return tuple(range(self.problem.n_split, self.problem.n_classes))
+
+    @cached_property
+    def activations(self) -> tuple[int, ...]:
+        """Candidates that no parameter holds: sequences, images, and the batch."""
+        features = {c for leaf in self.leaves for c in (*leaf.compute, *leaf.regional)}
+        return tuple(c for c in self.candidates if c not in features)
+
+    @cached_property
+    def convolved(self) -> frozenset[int]:
+        """Classes that some convolution iterates over."""
+        ops = [i for i, op in enumerate(self.problem.graph.ops) if op.opcode == "convolution"]
+        groups = np.unique(self.problem.linkage.factor_groups[ops])
+        return frozenset(self.problem.class_of_group[groups[groups >= 0]].tolist())
 
     @cached_property
     def _excluded(self) -> frozenset[tuple[int, int]]:
-        batch = self.problem.batch_class
+        features = {c for leaf in self.leaves for c in leaf.compute}
         return frozenset(
             (pair.first, pair.second)
             for pair in self.problem.pair_conflicts
-            if batch not in (pair.first, pair.second)
+            if {pair.first, pair.second} <= features - {self.problem.batch_class}
         )
 
     def excludes(self, first: int, second: int) -> bool:
@@ -133,10 +155,14 @@ class Space:
         for leaf, *levels in zip(self.leaves, *point.storage, strict=True):
             if any(levels):
                 taken = tuple(
-                    level is Level.REPLICATED or not set(leaf.compute).isdisjoint(classes)
+                    level is Level.REPLICATED
+                    or not {*leaf.compute, *leaf.regional}.isdisjoint(classes)
                     for level, classes in zip(levels, point.compute)
                 )
-                parts = tuple(parts_of.get(c, 1) for c in leaf.compute)
+                parts = tuple(
+                    parts_of.get(c, 1) * parts_of.get(r, 1)
+                    for c, r in zip(leaf.compute, leaf.regional)
+                )
                 self._store(leaf, sizes, tuple(levels), taken, parts, stored)
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, tuple(classes))
@@ -170,6 +196,7 @@ class Space:
         Layer numbers are starred if the class covers that dimension in all layers.
         """
         problem = self.problem
+        group_class = problem.compute_class(group_class)
         held: dict[str, list[str]] = {}
         others: set[str] = set()
         largest: tuple[int, str] | None = None

@@ -90,8 +90,12 @@ def rule_of(
 ) -> Rule:
     """The rule of one op with these operand and result shapes; nothing passes where none is known.
 
-    Raises `HloError` for attributes that do not fit the shapes.
+    An op that needs no rule has one without factors.  Raises `HloError` for attributes that do not fit the shapes.
     """
+    if opcode in NO_RULE_NEEDED:
+        # A loop has hundreds of carries; factors for them would make every table as wide.
+        operand_dims, result_dims = (tuple(((),) * len(t) for t in s) for s in (operands, results))
+        return Rule((), operand_dims, result_dims)
     function = find_rule(instruction, opcode, user_rules)
     if function is None:
         return RuleBuilder(operands, results).build()

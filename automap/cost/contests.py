@@ -1,0 +1,143 @@
+"""Contests: ops whose factors several classes of one axis could split, and which of them costs least.
+
+A tensor gives an axis to the first of its classes in the axis's order; two tensors of one op may so have
+split different factors f.  The op then splits the factor that moves the fewest bytes,
+
+    cost(f) = sum over operands t split on a factor g != f of   b_t / n if f is in t (all-to-all), else b_t
+            + for a result t    b_t (scattered) or 2 b_t (reduced whole)    if f is summed over
+                                b_t / n (split on another) or b_t (whole)   if t is not split on f
+
+with n the axis's size and b_t bytes; ties go to the order of the axis.  But an op on a weight (or the gradient
+of one) that holds a listed class follows the weight, as the decision is about it.  -> in: `Contests.choose`
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.edges import majors
+from automap.space.problem import Problem
+from hlo_tools.rules import FactorKind
+from hlo_tools.storage import Side
+
+
+CONTESTED_OPCODES = frozenset(
+    {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
+)
+_NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class Contests:
+    """Op rows that may be contested, [contests]; their tensors, [tensors].
+
+    `follows_weight` [contests, factors]: whether a weight holds the factor. `factor_of_dim` [tensors,
+    rank]: the factor that each dimension is major in; `holds` [tensors, factors]: whether any is.
+    """
+
+    op_row: np.ndarray
+    follows_weight: np.ndarray
+    is_reduced: np.ndarray
+    contest: np.ndarray
+    value_row: np.ndarray
+    factor_of_dim: np.ndarray
+    holds: np.ndarray
+    n_bytes: np.ndarray
+    is_result: np.ndarray
+
+    def choose(
+        self, factor: np.ndarray, ranks: np.ndarray, weight_ranks: np.ndarray,
+        dim: np.ndarray, size: int,
+    ) -> None:  # fmt: skip
+        """Set the factor of contested rows along one axis of `size` devices.
+
+        `factor` [op rows] is changed; `ranks` and `weight_ranks` [op rows, factors] are positions in the
+        axis's order, of any class and of compute classes; `dim` [value rows] the split dimensions.
+        """
+        own_ranks = ranks[self.op_row]
+        is_open = (own_ranks < _NEVER).sum(axis=1) > 1
+        if not is_open.any():
+            return
+        follows = np.where(self.follows_weight, weight_ranks[self.op_row], _NEVER)
+        candidates = np.where((follows < _NEVER).any(axis=1)[:, None], follows, own_ranks)
+        cost = self._cost(dim, size)
+        cost[candidates >= _NEVER] = np.inf
+        is_best = cost == cost.min(axis=1, keepdims=True)
+        best = np.where(is_best, candidates, _NEVER).argmin(axis=1)
+        weighed = (candidates < _NEVER).sum(axis=1) > 1
+        # Among what a weight holds, the order decides.
+        best = np.where((follows < _NEVER).any(axis=1), candidates.argmin(axis=1), best)
+        chosen = is_open & (weighed | (follows < _NEVER).any(axis=1))
+        factor[self.op_row[chosen]] = best[chosen]
+
+    def _cost(self, dim: np.ndarray, size: int) -> np.ndarray:
+        """Bytes moved by each contest for each factor, [contests, factors]."""
+        split = dim[self.value_row]
+        rows = np.arange(len(split))
+        own = np.where(split >= 0, self.factor_of_dim[rows, split], -1)
+        n_factors = self.holds.shape[1]
+        is_own = own[:, None] == np.arange(n_factors)
+        part, whole = self.n_bytes[:, None] / size, self.n_bytes[:, None]
+        is_split = (split >= 0)[:, None]
+        operand = np.where(is_split & ~is_own, np.where(self.holds, part, whole), 0.0)
+        summed = np.where(is_split, whole, 2 * whole)
+        elsewhere = np.where(is_split, part, whole)
+        result = np.where(self.is_reduced[self.contest], summed, np.where(is_own, 0.0, elsewhere))
+        moved = np.where(self.is_result[:, None], result, operand)
+        cost = np.zeros((len(self.op_row), n_factors))
+        np.add.at(cost, self.contest, moved)
+        return cost
+
+
+def like_tensors(problem: Problem, row_of_value: np.ndarray) -> np.ndarray:
+    """A number for each op, equal for contested ops of like tensors; 0 for ops that are never contested."""
+    graph, side = problem.graph, problem.storage.side.tolist()
+    rows, numbers = row_of_value.tolist(), dict[object, int]()
+    result = np.zeros(len(graph.ops), np.int64)
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        if op.opcode in CONTESTED_OPCODES:
+            tensors = tuple(
+                (rows[v], graph.values[v].n_bytes, side[v]) for v in (*op.inputs, *op.outputs)
+            )
+            result[index] = 1 + numbers.setdefault((id(rule), tensors), len(numbers))
+    return result
+
+
+def build_contests(problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray) -> Contests:
+    """One contest per op row of a contested opcode; rows of those opcodes stand for like ops only."""
+    graph, side = problem.graph, problem.storage.side
+    width = problem.linkage.factor_groups.shape[1]
+    rank = max((len(v.dims) for v in graph.values), default=0) or 1
+    examples: dict[int, int] = {}
+    for index, op in enumerate(graph.ops):
+        if op.opcode in CONTESTED_OPCODES:
+            examples.setdefault(int(row_of_op[index]), index)
+    follows = np.zeros((len(examples), width), bool)
+    reduced = np.zeros((len(examples), width), bool)
+    tensors: list[tuple[int, int, int, bool]] = []
+    demanded: list[tuple[int, ...]] = []
+    for number, index in enumerate(examples.values()):
+        op, rule = graph.ops[index], problem.linkage.rules[index]
+        reduced[number, : len(rule.factors)] = [
+            f.kind is FactorKind.REDUCTION for f in rule.factors
+        ]
+        for value, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results)):
+            if graph.varies[value] and dims:
+                factors = majors(dims)
+                if side[value] != Side.NONE:
+                    follows[number, [f for f in factors if f >= 0]] = True
+                tensors.append(
+                    (number, int(row_of_value[value]), graph.values[value].n_bytes,
+                     value in op.outputs)
+                )  # fmt: skip
+                demanded.append(factors)
+    factor_of_dim = np.full((len(tensors), rank), -1, np.int64)
+    for row, factors in enumerate(demanded):
+        factor_of_dim[row, : len(factors)] = factors
+    holds = (factor_of_dim[:, :, None] == np.arange(width)).any(axis=1)
+    columns = np.array(tensors, np.int64).reshape(-1, 4)
+    return Contests(
+        op_row=np.array(list(examples), np.int64), follows_weight=follows, is_reduced=reduced,
+        contest=columns[:, 0], value_row=columns[:, 1], factor_of_dim=factor_of_dim, holds=holds,
+        n_bytes=columns[:, 2].astype(float), is_result=columns[:, 3].astype(bool),
+    )  # fmt: skip
