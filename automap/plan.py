@@ -30,6 +30,7 @@ from automap.plan_parts import (
     LeafRecord as LeafRecord,
     MemoryRecord as MemoryRecord,
     MeshRecord as MeshRecord,
+    OutcomeRecord as OutcomeRecord,
     PredictedRecord as PredictedRecord,
     PresetRecord as PresetRecord,
     SearchRecord as SearchRecord,

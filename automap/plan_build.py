@@ -29,7 +29,8 @@ from automap.plan import (
     Spec,
     WorkloadRecord,
 )
-from automap.plan_decisions import Explained, conflicts
+from automap.plan_conflicts import Conflicts
+from automap.plan_decisions import Explained
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
 from automap.topology.model import Topology
@@ -57,8 +58,8 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-def build_plan(outcome: Outcome) -> Plan:
-    """All records of the best candidate."""
+def sharded_graph(outcome: Outcome) -> ShardedGraph:
+    """Shardings of every value and op under the best candidate."""
     context, workload = outcome.context, outcome.workload
     lanes = context.space.lanes(outcome.best.point)
     tables = context.evaluator.tables
@@ -68,7 +69,13 @@ def build_plan(outcome: Outcome) -> Plan:
         for leaf in context.space.leaves
         for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
     }
-    sharded = ShardedGraph(workload.problem, tables, lanes, sharding, parameter_side)
+    return ShardedGraph(workload.problem, tables, lanes, sharding, parameter_side)
+
+
+def build_plan(outcome: Outcome) -> Plan:
+    """All records of the best candidate."""
+    context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)
+    lanes = sharded.lanes
     if workload.reemitter is None:
         constraints, missed = derive_constraints(sharded, _instruction_name, None)
     else:
@@ -108,7 +115,7 @@ def build_plan(outcome: Outcome) -> Plan:
             evaluations=context.evaluations, seed=context.seed, gap=None,
         ),
         decisions=Explained(context, lanes).decisions(),
-        conflicts=conflicts(context),
+        conflicts=Conflicts(context, outcome.best.point).records(),
         warnings=(*outcome.warnings, *workload.problem.warnings, *missed),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from automap.plan import ConflictRecord, DecisionRecord
+from automap.plan import DecisionRecord
 from automap.plan_explain import bytes_text, seconds_text
 from automap.search import SearchContext
 from automap.space.leaves import LeafClass
@@ -98,23 +98,6 @@ class Explained:
             f"peak {bytes_text(round(then.peak_bytes))} ({then.peak_bytes / now.peak_bytes - 1:+.1%})"
             + (f", which does not fit in {limit}" if too_much else "")
         )
-
-
-def conflicts(context: SearchContext) -> tuple[ConflictRecord, ...]:
-    """Classes that are not split because one tensor holds them twice."""
-    problem = context.space.problem
-    first = {c.group_class: c for c in reversed(problem.self_conflicts)}
-    places = {c: sum(o.count for o in problem.self_conflicts if o.group_class == c) for c in first}
-    return tuple(
-        ConflictRecord(
-            group=class_label(context, c.group_class), with_=class_label(context, c.group_class),
-            at=f"{problem.graph.values[c.value].dtype}{list(problem.graph.values[c.value].dims)}"
-            f" and {places[c.group_class] - 1} more places",
-            outcome="meets itself in one tensor: not split",
-        )
-        for c in sorted(first.values(), key=lambda c: -places[c.group_class])
-        if context.space.label_of(c.group_class) is not None
-    )  # fmt: skip
 
 
 def class_label(context: SearchContext, group_class: int) -> str:

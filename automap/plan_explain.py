@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from automap.errors import PlanError
 from automap.plan_checks import Spec
-from automap.plan_parts import DecisionRecord, LeafRecord
+from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord
 
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def overview(plan: "Plan") -> str:
     for decision in plan.decisions:
         lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]
     sections = {
-        "conflicts": [
-            f"{row.group} with {row.with_} at {row.at}: {row.outcome}" for row in plan.conflicts
-        ],
+        "conflicts": [line for row in plan.conflicts for line in _conflict(row)],
         "warnings": list(plan.warnings),
     }
     for title, rows in sections.items():
@@ -147,11 +145,20 @@ def _covered(plan: "Plan", row: DecisionRecord) -> str:
 
 
 def _conflicts(plan: "Plan", group: str) -> list[str]:
-    return [
-        f"    conflict of {row.group} with {row.with_} at {row.at}: {row.outcome}"
-        for row in plan.conflicts
-        if group in (row.group, row.with_)
-    ]
+    concerned = [row for row in plan.conflicts if group in (row.group, row.with_)]
+    lines = [line for row in concerned for line in _conflict(row)]
+    return [f"    {'' if line.startswith(' ') else 'conflict of '}{line}" for line in lines]
+
+
+def _conflict(row: ConflictRecord) -> list[str]:
+    lines = [f"{row.group} with {row.with_} at {row.at}: {row.outcome}"]
+    for other in row.outcomes:
+        fits = "" if other.fits else ", does not fit"
+        lines.append(
+            f"  {other.name}: step {seconds_text(other.step_seconds)}, "
+            f"peak {bytes_text(other.peak_bytes)}{fits}"
+        )
+    return lines
 
 
 def cut(lines: Sequence[str]) -> list[str]:

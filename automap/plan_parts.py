@@ -203,10 +203,28 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRecord:
+    """One way to settle a conflict, and what the same plan would cost with it."""
+
+    name: str
+    step_seconds: float
+    peak_bytes: int
+    fits: bool
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRecord:
-    """Two groups that met on one tensor or op, where, and which of them got the axis."""
+    """Two groups that meet on one tensor or op (or one that meets itself), where, and what can be done.
+
+    `outcome` is the name of the one of `outcomes` that the plan has.
+    """
 
     group: str
     with_: str
     at: str
     outcome: str
+    outcomes: tuple[OutcomeRecord, ...]

@@ -8,19 +8,27 @@ counted on both sides.  With `-o` the table of that file, between its two marks,
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 import importlib
+from itertools import groupby
+import multiprocessing
+import os
 from pathlib import Path
 import platform
+from typing import Any
 
 import click
 import jax
 from rich.progress import track
 
+from automap.errors import InputError
 from automap.options import Options
 from automap.plan_build import build_plan
 from automap.planner import find
 from automap.space.point import Mesh
+from automap.space.presets import PRESETS
 from automap.topology import get_topology
 from automap.verify.collectives import (
     CPU,
@@ -28,84 +36,156 @@ from automap.verify.collectives import (
     compiled_transfers,
     predicted_transfers,
 )
-from automap.workload import trace_step
+from automap.workload import Workload, trace_step
 from scripts.tables import made_by, markdown, replace_table
 
 
 DEVICES = 8
 MESHES = ((8,), (4, 2), (2, 2, 2))
 AXES = ("replica", "data", "model")
-PLANS = ("data-parallel", "zero-3", "megatron", "searched")
-MODELS = ("gpt", "t5", "bert", "vgg", "gpt:scanned", "t5:scanned", "bert:scanned")
+SEARCHED = "searched"
+PLANS = (*PRESETS, SEARCHED)
+# Seconds of search; the models are small.
+BUDGET_SECONDS = 10.0
+# The zoo's small configurations, with options of their functions.
+MODELS: dict[str, dict[str, Any]] = {
+    name: {}
+    for name in (
+        "mlp", "gpt", "t5", "bert", "llama", "vit", "moe", "mamba", "alexnet", "vgg", "resnet",
+        "inception", "lenet", "unet", "rnnlm", "rnntc", "nmt", "dlrm",
+    )
+} | {
+    "gpt, scanned": {"layers": "scanned"}, "t5, scanned": {"layers": "scanned"},
+    "bert, scanned": {"layers": "scanned"}, "llama, scanned": {"layers": "scanned"},
+    "vit, scanned": {"layers": "scanned"}, "gpt, scanned, remat": {"layers": "scanned", "remat": "layer"},
+    "gpt, dropout": {"dropout": 0.1}, "vit, dropout": {"dropout": 0.1},
+    "moe, sorted": {"dispatch": "sorted"}, "rnnlm, scanned": {"steps": "scanned"},
+    "nmt, scanned": {"steps": "scanned"},
+}  # fmt: skip
 COMMAND = "python -m scripts.compare_collectives -o docs/collectives.md"
-HEADER = [
-    "model", "plan", "mesh", "kind", "axes", "tensors", "tensors compiled", "MB", "MB compiled",
-]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to compile: a name of `MODELS`, a preset or `SEARCHED`, a mesh of `MESHES`."""
+
+    model: str
+    plan: str
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides of one program."""
+    """Both sides of one program; `is_flagged` if the plan itself warns that collectives may differ."""
 
-    model: str
-    plan: str
-    mesh: Mesh
+    program: Program
     predicted: Counter[Transfer]
     compiled: Counter[Transfer]
+    is_flagged: bool
 
-    def rows(self) -> Iterator[list[str]]:
-        """One table row per kind and axes."""
-        mesh = "x".join(map(str, self.mesh.sizes))
-        for kind, axes in sorted({(t.kind, t.axes) for t in self.predicted + self.compiled}):
-            cells = [self.model, self.plan, mesh, kind, ", ".join(axes)]
-            sides = [
-                {t: n for t, n in side.items() if (t.kind, t.axes) == (kind, axes)}
-                for side in (self.predicted, self.compiled)
-            ]
-            counts = [sum(side.values()) for side in sides]
-            megabytes = [sum(t.n_bytes * n for t, n in side.items()) / 1e6 for side in sides]
-            mark = "" if sides[0] == sides[1] else " (differ)"
-            cells += [f"{counts[0]}", f"{counts[1]}{mark}"] + [f"{m:.3f}" for m in megabytes]
-            yield cells
+    @property
+    def is_exact(self) -> bool:
+        """Whether both sides have the same tensors per kind and axes."""
+        return self.predicted == self.compiled
+
+    @property
+    def error(self) -> float:
+        """Difference in bytes over the compiled bytes."""
+        predicted, compiled = (_n_bytes(side) for side in (self.predicted, self.compiled))
+        return (predicted - compiled) / max(compiled, 1)
+
+    @property
+    def cell(self) -> str:
+        """Number of tensors and megabytes, and how far off, if at all."""
+        mark = " (flagged)" if self.is_flagged else ""
+        size = f"{self.compiled.total()} / {_n_bytes(self.compiled) / 1e6:.3f}"
+        if self.is_exact:
+            return size + mark
+        tensors = self.predicted.total() - self.compiled.total()
+        return f"**{size}: {tensors:+d} tensors, {self.error:+.1%}**{mark}"
 
 
-def compare(model: str, plan_name: str, sizes: tuple[int, ...]) -> Comparison:
-    """Plan, apply and compile one program."""
-    name, _, layers = model.partition(":")
-    build = getattr(importlib.import_module(f"models.{name}"), f"{name}_tiny")
-    step, args = build(layers=layers) if layers else build()
-    mesh = Mesh(AXES[-len(sizes) :], sizes)
-    preset = None if plan_name == "searched" else plan_name
-    outcome = find(
-        trace_step(step, args), get_topology(f"cpu:{DEVICES}"), Options(mesh=mesh, preset=preset)
-    )
-    compiled = build_plan(outcome).jit(step).lower(*args).compile()
+def _n_bytes(transfers: Counter[Transfer]) -> int:
+    return sum(t.n_bytes * n for t, n in transfers.items())
+
+
+def compare(program: Program) -> Comparison | None:
+    """Plan, apply and compile one program; None if the preset does not suit the model or mesh."""
+    step, args, workload = _workload(program.model)
+    mesh = Mesh(AXES[-len(program.sizes) :], program.sizes)
+    preset = None if program.plan == SEARCHED else program.plan
+    options = Options(mesh=mesh, preset=preset, budget_seconds=BUDGET_SECONDS)
+    try:
+        outcome = find(workload, get_topology(f"cpu:{DEVICES}"), options)
+    except InputError:
+        return None
+    plan = build_plan(outcome)
+    compiled = plan.jit(step).lower(*args).compile()
     return Comparison(
-        model=model, plan=plan_name, mesh=mesh,
+        program=program,
         predicted=predicted_transfers(outcome, CPU),
         compiled=compiled_transfers(compiled.as_text(), mesh),
-    )  # fmt: skip
+        is_flagged=any("sharding changes" in warning for warning in plan.warnings),
+    )
+
+
+@cache
+def _workload(model: str) -> tuple[Any, Any, Workload]:
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    name = model.partition(",")[0]
+    step, args = getattr(importlib.import_module(f"models.{name}"), f"{name}_tiny")(**MODELS[model])
+    return step, args, trace_step(step, args)
+
+
+def compare_model(model: str) -> list[Comparison]:
+    """All programs of one model, in one process."""
+    programs = [Program(model, plan, sizes) for plan in PLANS for sizes in MESHES]
+    return [found for found in map(compare, programs) if found is not None]
 
 
 def report(comparisons: list[Comparison]) -> str:
     """The table with the command, date and machine that made it."""
-    equal = sum(c.predicted == c.compiled for c in comparisons)
     machine = f"jax {jax.__version__}, {platform.machine()} CPU with {DEVICES} devices"
+    header = ["model", "plan", *("x".join(map(str, sizes)) for sizes in MESHES)]
     return (
-        made_by(COMMAND, machine)
-        + f"In {equal} of {len(comparisons)} programs every tensor agrees in kind, axes and bytes.\n\n"
-        + markdown(HEADER, [row for c in comparisons for row in c.rows()])
-    )
+        made_by(COMMAND, machine) + "".join(_summary(comparisons)) + "\n"
+        + markdown(header, list(_rows(comparisons)))
+    )  # fmt: skip
+
+
+def _summary(comparisons: list[Comparison]) -> Iterator[str]:
+    for flagged, name in ((False, "without a warning"), (True, "with one")):
+        some = [c for c in comparisons if c.is_flagged is flagged]
+        exact = sum(c.is_exact for c in some)
+        worst = max((abs(c.error) for c in some), default=0.0)
+        share = exact / max(len(some), 1)
+        yield (
+            f"Of {len(some)} plans {name}, {exact} ({share:.1%}) agree in every tensor's kind, axes "
+            f"and bytes; the largest difference in bytes is {worst:.1%}.\n"
+        )
+
+
+def _rows(comparisons: list[Comparison]) -> Iterator[list[str]]:
+    def row_of(c: Comparison) -> tuple[str, str]:
+        return c.program.model, c.program.plan
+
+    for (model, plan), group in groupby(comparisons, key=row_of):
+        cells = {c.program.sizes: c.cell for c in group}
+        yield [model, plan, *(cells.get(sizes, "") for sizes in MESHES)]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--model", "models", multiple=True, type=click.Choice(MODELS), help="default: all")
+@click.option(
+    "--model", "models", multiple=True, type=click.Choice(list(MODELS)), help="default: all"
+)
 def main(output: Path | None, models: tuple[str, ...]) -> None:
     """Run the comparison."""
-    jax.config.update("jax_num_cpu_devices", DEVICES)
-    programs = [(m, p, s) for m in models or MODELS for s in MESHES for p in PLANS]
-    found = [compare(*program) for program in track(programs, "comparing")]
+    chosen = models or tuple(MODELS)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(compare_model, model) for model in chosen]
+        found = [c for f in track(futures, "comparing") for c in f.result()]
     if output is None:
         click.echo(report(found))
     else:

@@ -92,12 +92,16 @@ class ShardedGraph:
         compute, stored, regional = classes.tolist()
         parameter = self.parameter_side.get(stored, stored)
 
-        def lifetime(axis: int) -> int:
+        def lifetime(axis: int) -> tuple[int, int]:
             kept = self.lanes.classes[axis]
-            return 2 if compute in kept or regional in kept else 1 if parameter in kept else 0
+            for own in (compute, regional):
+                if own in kept:
+                    # Where a class that comes before it is present, the axis is that one's.
+                    return 2, -kept.index(own)
+            return (1, 0) if parameter in kept else (0, 0)
 
         names = self.lanes.mesh.names
-        return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), a)))
+        return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
 
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""
@@ -112,6 +116,10 @@ class ShardedGraph:
             self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
             for dim, major in enumerate(majors)
         )
+
+
+def _negated(pair: tuple[int, int]) -> tuple[int, int]:
+    return -pair[0], -pair[1]
 
 
 def _axes(per_dim: AxesPerDim) -> set[str]:

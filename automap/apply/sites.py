@@ -18,13 +18,13 @@ from jax.extend import core
 
 from automap.apply.flatten import Level
 from automap.errors import PlanError
+from automap.space.names import TAG
 
 
 # Where an operand comes from: ("arg", i), (site of its producer, output j), or, for the i-th parameter
 # of an inner body, (site.body, i).
 Source: TypeAlias = tuple[str, int]
 
-_TAG = re.compile(r"(?<![0-9A-Za-z_.~])am([0-9][0-9a-z.]*)~")
 _PLACE = re.compile(
     r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|made|out)(?P<number>[0-9]+)"
 )
@@ -64,7 +64,7 @@ def scope_name(path: str) -> str:
 
 def parse_site(op_name: str) -> str | None:
     """The innermost site in the op_name of an HLO instruction, None if it has none."""
-    found = _TAG.findall(op_name)
+    found = TAG.findall(op_name)
     return found[-1] if found else None
 
 

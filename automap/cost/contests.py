@@ -15,15 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import majors
+from automap.cost.edges import CONTESTED_OPCODES, majors
 from automap.space.problem import Problem
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Side
 
 
-CONTESTED_OPCODES = frozenset(
-    {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
-)
 _NEVER = 1 << 30
 
 
@@ -55,20 +52,16 @@ class Contests:
         axis's order, of any class and of compute classes; `dim` [value rows] the split dimensions.
         """
         own_ranks = ranks[self.op_row]
-        is_open = (own_ranks < _NEVER).sum(axis=1) > 1
+        is_open = np.count_nonzero(own_ranks < _NEVER, axis=1) > 1
         if not is_open.any():
             return
-        follows = np.where(self.follows_weight, weight_ranks[self.op_row], _NEVER)
-        candidates = np.where((follows < _NEVER).any(axis=1)[:, None], follows, own_ranks)
-        cost = self._cost(dim, size)
-        cost[candidates >= _NEVER] = np.inf
-        is_best = cost == cost.min(axis=1, keepdims=True)
-        best = np.where(is_best, candidates, _NEVER).argmin(axis=1)
-        weighed = (candidates < _NEVER).sum(axis=1) > 1
-        # Among what a weight holds, the order decides.
-        best = np.where((follows < _NEVER).any(axis=1), candidates.argmin(axis=1), best)
-        chosen = is_open & (weighed | (follows < _NEVER).any(axis=1))
-        factor[self.op_row[chosen]] = best[chosen]
+        of_weight = np.where(self.follows_weight, weight_ranks[self.op_row], _NEVER)
+        has_weight = (of_weight < _NEVER).any(axis=1)
+        cost = np.where(own_ranks < _NEVER, self._cost(dim, size), np.inf)
+        is_cheapest = cost == cost.min(axis=1, keepdims=True)
+        cheapest = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
+        best = np.where(has_weight, of_weight.argmin(axis=1), cheapest)
+        factor[self.op_row[is_open]] = best[is_open]
 
     def _cost(self, dim: np.ndarray, size: int) -> np.ndarray:
         """Bytes moved by each contest for each factor, [contests, factors]."""

@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from automap.space.problem import Problem
-from hlo_tools.graph import STRUCTURAL, Op
-from hlo_tools.invariants import changes
+from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
+from hlo_tools.invariants import changes, passed_on
 from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
 
+# Ops that may choose which of their factors an axis splits, see `automap.cost.contests`.
+CONTESTED_OPCODES = frozenset(
+    {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
+)
 _SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
 _SUMS_APART = frozenset({"reduce", "dot"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
@@ -164,7 +168,7 @@ def operand_edges(
                 continue
             demanded, row = majors(dims), ops[index]
             wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in demanded)
-            key = (value, wanted, classes_of_row[row])
+            key = (value, wanted, classes_of_row[row], op.opcode in CONTESTED_OPCODES and row)
             if key in copies:
                 copies[key][2] = index
                 continue
@@ -186,11 +190,20 @@ def operand_edges(
 
 
 def _sources(problem: Problem) -> list[int]:
-    """For each value the one whose gathered copy serves it too: a parameter before it was reshaped."""
+    """For each value the one whose gathered copy serves it too.
+
+    That is a parameter before it was reshaped, and what a loop carries along before the loop.
+    """
     graph, side = problem.graph, problem.storage.side
     sources = list(range(len(graph.values)))
-    for op in graph.ops:
-        if (
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            kept = passed_on(graph, index)
+            for source, carried in zip(op.inputs, op.outputs):
+                # Each loop gathers a parameter anew.
+                if carried in kept and side[carried] != Side.PARAMETER:
+                    sources[carried] = sources[source]
+        elif (
             op.opcode in _REARRANGING
             and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER
         ):

@@ -63,7 +63,12 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
 
 
 def _with_sequence(space: Space, mesh: Mesh) -> Sequence[Point]:
-    """Megatron, with what no feature splits on the last axis split by its sequences."""
+    """Megatron, with what no feature splits on the last axis split by its sequences.
+
+    An image's positions are no sequence: its convolutions read their neighbours.
+    """
+    if space.convolved:
+        return ()
     for point in _megatron(space, mesh):
         features, batch = point.compute[-1], space.problem.batch_class
         sequences = [

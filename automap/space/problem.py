@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.space.names import readable
 from automap.space.work import work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.flatten import flatten
@@ -273,7 +274,7 @@ def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str,
         if find_rule(op.instruction, op.opcode, user_rules) is None:
             name = op.instruction.attributes.custom_call_target or op.opcode
             counts[name] = counts.get(name, 0) + 1
-            where.setdefault(name, op.op_name or op.instruction.name)
+            where.setdefault(name, readable(op.op_name) or op.instruction.name)
     return tuple(
         f"no sharding rule for {name!r} ({n} times, first at {where[name]}): its operands are "
         "gathered and it runs whole on every device"

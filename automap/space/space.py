@@ -56,7 +56,9 @@ class Space:
         others = [
             c
             for c, n in weight.items()
-            if not n and c != batch and done.get(c, 0.0) >= _LEAST_WORK * total
+            if not n
+            and c not in (batch, *self._stepped)
+            and done.get(c, 0.0) >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
         chosen = (*features[:_MAX_CANDIDATES], *others[:_MAX_CANDIDATES])
@@ -72,6 +74,20 @@ class Space:
         """Candidates that no parameter holds: sequences, images, and the batch."""
         features = {c for leaf in self.leaves for c in (*leaf.compute, *leaf.regional)}
         return tuple(c for c in self.candidates if c not in features)
+
+    @cached_property
+    def _stepped(self) -> frozenset[int]:
+        """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
+        problem, found = self.problem, set[int]()
+        for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True):
+            if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
+                classes = problem.classes_of(op.inputs[0])
+                found.update(
+                    c
+                    for c, factors in zip(classes, rule.operands[0])
+                    if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
+                )
+        return frozenset(found)
 
     @cached_property
     def convolved(self) -> frozenset[int]:

@@ -120,7 +120,10 @@ def plans(draw):
                 gap=st.none() | amount,
             ),
             decisions=decisions(some_axes),
-            conflicts=rows(**dict.fromkeys(("group", "with", "at", "outcome"), text)),
+            conflicts=rows(
+                **dict.fromkeys(("group", "with", "at", "outcome"), text),
+                outcomes=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
+            ),
             warnings=st.lists(text, max_size=3),
         )
     )

@@ -41,13 +41,16 @@ def test_layers_fold():
     ]
 
 
-def test_the_sequence_meets_itself_and_is_not_offered():
+def test_the_sequence_meets_itself_and_is_offered_after_the_features():
     space = Space(problem_of(*decoder()))
     conflicting = {c.group_class for c in space.problem.self_conflicts}
     tokens = space.problem.paths.index("[1]['tokens']")
     sequence = space.problem.classes_of(space.problem.graph.inputs[tokens])[1]
     assert sequence in conflicting
-    assert sequence not in space.candidates
+    assert sequence in space.activations
+    weights = [c for c in space.candidates if c not in space.activations]
+    order = [space.candidates.index(c) for c in (weights[-1], sequence, space.problem.batch_class)]
+    assert order == sorted(order)
 
 
 def test_storage_of_equal_leaves_agrees_on_both_sides():

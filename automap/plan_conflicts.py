@@ -1,0 +1,119 @@
+"""Conflicts of a plan: places where one axis cannot serve all, with what each way out would cost.
+
+a class with itself     some tensor holds it on two dimensions (queries and keys of attention, a square weight
+                        with tied embeddings): on an axis it splits the first, or it is not split
+two classes on an axis  they meet in some tensor or op: the one that comes first in the axis's order gets the
+                        axis there, the other one keeps it elsewhere; or only one of them is on the axis
+
+Every outcome is the same plan with that change, priced by the same evaluator.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from automap.plan import ConflictRecord, OutcomeRecord
+from automap.plan_decisions import class_label
+from automap.search import SearchContext
+from automap.space.names import readable
+from automap.space.point import Point
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """The conflicts that the best point of a search has."""
+
+    context: SearchContext
+    point: Point
+
+    def records(self) -> tuple[ConflictRecord, ...]:
+        """Classes that meet themselves, largest first, then pairs that share an axis."""
+        return (*self._with_itself(), *self._pairs())
+
+    def _with_itself(self) -> Iterator[ConflictRecord]:
+        problem, space = self.context.space.problem, self.context.space
+        first = {c.group_class: c for c in reversed(problem.self_conflicts)}
+        places = {
+            c: sum(o.count for o in problem.self_conflicts if o.group_class == c) for c in first
+        }
+        for c in sorted(first.values(), key=lambda c: (-places[c.group_class], c.group_class)):
+            if c.group_class not in space.candidates or space.label_of(c.group_class) is None:
+                continue
+            value = problem.graph.values[c.value]
+            changes = dict(self._with_and_without(c.group_class))
+            label = class_label(self.context, c.group_class)
+            yield self._record(
+                (label, label),
+                f"{value.dtype}{list(value.dims)} and {places[c.group_class] - 1} more places",
+                changes,
+            )
+
+    def _with_and_without(self, group_class: int) -> Iterator[tuple[str, Point]]:
+        without = [tuple(c for c in axis if c != group_class) for axis in self.point.compute]
+        yield "not split", replace(self.point, compute=tuple(without))
+        for axis, name in enumerate(self.point.mesh.names):
+            compute = list(without)
+            compute[axis] = self._kept_order(axis, group_class)
+            yield (
+                f"splits its first dimension over {name}",
+                replace(self.point, compute=tuple(compute)),
+            )
+
+    def _kept_order(self, axis: int, group_class: int) -> tuple[int, ...]:
+        now = self.point.compute[axis]
+        return now if group_class in now else self.context.space.ordered((*now, group_class))
+
+    def _pairs(self) -> Iterator[ConflictRecord]:
+        problem = self.context.space.problem
+        meetings = {(p.first, p.second): p for p in problem.pair_conflicts}
+        for axis, classes in enumerate(self.point.compute):
+            name = self.point.mesh.names[axis]
+            for index, first in enumerate(classes):
+                for second in classes[index + 1 :]:
+                    pair = sorted((problem.compute_class(first), problem.compute_class(second)))
+                    meeting = meetings.get((pair[0], pair[1]))
+                    if meeting is None:
+                        continue
+                    op = problem.graph.ops[meeting.op]
+                    labels = (class_label(self.context, first), class_label(self.context, second))
+                    where = f"{op.opcode} {readable(op.op_name) or op.instruction.name}"
+                    yield self._record(
+                        labels,
+                        f"{name}: {where} and {meeting.count - 1} more ops",
+                        dict(self._orders(axis, first, second, labels)),
+                    )
+
+    def _orders(
+        self, axis: int, first: int, second: int, labels: tuple[str, str]
+    ) -> Iterator[tuple[str, Point]]:
+        classes = self.point.compute[axis]
+        swapped = tuple({first: second, second: first}.get(c, c) for c in classes)
+        for name, changed in (
+            (f"{labels[0]} before {labels[1]}", classes),
+            (f"{labels[1]} before {labels[0]}", swapped),
+            (f"only {labels[0]}", tuple(c for c in classes if c != second)),
+            (f"only {labels[1]}", tuple(c for c in classes if c != first)),
+        ):
+            compute = list(self.point.compute)
+            compute[axis] = changed
+            yield name, replace(self.point, compute=tuple(compute))
+
+    def _record(
+        self, labels: tuple[str, str], at: str, changes: dict[str, Point]
+    ) -> ConflictRecord:
+        chosen, outcomes = "", []
+        for name, point in changes.items():
+            if point.compute == self.point.compute:
+                chosen = chosen or name
+            elif not self.context.space.is_valid(point):
+                continue
+            estimate = self.context.evaluator.evaluate(self.context.space.lanes(point))
+            outcomes.append(
+                OutcomeRecord(
+                    name=name, step_seconds=estimate.step_seconds,
+                    peak_bytes=round(estimate.peak_bytes), fits=self.context.objective.fits(estimate),
+                )
+            )  # fmt: skip
+        return ConflictRecord(
+            group=labels[0], with_=labels[1], at=at, outcome=chosen or "on several axes",
+            outcomes=tuple(outcomes),
+        )  # fmt: skip

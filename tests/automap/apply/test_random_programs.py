@@ -1,0 +1,120 @@
+"""Random programs under random decisions: legal shardings, local counts by brute force, equal numbers.
+
+Fixed seeds; `AUTOMAP_RANDOM_PROGRAMS` programs of them (CI runs few, the recorded run 2,000).
+"""
+
+import math
+from random import Random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.edges import majors
+from automap.options import Options
+from automap.plan_build import Outcome, build_plan, sharded_graph
+from automap.planner import find
+from automap.search.context import Candidate
+from automap.space.point import Level, Mesh, Point
+from automap.topology import get_topology
+from automap.workload import trace_step
+from hlo_tools.counts import flops
+from tests.random_programs import random_program
+
+
+TOPOLOGY = get_topology("cpu:8")
+MESHES = (
+    Mesh(("a",), (8,)),
+    Mesh(("a", "b"), (4, 2)),
+    Mesh(("a", "b"), (2, 4)),
+    Mesh(("a", "b", "c"), (2, 2, 2)),
+)
+MOST_STEPS = 30
+PROGRAMS_IN_CI = 40
+
+
+def random_outcome(workload, rng):
+    """Any classes on any axes, in any order, as long as they divide."""
+    mesh = rng.choice(MESHES)
+    found = find(workload, TOPOLOGY, Options(mesh=mesh))
+    context, limits = found.context, workload.problem.limits
+    parts: dict[int, int] = {}
+    compute: list[tuple[int, ...]] = []
+    for size in mesh.sizes:
+        fitting = [
+            c
+            for c in range(workload.problem.n_compute)
+            if limits[c] % (parts.get(c, 1) * size) == 0
+        ]
+        chosen = rng.sample(fitting, rng.randint(0, min(len(fitting), 6)))
+        for group_class in chosen:
+            parts[group_class] = parts.get(group_class, 1) * size
+        compute.append(tuple(chosen))
+    storage = ((Level.REPLICATED,) * len(context.space.leaves),) * len(mesh.sizes)
+    point = Point(mesh, tuple(compute), storage)
+    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    return Outcome(
+        workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
+        best=Candidate(point, estimate, "random"),
+    )  # fmt: skip
+
+
+def check(seed):
+    """All three properties of one program; the reason if XLA cannot compile it, else None."""
+    rng = Random(seed)
+    program = random_program(rng, MOST_STEPS)
+    args = tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in program.inputs)
+    outcome = random_outcome(trace_step(program.run, args), rng)
+    check_shardings(outcome)
+    values = np.random.default_rng(seed)
+    inputs = [jnp.asarray(values.standard_normal(a.shape), a.dtype) for a in args]
+    try:
+        got = jax.device_get(build_plan(outcome).jit(program.run)(*inputs))
+    except jax.errors.JaxRuntimeError as error:
+        if "fft_thunk" in str(error):
+            return "XLA:CPU's FFT refuses the layout that its own passes chose"
+        raise
+    for name, a, b in zip(program.families, got, program.run(*inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=f"{name}, seed {seed}")
+    return None
+
+
+def check_shardings(outcome):
+    """Every value divides, no axis stands twice; bytes and FLOPs are those of the local shapes."""
+    sharded = sharded_graph(outcome)
+    problem, tables, sharding = sharded.problem, sharded.tables, sharded.sharding
+    sizes = dict(outcome.best.point.mesh.axes)
+
+    def local(dims, axes):
+        parts = [math.prod(sizes[a] for a in on) for on in axes]
+        names = [a for on in axes for a in on]
+        assert len(set(names)) == len(names)
+        assert all(n % p == 0 for n, p in zip(dims, parts, strict=True))
+        return [n // p for n, p in zip(dims, parts)]
+
+    for v, value in enumerate(problem.graph.values):
+        shape = local(value.dims, sharded.of_value(v))
+        parts = sharding.parts_of_value[tables.row_of_value[v]]
+        assert math.prod(shape) * parts == math.prod(value.dims)
+    for index, op in enumerate(problem.graph.ops):
+        rule = problem.linkage.rules[index]
+        if op.opcode == "dot":
+            shapes = [
+                local(problem.graph.values[v].dims, sharded.as_run(index, v, majors(dims)))
+                for v, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results))
+                if problem.graph.varies[v]
+            ]
+            if len(shapes) == 3:
+                numbers = op.instruction.attributes.dot
+                summed = math.prod(shapes[0][d] for d in numbers.lhs_contracting)
+                parts = sharding.parts_of_op[tables.row_of_op[index]]
+                whole = flops(problem.graph, op, rule)
+                assert 2 * math.prod(shapes[2]) * summed * parts == whole
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS_IN_CI))
+def test_a_random_program_under_random_decisions(seed):
+    reason = check(seed)
+    if reason is not None:
+        pytest.skip(reason)
