@@ -16,7 +16,7 @@ Result edge, axis a: the op splits factor f, the tensor is to be split on dimens
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
 the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.  A tensor that
-two ops want gathered over the same axes is gathered once, and so is a sum whose terms are all partial
+two ops want gathered over the same axes, or moved alike, is so once, and so is a sum whose terms are all partial
 over the same axes reduced once, where the backend adds first (`result_edges`).
 """
 
@@ -83,28 +83,40 @@ def _holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
 def _before(
     edges: Edges, sharding: Shardings, sizes: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    n = len(edges.count)
+    n, rank = edges.factor_of_dim.shape
     masks = np.zeros((len(KINDS), n), np.int64)
     kept = np.ones(n, np.int64)
+    # Where an exchange puts the axes, as one number.
+    target = np.zeros(n, np.int64)
     for axis, size in enumerate(sizes.tolist()):
         dim, own, factor = _edge_dims(edges, sharding, axis)
         wrong = (dim >= 0) & ((own != factor) | (factor < 0))
         moved = wrong & _holds(edges, factor)
         masks[_ALL_TO_ALL] |= np.where(moved, 1 << axis, 0)
         masks[_ALL_GATHER] |= np.where(wrong & ~moved, 1 << axis, 0)
+        to_dim = (edges.factor_of_dim == factor[:, None]).argmax(axis=1)
+        target = target * (rank + 1) + np.where(moved, to_dim + 1, 0)
         kept *= np.where((dim >= 0) & ~(wrong & ~moved), size, 1)
     # What is moved and what is gathered both see the tensor with only the kept axes split.
     n_bytes = edges.n_bytes / kept
     is_repeat = _without_repeats(masks[_ALL_GATHER], edges, n_bytes)
+    _without_repeats(masks[_ALL_TO_ALL], edges, n_bytes, target)
     return _entries(edges, masks, n_bytes, on_operand=True), is_repeat
 
 
-def _without_repeats(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> np.ndarray:
-    """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are."""
+def _without_repeats(
+    mask: np.ndarray, edges: Edges, n_bytes: np.ndarray, target: np.ndarray | None = None
+) -> np.ndarray:
+    """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are.
+
+    Edges with a `target` repeat only those that have the same.
+    """
     later, earlier = edges.repeats.T
     is_repeat = (
         (mask[later] != 0) & (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
     )
+    if target is not None:
+        is_repeat &= target[later] == target[earlier]
     mask[later[is_repeat]] = 0
     return is_repeat
 

@@ -28,6 +28,10 @@ from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
 from hlo_tools.storage import Side, Storage, storage
 
 
+# Share of the work under which the class of the batch inputs is not what the work runs over.
+_LITTLE_WORK = 0.1
+
+
 @dataclass(frozen=True)
 class Problem:
     """A graph with everything known about it before any mesh is chosen.
@@ -150,7 +154,7 @@ class Problem:
                     votes[leading] = votes.get(leading, 0) + 1
         voted = max(votes, key=lambda c: (votes[c], -c)) if votes else None
         done, total = self.work
-        if voted is not None and 2 * done.get(voted, 0.0) >= total:
+        if voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total:
             return voted
         barred = {c.group_class for c in self.self_conflicts}
         for value, role in zip(self.graph.inputs, self.roles, strict=True):

@@ -11,6 +11,7 @@ may differ by a third of one such update after two steps.
 from dataclasses import replace
 from functools import cache
 import importlib
+from itertools import product
 import math
 
 import jax
@@ -30,9 +31,16 @@ from models.training import random_batch
 
 TOPOLOGY = get_topology("cpu:8")
 AXES = ("replica", "data", "model")
-PRESETS = ["data-parallel", "zero-3", "megatron", None]
-MODELS = ["gpt", "t5", "bert", "vgg", "gpt:scanned", "t5:scanned"]
-MESHES = [(8,), (4, 2), (2, 2, 2)]
+SEARCHED = None
+CASES = [
+    *product(["gpt", "t5", "bert", "vgg"], ["data-parallel", "zero-3", "megatron", SEARCHED], [(4, 2), (2, 2, 2)]),
+    *product(["gpt:scanned", "t5:scanned"], ["zero-3", "megatron", SEARCHED], [(4, 2)]),
+    *product(["gpt", "llama", "t5:scanned"], ["sequence-parallel"], [(4, 2)]),
+    *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
+    *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
+    *product(["inception", "resnet", "dlrm"], ["zero-3", SEARCHED], [(4, 2)]),
+    ("rnnlm", "megatron", (4, 2)),
+]  # fmt: skip
 
 
 @cache
@@ -60,15 +68,7 @@ def _norm(tree):
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "preset", "sizes"),
-    [
-        (model, preset, sizes)
-        for model in MODELS
-        for preset in PRESETS
-        for sizes in ([(4, 2)] if ":" in model else MESHES)
-    ],
-)
+@pytest.mark.parametrize(("model", "preset", "sizes"), CASES)
 def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     step, workload, state, batch, (want, want_loss) = _single_device(model)
     mesh = Mesh(AXES[-len(sizes) :], sizes)

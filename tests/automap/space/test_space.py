@@ -1,8 +1,11 @@
 """What the engine finds on models whose answer is known."""
 
+import jax
+import jax.numpy as jnp
+
 from automap.space.leaves import leaf_classes
 from automap.space.point import Mesh
-from automap.space.presets import feature_classes
+from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
@@ -60,3 +63,24 @@ def test_storage_of_equal_leaves_agrees_on_both_sides():
         assert len(leaf.parameter_side) == len(leaf.optimizer_side) == len(leaf.dims)
         assert not set(leaf.parameter_side) & set(leaf.optimizer_side)
     assert space.is_valid(point)
+
+
+def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
+    """The reshape keeps only the number of microbatches on the batch's dimension: no work runs over it."""
+
+    def step(w, x):
+        def add(total, micro):
+            return total + jax.grad(lambda w: jnp.tanh(micro @ w).sum())(w), None
+
+        grads, _ = jax.lax.scan(add, jnp.zeros_like(w), x.reshape(4, 16, 32))
+        return w - grads
+
+    shapes = (jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((64, 32), "float32"))
+    problem = problem_of(step, shapes)
+    dots = [op for op in problem.graph.ops if op.opcode == "dot"]
+    micro = {v for op in dots for v in op.inputs if problem.graph.values[v].dims == (16, 32)}
+    assert {problem.classes_of(v)[0] for v in micro if problem.graph.varies[v]} == {
+        problem.batch_class
+    }
+    (parallel,) = PRESETS["data-parallel"].points(Space(problem), Mesh(("data",), (8,)))
+    assert parallel.compute == ((problem.batch_class,),)
