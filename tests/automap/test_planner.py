@@ -40,7 +40,8 @@ def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strateg
     workload = trace_step(*model())
     plans = [plan_workload(workload, TOPOLOGY, Options(strategy=strategy)) for _ in range(2)]
     assert plans[0].inputs == plans[1].inputs
-    assert {p.name for p in plans[0].presets} == set(PRESETS)
+    names = {p.name for p in plans[0].presets}
+    assert {"data-parallel", "zero-1", "zero-3", "megatron"} <= names <= set(PRESETS)
     best = min(p.step_seconds for p in plans[0].presets if p.fits)
     assert plans[0].predicted.step_seconds <= best
 
