@@ -16,6 +16,7 @@ from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
 from automap.planner import plan_workload
 from automap.report.progress import SearchProgress
+from automap.space.problem import Layers
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.workload.call import TracedCall, jitted, trace_call
@@ -37,6 +38,7 @@ def plan(
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
+    layers: Layers = "folded",
     seed: int = 0,
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
@@ -55,6 +57,7 @@ def plan(
         rules: sharding rules of custom calls and jitted functions, by name:
             {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
+        layers: "folded": equal layers share their decisions; "apart": each has its own.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -64,7 +67,7 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
     )  # fmt: skip
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
     return _plan_call(call, _topology(topology), options, _name(step))
@@ -84,6 +87,7 @@ def parallelize(
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
+    layers: Layers = "folded",
     seed: int = 0,
     **jit_options: Any,
 ) -> Any:
@@ -104,7 +108,7 @@ def parallelize(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
     )  # fmt: skip
     make = partial(
         ParallelStep, topology=topology, options=options, devices=devices,
@@ -198,8 +202,9 @@ class ParallelStep:
 def _plan_call(call: TracedCall, topology: Topology, options: Options, name: str) -> Plan:
     with SearchProgress(options.budget_seconds) as progress:
         workload = lower_call(
-            call, platform=topology.platform, target=name, rules=user_rules(options.rules)
-        )
+            call, platform=topology.platform, target=name, rules=user_rules(options.rules),
+            layers=options.layers,
+        )  # fmt: skip
         return plan_workload(workload, topology, options, on_progress=progress.update)
 
 

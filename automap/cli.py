@@ -4,27 +4,27 @@ Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no 
 bad input.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from automap.errors import AutomapError, InputError
-from automap.options import read_options
+from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.planner import plan_workload
 from automap.report.progress import SearchProgress
 from automap.search import STRATEGIES
 from automap.space.presets import PRESETS
+from automap.space.problem import Layers
 from automap.topology import catalogue, get_topology
 from automap.topology.model import Topology
 from automap.workload import Workload, load_target, read_workload, trace_step
 from automap.workload.rules import user_rules
-from hlo_tools.rules import Notation
 
 
 # As a shell reports a process that SIGINT ended.
@@ -81,6 +81,13 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="how a custom call or a jitted function may be split: "
             '"my_attention=bthd,bshd,bshd->bthd replicate=t,s,d"; a letter on both sides passes, one of '
             "the operands only is summed over",
+        ),
+        click.option(
+            "--layers",
+            type=click.Choice(get_args(Layers)),
+            default="folded",
+            show_default=True,
+            help="whether equal layers share their decisions, or each has its own",
         ),
         click.option("--strict", is_flag=True, help="refuse ops without a sharding rule"),
     ]
@@ -156,18 +163,20 @@ def _plan(preset: str | None, given: dict[str, Any]) -> Plan:
     given["rules"] = dict(_pair(text, "--rule") for text in given["rules"])
     options = read_options(preset=preset, **given)
     with SearchProgress(options.budget_seconds) as progress:
-        workload = _workload(target, arguments, topology, user_rules(options.rules))
+        workload = _workload(target, arguments, topology, options)
         return plan_workload(workload, topology, options, on_progress=progress.update)
 
 
 def _workload(
-    target: str, arguments: tuple[str, ...], topology: Topology, rules: Mapping[str, Notation]
+    target: str, arguments: tuple[str, ...], topology: Topology, options: Options
 ) -> Workload:
+    rules = user_rules(options.rules)
     if Path(target).exists() or ":" not in target:
-        return read_workload(target, rules)
-    options = dict(_pair(text, "--arg") for text in arguments)
-    step, args = load_target(target, options)
-    return trace_step(step, args, platform=topology.platform, target=target, rules=rules)
+        return read_workload(target, rules, options.layers)
+    step, args = load_target(target, dict(_pair(text, "--arg") for text in arguments))
+    return trace_step(
+        step, args, platform=topology.platform, target=target, rules=rules, layers=options.layers
+    )
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from automap.errors import InputError
 from automap.search import get_strategy
 from automap.space.point import Mesh
 from automap.space.presets import get_preset
+from automap.space.problem import Layers
 from automap.workload.rules import user_rules
 
 
@@ -22,7 +23,7 @@ class Options:
     `mesh` None searches all shapes, `preset` skips the search, `memory_limit_bytes` None allows all
     of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
     of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
-    with ops that have none. Raises `InputError` for numbers out of range, unknown names and bad rules.
+    with ops that have none; `layers` "apart" decides for each of several equal layers. Raises `InputError` for numbers out of range, unknown names and bad rules.
     """
 
     mesh: Mesh | None = None
@@ -33,6 +34,7 @@ class Options:
     pins: tuple[str, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
     unknown_ops: UnknownOps = "replicate"
+    layers: Layers = "folded"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class Options:
         if self.preset is not None:
             get_preset(self.preset)
         user_rules(self.rules)
+        if self.layers not in get_args(Layers):
+            raise InputError(f"layers {self.layers!r}; allowed: {', '.join(get_args(Layers))}")
 
 
 def read_options(
@@ -56,6 +60,7 @@ def read_options(
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
+    layers: Layers = "folded",
     seed: int = 0,
 ) -> Options:
     """Options as the command takes them.
@@ -70,6 +75,7 @@ def read_options(
             stands for anything.
         rules: sharding rules of custom calls and jitted functions, by name: {"my_kernel": "ik,kj->ij"}.
         strict: an op without a rule is an error rather than replicated with a warning.
+        layers: "folded": equal layers share their decisions; "apart": each has its own.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -84,6 +90,7 @@ def read_options(
         pins=(pin,) if isinstance(pin, str) else tuple(pin),
         rules=tuple((rules or {}).items()),
         unknown_ops="refuse" if strict else "replicate",
+        layers=layers,
         seed=seed,
     )
 

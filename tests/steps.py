@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from automap.space.problem import Problem, build_problem
+from automap.space.problem import Layers, Problem, build_problem
 from hlo_tools.proto import decode_module
 
 
@@ -69,7 +69,9 @@ def decoder(layers=2, width=64, heads=8, hidden=128, vocab=256, batch=16, length
     return _adam(loss), (state, {"tokens": tokens, "labels": tokens})
 
 
-def problem_of(step: Callable[..., Any], args: tuple[Any, ...]) -> Problem:
+def problem_of(
+    step: Callable[..., Any], args: tuple[Any, ...], layers: Layers = "folded"
+) -> Problem:
     """Analyse a step whose first argument is its state."""
     lowered = jax.jit(step, keep_unused=True).lower(*args)
     leaves, _ = jax.tree_util.tree_flatten_with_path(args)
@@ -79,4 +81,5 @@ def problem_of(step: Callable[..., Any], args: tuple[Any, ...]) -> Problem:
         paths=[jax.tree_util.keystr(path) for path, _ in leaves],
         state_map={i: i for i in range(n_state)},
         donated=frozenset(range(n_state)),
+        layers=layers,
     )

@@ -10,6 +10,7 @@ classes: in any tensor or op, the first listed class that is present gets the ax
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from hlo_tools.roles import Role, match_state, roles
 from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
 from hlo_tools.storage import Side, Storage, storage
 
+
+Layers = Literal["folded", "apart"]
+"""Whether equal layers share their decisions, or each has its own."""
 
 # Share of the work under which the class of the batch inputs is not what the work runs over.
 _LITTLE_WORK = 0.1
@@ -50,6 +54,7 @@ class Problem:
     class_of_group: np.ndarray
     class_of_storage_group: np.ndarray
     regions: Regions
+    layers: Layers
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -183,11 +188,13 @@ def build_problem(
     rng_inputs: frozenset[int] = frozenset(),
     donated: frozenset[int] | None = None,
     user_rules: Mapping[str, Notation] | None = None,
+    layers: Layers = "folded",
     warnings: tuple[str, ...] = (),
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
     argument trees where there are any; else they are read from the program. `user_rules` are those of
-    custom calls and functions, by name; `warnings` are those there are already.
+    custom calls and functions, by name; `layers` says whether equal layers share their decisions;
+    `warnings` are those there are already.
     """
     user_rules = user_rules or {}
     graph = flatten(module, user_rules)
@@ -197,7 +204,13 @@ def build_problem(
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     linkage = link(graph, user_rules)
     stored = storage(linkage, op_phases, input_roles, state_map)
-    class_of_group = fold(linkage)
+    is_folded = layers == "folded"
+    class_of_group = fold(linkage) if is_folded else np.arange(linkage.n_groups)
+    class_of_storage_group = (
+        _fold_storage(linkage, stored, class_of_group, state_map)
+        if is_folded
+        else np.arange(len(stored.limits))
+    )
     unknown = _unknown_ops(graph, user_rules)
     given = graph.donated if donated is None else donated
     return Problem(
@@ -210,8 +223,9 @@ def build_problem(
         linkage=linkage,
         storage=stored,
         class_of_group=class_of_group,
-        class_of_storage_group=_fold_storage(linkage, stored, class_of_group, state_map),
+        class_of_storage_group=class_of_storage_group,
         regions=regions(linkage, stored.side, class_of_group),
+        layers=layers,
         unknown=unknown,
         warnings=(*warnings, *graph.assumptions, *unknown, *_unused_rules(graph, user_rules)),
     )

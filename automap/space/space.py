@@ -61,7 +61,8 @@ class Space:
             and done.get(c, 0.0) >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
-        chosen = (*features[:_MAX_CANDIDATES], *others[:_MAX_CANDIDATES])
+        most = _MAX_CANDIDATES if problem.layers == "folded" else None
+        chosen = (*features[:most], *others[:most])
         return (*chosen, *([batch] if batch in weight else []))
 
     @cached_property

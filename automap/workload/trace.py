@@ -10,7 +10,7 @@ import jax
 
 from automap.apply.reemit import Reemitter
 from automap.errors import InputError
-from automap.space.problem import Problem, build_problem
+from automap.space.problem import Layers, Problem, build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
 from hlo_tools.collector import collector_paused
@@ -60,19 +60,26 @@ def trace_step(
     platform: str = "cpu",
     target: str = "<step>",
     rules: Mapping[str, Notation] | None = None,
+    layers: Layers = "folded",
 ) -> Workload:
     """Trace and lower `step` for `platform` ("cpu", "cuda", "tpu"), on any host.
 
-    A `jax.jit`-ed step keeps its donation; `rules` are the user's (`automap.options.user_rules`).  Raises
+    A `jax.jit`-ed step keeps its donation; `rules` are the user's (`automap.workload.rules`), `layers` says whether
+    equal ones share their decisions.  Raises
     `InputError` around the step's own exceptions.
     """
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, target)
-    return lower_call(call, platform=platform, target=target, rules=rules or {})
+    return lower_call(call, platform=platform, target=target, rules=rules or {}, layers=layers)
 
 
 @collector_paused()
 def lower_call(
-    call: TracedCall, *, platform: str, target: str, rules: Mapping[str, Notation]
+    call: TracedCall,
+    *,
+    platform: str,
+    target: str,
+    rules: Mapping[str, Notation],
+    layers: Layers = "folded",
 ) -> Workload:
     """Lower a traced call for `platform` and analyse it. Raises `InputError` if it does not lower."""
     reemitter = Reemitter(call.jaxpr, rules)
@@ -88,6 +95,7 @@ def lower_call(
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
         user_rules=rules,
+        layers=layers,
         warnings=warnings,
     )
     return Workload(
@@ -131,10 +139,14 @@ def _leaves(paths: Sequence[str], arrays: Sequence[Any]) -> tuple[Leaf, ...]:
 
 
 @collector_paused()
-def read_workload(path: str | Path, rules: Mapping[str, Notation] | None = None) -> Workload:
+def read_workload(
+    path: str | Path,
+    rules: Mapping[str, Notation] | None = None,
+    layers: Layers = "folded",
+) -> Workload:
     """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
     try:
-        problem = build_problem(read_module(path), user_rules=rules)
+        problem = build_problem(read_module(path), user_rules=rules, layers=layers)
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph

@@ -2,11 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
 from automap.space.leaves import leaf_classes
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
+from automap.topology import get_topology
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from tests.steps import decoder, mlp, problem_of
@@ -84,3 +88,21 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     }
     (parallel,) = PRESETS["data-parallel"].points(Space(problem), Mesh(("data",), (8,)))
     assert parallel.compute == ((problem.batch_class,),)
+
+
+def test_layers_apart_have_their_own_decisions_and_the_same_presets():
+    step, args = decoder(layers=3)
+    folded, apart = (Space(problem_of(step, args, layers=layers)) for layers in ("folded", "apart"))
+    assert len(apart.candidates) > len(folded.candidates)
+    assert all(len(leaf.inputs) == 1 for leaf in apart.leaves)
+    mesh, topology = Mesh(("data", "model"), (2, 4)), get_topology("8xv100")
+    for preset in ("data-parallel", "zero-3", "megatron", "sequence-parallel"):
+        estimates = []
+        for space in (folded, apart):
+            (point,) = PRESETS[preset].points(space, mesh)
+            tables = build_tables(space.problem, "cuda")
+            evaluator = Evaluator(tables, space.problem.n_classes, topology)
+            estimates.append(evaluator.evaluate(space.lanes(point)))
+        first, second = estimates
+        assert first.step_seconds == pytest.approx(second.step_seconds, rel=1e-9)
+        assert first.peak_bytes == pytest.approx(second.peak_bytes, rel=1e-9)

@@ -1,0 +1,95 @@
+"""Random programs over all rule families under random decisions, on eight CPU devices.
+
+    python -m scripts.random_programs -n 2000 -o docs/random_programs.md
+
+Each program is planned with random classes on random axes, checked (`tests/automap/apply/test_random_programs.py`:
+legal shardings, local bytes and FLOPs by brute force), run sharded, and compared with one device. With `-o` the
+table of that file is replaced.
+"""
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+import multiprocessing
+import os
+from pathlib import Path
+import platform
+from random import Random
+
+import click
+import jax
+from rich.progress import track
+
+from scripts.tables import made_by, markdown, replace_table
+
+
+DEVICES = 8
+# Programs per process: XLA keeps what it compiled.
+CHUNK = 50
+COMMAND = "python -m scripts.random_programs -n {count} -o docs/random_programs.md"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One seed: the families of its steps, why XLA could not compile it, what was wrong."""
+
+    seed: int
+    families: tuple[str, ...]
+    refused: str | None
+    failure: str | None
+
+
+def run(seeds: range) -> list[Result]:
+    """Check the programs of some seeds in this process."""
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    from tests.automap.apply.test_random_programs import MOST_STEPS, check
+    from tests.random_programs import random_program
+
+    results = []
+    for seed in seeds:
+        families = random_program(Random(seed), MOST_STEPS).families
+        refused = failure = None
+        try:
+            refused = check(seed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the table is for
+            failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        results.append(Result(seed, families, refused, failure))
+    return results
+
+
+def report(results: list[Result], command: str) -> str:
+    """Totals, failures, and how often each family was in a program."""
+    failed = [r for r in results if r.failure]
+    refused = Counter(r.refused for r in results if r.refused)
+    steps = sum(len(r.families) for r in results)
+    lines = [
+        f"{len(results) - len(failed) - refused.total()} of {len(results)} programs with {steps} steps "
+        f"are right; {len(failed)} are wrong.\n",
+        *(f"{n} could not be compiled: {reason}.\n" for reason, n in refused.items()),
+        *(f"\nseed {r.seed}: {r.failure}\n" for r in failed),
+    ]
+    counts = Counter(name for r in results for name in r.families)
+    rows = [[name, str(n)] for name, n in sorted(counts.items())]
+    machine = f"jax {jax.__version__}, {platform.machine()} CPU with {DEVICES} devices"
+    return made_by(command, machine) + "".join(lines) + "\n" + markdown(["family", "steps"], rows)
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("-n", "count", default=2000, show_default=True, help="programs, with seeds from 0")
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(count: int, output: Path | None) -> None:
+    """Run the programs."""
+    chunks = [range(a, min(a + CHUNK, count)) for a in range(0, count, CHUNK)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(run, chunk) for chunk in chunks]
+        results = [r for f in track(futures, "running") for r in f.result()]
+    table = report(results, COMMAND.format(count=count))
+    if output is None:
+        click.echo(table)
+    else:
+        replace_table(output, table)
+
+
+if __name__ == "__main__":
+    main()
