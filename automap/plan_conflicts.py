@@ -4,18 +4,31 @@ a class with itself     some tensor holds it on two dimensions (queries and keys
                         with tied embeddings): on an axis it splits the first, or it is not split
 two classes on an axis  they meet in some tensor or op: the one that comes first in the axis's order gets the
                         axis there, the other one keeps it elsewhere; or only one of them is on the axis
+a fused dimension       several parts side by side (q, k and v, the gates of an LSTM), of which contiguous pieces
+                        hold pieces: they are decided apart, unless the program stores them interleaved
 
-Every outcome is the same plan with that change, priced by the same evaluator.
+Every outcome is the same plan with that change, priced by the same evaluator; interleaving changes the program,
+so the best plan that a short climb finds on the plan's mesh stands for it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+import time
 
+from automap.cost.evaluate import Estimate, Evaluator
+from automap.cost.tables import build_tables
 from automap.plan import ConflictRecord, OutcomeRecord
 from automap.plan_decisions import class_label
-from automap.search import SearchContext
+from automap.search import OutOfBudget, SearchContext
+from automap.search.greedy import greedy
 from automap.space.names import readable
 from automap.space.point import Point
+from automap.space.problem import interleaved
+from automap.space.space import Space
+from hlo_tools.interleaved import Fused, fused_dimensions
+
+
+_CLIMB_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,8 +39,8 @@ class Conflicts:
     point: Point
 
     def records(self) -> tuple[ConflictRecord, ...]:
-        """Classes that meet themselves, largest first, then pairs that share an axis."""
-        return (*self._with_itself(), *self._pairs())
+        """Classes that meet themselves, largest first, pairs that share an axis, fused dimensions."""
+        return (*self._with_itself(), *self._pairs(), *self._fused())
 
     def _with_itself(self) -> Iterator[ConflictRecord]:
         problem, space = self.context.space.problem, self.context.space
@@ -97,6 +110,59 @@ class Conflicts:
             compute[axis] = changed
             yield name, replace(self.point, compute=tuple(compute))
 
+    def _fused(self) -> Iterator[ConflictRecord]:
+        """Parameters' dimensions of several parts side by side, which contiguous pieces do not keep."""
+        problem, space = self.context.space.problem, self.context.space
+        labels: dict[str, Fused] = {}
+        for fused in fused_dimensions(problem.graph):
+            group_class = problem.classes_of(fused.value)[fused.dim]
+            if group_class in space.candidates and group_class not in space.activations:
+                labels.setdefault(class_label(self.context, group_class), fused)
+        if not labels:
+            return
+        now = self._outcome("apart", self.context.evaluator.evaluate(space.lanes(self.point)))
+        best = self._best_interleaved()
+        for label, fused in labels.items():
+            dims = problem.graph.values[fused.value].dims
+            size = dims[fused.dim] // fused.parts
+            name = f"interleaved, stored as {fused.parts} x {size}"
+            outcomes = (now, *([] if best is None else [self._outcome(name, best)]))
+            yield ConflictRecord(
+                group=label, with_=f"its {fused.parts} parts of {size}",
+                at=f"{problem.graph.values[fused.value].dtype}{list(dims)}",
+                outcome="apart", outcomes=outcomes,
+            )  # fmt: skip
+
+    def _best_interleaved(self) -> Estimate | None:
+        """The best plan a short climb finds on the plan's mesh, if fused dimensions were interleaved."""
+        evaluator = self.context.evaluator
+        space = Space(interleaved(self.context.space.problem))
+        tables = build_tables(space.problem, evaluator.topology.platform)
+        context = replace(
+            self.context,
+            space=space,
+            evaluator=Evaluator(tables, space.problem.n_classes, evaluator.topology),
+            meshes=(self.point.mesh,),
+            pins=(),
+            deadline_seconds=time.monotonic() + _CLIMB_SECONDS,
+            on_progress=lambda context: None,
+            best=None,
+            best_per_preset={},
+            _seen={},
+            _priced={},
+        )
+        try:
+            greedy(context)
+        except OutOfBudget:
+            pass
+        return None if context.best is None else context.best.estimate
+
+    def _outcome(self, name: str, estimate: Estimate) -> OutcomeRecord:
+        return OutcomeRecord(
+            name=name, step_seconds=estimate.step_seconds, peak_bytes=round(estimate.peak_bytes),
+            fits=self.context.objective.fits(estimate),
+        )  # fmt: skip
+
     def _record(
         self, labels: tuple[str, str], at: str, changes: dict[str, Point]
     ) -> ConflictRecord:
@@ -107,12 +173,7 @@ class Conflicts:
             elif not self.context.space.is_valid(point):
                 continue
             estimate = self.context.evaluator.evaluate(self.context.space.lanes(point))
-            outcomes.append(
-                OutcomeRecord(
-                    name=name, step_seconds=estimate.step_seconds,
-                    peak_bytes=round(estimate.peak_bytes), fits=self.context.objective.fits(estimate),
-                )
-            )  # fmt: skip
+            outcomes.append(self._outcome(name, estimate))
         return ConflictRecord(
             group=labels[0], with_=labels[1], at=at, outcome=chosen or "on several axes",
             outcomes=tuple(outcomes),

@@ -26,7 +26,7 @@ def overview(plan: "Plan") -> str:
     for decision in plan.decisions:
         lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]
     sections = {
-        "conflicts": [line for row in plan.conflicts for line in _conflict(row)],
+        "conflicts": cut([line for row in plan.conflicts for line in _conflict(row)]),
         "warnings": list(plan.warnings),
     }
     for title, rows in sections.items():

@@ -80,9 +80,8 @@ def node_offsets(graph: Graph) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(ranks)])
 
 
-def link(graph: Graph, user_rules: Mapping[str, Notation]) -> Linkage:
-    """Groups of all dimensions of all varying values; `user_rules` are of custom calls, by target."""
-    rules = rules_of(graph, user_rules)
+def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
+    """Groups of all dimensions of all varying values, by the rules of all ops."""
     offset = node_offsets(graph)
     varies = np.array(graph.varies, bool)
     by_rule = batches(graph, rules)

@@ -8,7 +8,7 @@ classes: in any tensor or op, the first listed class that is present gets the ax
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -20,12 +20,13 @@ from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self
 from hlo_tools.flatten import flatten
 from hlo_tools.folding import fold, numbered
 from hlo_tools.graph import Graph
-from hlo_tools.linkage import Linkage, link
+from hlo_tools.interleaved import interleaved_rules
+from hlo_tools.linkage import Linkage, link, rules_of
 from hlo_tools.module import Module
 from hlo_tools.phases import Phase, phases
 from hlo_tools.regions import Regions, regions
 from hlo_tools.roles import Role, match_state, roles
-from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
+from hlo_tools.rules import NO_RULE_NEEDED, Notation, Rule, find_rule
 from hlo_tools.storage import Side, Storage, storage
 
 
@@ -202,15 +203,7 @@ def build_problem(
         state_map = match_state(graph)
     op_phases = phases(graph, frozenset(state_map))
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
-    linkage = link(graph, user_rules)
-    stored = storage(linkage, op_phases, input_roles, state_map)
-    is_folded = layers == "folded"
-    class_of_group = fold(linkage) if is_folded else np.arange(linkage.n_groups)
-    class_of_storage_group = (
-        _fold_storage(linkage, stored, class_of_group, state_map)
-        if is_folded
-        else np.arange(len(stored.limits))
-    )
+    linked = _link(graph, rules_of(graph, user_rules), op_phases, input_roles, state_map, layers)
     unknown = _unknown_ops(graph, user_rules)
     given = graph.donated if donated is None else donated
     return Problem(
@@ -220,14 +213,62 @@ def build_problem(
         paths=tuple(paths) if paths is not None else graph.input_names,
         state_map=state_map,
         donated={o: i for o, i in state_map.items() if i in given},
-        linkage=linkage,
-        storage=stored,
-        class_of_group=class_of_group,
-        class_of_storage_group=class_of_storage_group,
-        regions=regions(linkage, stored.side, class_of_group),
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
         layers=layers,
         unknown=unknown,
         warnings=(*warnings, *graph.assumptions, *unknown, *_unused_rules(graph, user_rules)),
+    )
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """What follows from the rules."""
+
+    linkage: Linkage
+    storage: Storage
+    class_of_group: np.ndarray
+    class_of_storage_group: np.ndarray
+    regions: Regions
+
+
+def _link(
+    graph: Graph,
+    rules: Sequence[Rule],
+    op_phases: Sequence[Phase],
+    input_roles: tuple[Role, ...],
+    state_map: Mapping[int, int],
+    layers: Layers,
+) -> _Linked:
+    linkage = link(graph, rules)
+    stored = storage(linkage, op_phases, input_roles, state_map)
+    is_folded = layers == "folded"
+    class_of_group = fold(linkage) if is_folded else np.arange(linkage.n_groups)
+    class_of_storage_group = (
+        _fold_storage(linkage, stored, class_of_group, state_map)
+        if is_folded
+        else np.arange(len(stored.limits))
+    )
+    of_regions = regions(linkage, stored.side, class_of_group)
+    return _Linked(linkage, stored, class_of_group, class_of_storage_group, of_regions)
+
+
+def interleaved(problem: Problem) -> Problem:
+    """The problem as it would be if fused dimensions were stored interleaved (`hlo_tools.interleaved`)."""
+    rules = interleaved_rules(problem.graph, problem.linkage.rules)
+    linked = _link(
+        problem.graph, rules, problem.phases, problem.roles, problem.state_map, problem.layers
+    )
+    return replace(
+        problem,
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
     )
 
 
