@@ -51,35 +51,38 @@ class Contests:
         `factor` [op rows] is changed; `ranks` and `weight_ranks` [op rows, factors] are positions in the
         axis's order, of any class and of compute classes; `dim` [value rows] the split dimensions.
         """
-        own_ranks = ranks[self.op_row]
-        is_open = np.count_nonzero(own_ranks < _NEVER, axis=1) > 1
-        if not is_open.any():
+        is_open = np.count_nonzero(ranks[self.op_row] < _NEVER, axis=1) > 1
+        contests = np.flatnonzero(is_open)
+        if not len(contests):
             return
-        of_weight = np.where(self.follows_weight, weight_ranks[self.op_row], _NEVER)
+        rows = self.op_row[contests]
+        own_ranks = ranks[rows]
+        of_weight = np.where(self.follows_weight[contests], weight_ranks[rows], _NEVER)
         has_weight = (of_weight < _NEVER).any(axis=1)
-        cost = np.where(own_ranks < _NEVER, self._cost(dim, size), np.inf)
+        cost = np.where(own_ranks < _NEVER, self._cost(is_open, dim, size)[contests], np.inf)
         is_cheapest = cost == cost.min(axis=1, keepdims=True)
         cheapest = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
-        best = np.where(has_weight, of_weight.argmin(axis=1), cheapest)
-        factor[self.op_row[is_open]] = best[is_open]
+        factor[rows] = np.where(has_weight, of_weight.argmin(axis=1), cheapest)
 
-    def _cost(self, dim: np.ndarray, size: int) -> np.ndarray:
-        """Bytes moved by each contest for each factor, [contests, factors]."""
-        split = dim[self.value_row]
-        rows = np.arange(len(split))
-        own = np.where(split >= 0, self.factor_of_dim[rows, split], -1)
-        n_factors = self.holds.shape[1]
+    def _cost(self, is_open: np.ndarray, dim: np.ndarray, size: int) -> np.ndarray:
+        """Bytes moved by each open contest for each factor, [contests, factors]."""
+        of = np.flatnonzero(is_open[self.contest])
+        contest, holds, factor_of_dim = self.contest[of], self.holds[of], self.factor_of_dim[of]
+        split = dim[self.value_row[of]]
+        own = np.where(split >= 0, factor_of_dim[np.arange(len(of)), split], -1)
+        n_factors = holds.shape[1]
         is_own = own[:, None] == np.arange(n_factors)
-        part, whole = self.n_bytes[:, None] / size, self.n_bytes[:, None]
+        whole = self.n_bytes[of, None]
+        part = whole / size
         is_split = (split >= 0)[:, None]
-        operand = np.where(is_split & ~is_own, np.where(self.holds, part, whole), 0.0)
+        operand = np.where(is_split & ~is_own, np.where(holds, part, whole), 0.0)
         summed = np.where(is_split, whole, 2 * whole)
         elsewhere = np.where(is_split, part, whole)
-        result = np.where(self.is_reduced[self.contest], summed, np.where(is_own, 0.0, elsewhere))
-        moved = np.where(self.is_result[:, None], result, operand)
-        cost = np.zeros((len(self.op_row), n_factors))
-        np.add.at(cost, self.contest, moved)
-        return cost
+        result = np.where(self.is_reduced[contest], summed, np.where(is_own, 0.0, elsewhere))
+        moved = np.where(self.is_result[of, None], result, operand)
+        flat = contest[:, None] * n_factors + np.arange(n_factors)
+        n_cells = len(self.op_row) * n_factors
+        return np.bincount(flat.ravel(), moved.ravel(), n_cells).reshape(-1, n_factors)
 
 
 def like_tensors(problem: Problem, row_of_value: np.ndarray) -> np.ndarray:
