@@ -70,14 +70,14 @@ def _walk(operation):
 def _algebra(text):
     """`([i, jk])->([ij, k]) {i=2, j=3, k=4} reduction={k}` as `a(bc)->(ab)c reduce=c`.
 
-    What stands in one place and is replicated, or is a custom call's, stays whole: size one.
+    What stands in one place and is replicated or permuted, or is a custom call's, stays whole: size one.
     """
     found = _RULE.search(text)
     pairs = (pair.split("=") for pair in (found["sizes"] or "").split(", ") if pair)
     sizes = {name: int(size) for name, size in pairs}
     places = _FACTOR.findall(found["left"] + found["right"])
-    whole = _FACTOR.findall(re.sub(r".*need_replication=|\}.*", "", found["kinds"]))
-    whole = places if text.endswith("custom>") else whole if "need_rep" in found["kinds"] else []
+    lists = re.findall(r"(?:need_replication|permutation)=\{(.*?)\}", found["kinds"])
+    whole = places if text.endswith("custom>") else _FACTOR.findall(" ".join(lists))
     sizes |= {f: 1 for f in whole if places.count(f) == 1}
     letter = {}
 

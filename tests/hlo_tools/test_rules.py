@@ -1,6 +1,7 @@
 """Golden rows: each rule as algebra, read off the HLO of a one-line function, beside Shardy's own.
 
-A row whose last part is missing has Shardy's rule; else it says Shardy's and why ours is another.
+A row whose last part is missing has Shardy's rule; else it says Shardy's (of older and newer jaxlibs, where they
+differ) and why ours is another.
 """
 
 import jax
@@ -105,7 +106,7 @@ GOLDEN = [
     ("dynamic-slice", lambda x, i: lax.dynamic_index_in_dim(x, i, 0), [(4, 6), INT], "ab,.,.->1b replicate=a",
      "ab,.,.->ab replicate=a", CUT),
     ("dynamic-update-slice", lambda x, u, i: lax.dynamic_update_index_in_dim(x, u, i, 0),
-     [(4, 6), (1, 6), INT], "ab,1b,.,.->ab replicate=a", "ab,1b,.,.->ab",
+     [(4, 6), (1, 6), INT], "ab,1b,.,.->ab replicate=a", ("ab,1b,.,.->ab", "ab,1b,.,.->ab permute=a"),
      "the offset is known at run time only: XLA gathers what it updates"),
     ("fft", lambda x: jnp.fft.fft(x), [(COMPLEX, 4, 6)], "ab->ab replicate=b"),
     ("fft", lambda x: jnp.fft.irfft2(x), [(COMPLEX, 4, 6, 8)], "abc->abc replicate=b,c"),
@@ -121,10 +122,10 @@ GOLDEN = [
     ("reshape", lambda x: x.reshape(4, 2, 3), [(4, 6)], "a(bc)->abc"),
     ("reshape", lambda x: x.reshape(24), [(4, 6)], "ab->(ab)"),
     ("reshape", lambda x: x.reshape(2, 12), [(4, 6)], "(ab)c->a(bc)"),
-    ("reshape", lambda x: x.reshape(3, 8), [(4, 6)], "ab->cd replicate=a,b,c,d", "a(bc)->d(ec)",
+    ("reshape", lambda x: x.reshape(3, 8), [(4, 6)], "ab->cd replicate=a,b,c,d", ("a(bc)->d(ec)", "ab->ab permute=a"),
      "Shardy links the minor 2 of 6 and 8, which contiguous parts cannot keep"),
     ("reshape", lambda x: x.reshape(8, 4, 6, 5), [(8, 6, 4, 5)], "abcd->aefd replicate=b,c,e,f",
-     "a(bc)(de)f->a(bg)(he)f", "Shardy links the major 2 of 6 and 4, which are cut at other places"),
+     ("a(bc)(de)f->a(bg)(he)f", "a(bc)de->a(bc)de permute=c"), "Shardy links the major 2 of 6 and 4, which are cut at other places"),
     ("reverse", lambda x: x[:, ::-1], [(4, 6)], "ab->ab permute=b"),
     ("scatter", lambda x, i, u: x.at[i].add(u), [(9, 6), (INT, 4), (4, 6)], "ab,c1,cb->ab reduce=c"),
     ("scatter", lambda x, i, u: x.at[i].set(u), [(9, 6), (INT, 4), (4, 6)], "ab,c1,cb->ab replicate=c"),
@@ -210,7 +211,8 @@ def test_rule_is_shardys_or_differs_as_stated(row):
         pytest.skip("this jaxlib does not run Shardy's passes")
     if different:
         expected, _ = different
-        assert (expected in theirs) if expected else not theirs, theirs
+        known = {expected} if isinstance(expected, str) else set(expected or ())
+        assert known & set(theirs) if known else not theirs, theirs
     else:
         (rule,) = [r for r in _rules(function, shapes, opcode) if str(r) == ours][:1]
         assert shardy.comparable(rule) in theirs
