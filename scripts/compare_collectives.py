@@ -58,7 +58,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt, scanned": {"layers": "scanned"}, "t5, scanned": {"layers": "scanned"},
     "bert, scanned": {"layers": "scanned"}, "llama, scanned": {"layers": "scanned"},
     "vit, scanned": {"layers": "scanned"}, "gpt, scanned, remat": {"layers": "scanned", "remat": "layer"},
-    "gpt, dropout": {"dropout": 0.1}, "vit, dropout": {"dropout": 0.1},
+    "gpt, dropout": {"dropout": 0.1},
     "moe, sorted": {"dispatch": "sorted"}, "rnnlm, scanned": {"steps": "scanned"},
     "nmt, scanned": {"steps": "scanned"},
 }  # fmt: skip
@@ -143,12 +143,13 @@ def compare_model(model: str) -> list[Comparison]:
     return [found for found in map(compare, programs) if found is not None]
 
 
-def report(comparisons: list[Comparison]) -> str:
-    """The table with the command, date and machine that made it."""
+def report(comparisons: list[Comparison], models: tuple[str, ...]) -> str:
+    """The table with the command, date and machine that made it; `models` if not all."""
+    command = COMMAND + "".join(f' --model "{model}"' for model in models)
     machine = f"jax {jax.__version__}, {platform.machine()} CPU with {DEVICES} devices"
     header = ["model", "plan", *("x".join(map(str, sizes)) for sizes in MESHES)]
     return (
-        made_by(COMMAND, machine) + "".join(_summary(comparisons)) + "\n"
+        made_by(command, machine) + "".join(_summary(comparisons)) + "\n"
         + markdown(header, list(_rows(comparisons)))
     )  # fmt: skip
 
@@ -187,9 +188,9 @@ def main(output: Path | None, models: tuple[str, ...]) -> None:
         futures = [pool.submit(compare_model, model) for model in chosen]
         found = [c for f in track(futures, "comparing") for c in f.result()]
     if output is None:
-        click.echo(report(found))
+        click.echo(report(found, models))
     else:
-        replace_table(output, report(found))
+        replace_table(output, report(found, models))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Greedy search with restarts: the best move until none helps, from presets and from random points.
 
 Moves from a point on one mesh                                                   -> in: `moves`
-    toggle a class on an axis (classes it excludes leave the axis)
+    toggle a class on an axis (classes it excludes leave the axis; no sequence beside the batch)
     exchange: move a class from one axis to another
     set the storage level of all leaves along an axis, or of one leaf class
     swap the whole decisions of two axes
@@ -17,6 +17,7 @@ import random
 
 from automap.search.context import Candidate, SearchContext, preset_points
 from automap.space.point import Level, Mesh, Point
+from automap.space.space import Space
 
 
 _RESTARTS = 3
@@ -72,6 +73,8 @@ def moves(context: SearchContext, point: Point) -> Iterator[Point]:
     space, axes = context.space, range(len(point.mesh.sizes))
     for axis in axes:
         for group_class in space.candidates:
+            if _is_idle(space, point.compute[axis], group_class):
+                continue
             yield _with(point, axis, _toggled(context, point.compute[axis], group_class), context)
             if group_class in point.compute[axis]:
                 for other in (a for a in axes if a != axis):
@@ -91,6 +94,13 @@ def moves(context: SearchContext, point: Point) -> Iterator[Point]:
     for first in axes:
         for second in range(first + 1, len(point.mesh.sizes)):
             yield _swapped(point, first, second)
+
+
+def _is_idle(space: Space, classes: tuple[int, ...], group_class: int) -> bool:
+    """Whether a sequence would only take the axis from the batch, which costs less where it divides."""
+    batch = space.problem.batch_class
+    is_sequence = group_class in space.activations and group_class != batch
+    return is_sequence and batch in classes and group_class not in classes
 
 
 def _toggled(

@@ -220,7 +220,12 @@ def build_problem(
         regions=linked.regions,
         layers=layers,
         unknown=unknown,
-        warnings=(*warnings, *graph.assumptions, *unknown, *_unused_rules(graph, user_rules)),
+        warnings=(
+            *warnings,
+            *map(readable, graph.assumptions),
+            *unknown,
+            *_unused_rules(graph, user_rules),
+        ),
     )
 
 
