@@ -2,8 +2,9 @@
 
 A *node* is a dimension of size > 1 of a value that varies with the step's inputs.  A rule's factor f links
 the nodes of which f is the major factor: splitting one of them into k contiguous parts splits all of them
-(a minor factor would be split in an interleaved way, so it links nothing).  Groups are the connected
-components; `Group.limit` is the greatest number of equal parts all members allow, the gcd of the sizes
+(a minor factor would be split in an interleaved way, so it links nothing).  A window links only nodes of one
+size: images of two resolutions are two decisions, and an op between them splits f as its smaller image is.
+Groups are the connected components; `Group.limit` is the greatest number of equal parts all members allow, the gcd of the sizes
 of the linking factors.
 
     node n of value v, dim d:   node_offset[v] + d              -> `Linkage.nodes_of`
@@ -13,6 +14,7 @@ of the linking factors.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+import math
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from hlo_tools.graph import Graph, Op
 from hlo_tools.module import NO_ATTRIBUTES
 from hlo_tools.rules import Factor, FactorKind, Notation, Rule, rule_of
 
+
+Places = list[tuple[int, int]]
 
 _LINKING = (FactorKind.PASSTHROUGH, FactorKind.REDUCTION)
 
@@ -50,7 +54,7 @@ class Linkage:
 
 
 def _links(factor: Factor) -> bool:
-    return factor.kind in _LINKING and factor.halo is None
+    return factor.kind in _LINKING or factor.halo is not None
 
 
 def rules_of(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
@@ -89,7 +93,9 @@ def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
     edges = Edges(offset)
     for batch, held in parts:
         for factor, places in zip(batch.rule.factors, batch.places(held)):
-            if _links(factor):
+            if factor.halo is not None:
+                _link_images(edges, batch, places, graph)
+            elif _links(factor):
                 edges.link(batch, places, factor.size)
     edges.tie([(a, b) for a, b in graph.ties if varies[a] and varies[b]], graph)
     members, sizes = node_sizes(graph, offset, varies)
@@ -99,8 +105,26 @@ def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
         minor = _minor_factors(batch.rule) if any(held[: len(batch.rule.operands)]) else ()
         for index, places in enumerate(batch.places(held)):
             if places and _links(batch.rule.factors[index]) and index not in minor:
-                factor_groups[batch.ops, index] = group_of_node[edges.nodes(batch, places[0])]
+                has_halo = batch.rule.factors[index].halo is not None
+                smallest = min(_by_size(batch, places, graph).items())[1] if has_halo else places
+                factor_groups[batch.ops, index] = group_of_node[edges.nodes(batch, smallest[0])]
     return Linkage(graph, rules, by_rule, offset, group_of_node, limits, factor_groups)
+
+
+def _by_size(batch: Batch, places: Places, graph: Graph) -> dict[int, Places]:
+    """The places of each size, which is that of all ops of the batch."""
+    by_size: dict[int, Places] = {}
+    for tensor, dim in places:
+        size = graph.values[batch.values[0, tensor]].dims[dim]
+        by_size.setdefault(size, []).append((tensor, dim))
+    return by_size
+
+
+def _link_images(edges: "Edges", batch: Batch, places: Places, graph: Graph) -> None:
+    """Link places of equal size; parts of the smallest must be parts of all."""
+    by_size = _by_size(batch, places, graph)
+    for size, same in by_size.items():
+        edges.link(batch, same, math.gcd(*by_size) if size == min(by_size) else size)
 
 
 def _width(rules: Sequence[Rule]) -> int:
@@ -132,7 +156,7 @@ class Edges:
         tensor, dim = place
         return self._offset[batch.values[:, tensor]] + dim
 
-    def link(self, batch: Batch, places: list[tuple[int, int]], size: int) -> None:
+    def link(self, batch: Batch, places: Places, size: int) -> None:
         """For each op, put the nodes at `places` in one group whose parts divide `size`."""
         if places:
             first = self.nodes(batch, places[0])

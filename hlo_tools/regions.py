@@ -48,7 +48,8 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
         opcode = graph.ops[int(batch.ops[0])].opcode
         for part, held in batch.split(varies[batch.values]):
             for factor, places in enumerate(part.places(held)):
-                if not places or part.rule.factors[factor].kind is not FactorKind.PASSTHROUGH:
+                what = part.rule.factors[factor]
+                if not places or what.kind is not FactorKind.PASSTHROUGH or what.halo is not None:
                     continue
                 if opcode not in _MIXING:
                     grown.append((part, factor, places))

@@ -83,3 +83,33 @@ def problem_of(
         donated=frozenset(range(n_state)),
         layers=layers,
     )
+
+
+def images(batch=8, size=32, channels=8):
+    """Convolutions with strides and dilation, pools, a shortcut and a transposed convolution."""
+    kernel = _array(3, 3, channels, channels)
+    params = {
+        "stem": _array(5, 5, 3, channels), "down": kernel, "dilated": kernel, "up": kernel,
+        "point": _array(1, 1, channels, channels),
+    }  # fmt: skip
+
+    def convolve(x, w, stride=1, dilation=1):
+        return jax.lax.conv_general_dilated(
+            x, w, (stride, stride), "SAME", rhs_dilation=(dilation, dilation),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+
+    def loss(p, b):
+        x = jnp.tanh(convolve(b["images"], p["stem"]))
+        x = jnp.tanh(convolve(x, p["down"], stride=2) + convolve(x, p["point"], stride=2))
+        x = x + jnp.tanh(convolve(x, p["dilated"], dilation=2))
+        pooled = jax.lax.reduce_window(
+            x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+        )
+        y = jax.lax.conv_transpose(pooled, p["up"], (2, 2), "SAME")
+        return jnp.mean((x * y) ** 2)
+
+    return _adam(loss), (
+        {"params": params, "m": params, "v": params},
+        {"images": _array(batch, size, size, 3)},
+    )

@@ -108,6 +108,11 @@ class ShardedGraph:
         factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
         return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
 
+    def split_factors(self, op: int) -> tuple[int, ...]:
+        """Factors of an op that some axis splits."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return tuple(f for f in factors if f >= 0)
+
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
         factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
@@ -181,11 +186,13 @@ def _transitions(
     """Where an op's own view of a tensor is not the plan's, or a user's is not."""
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
+    # Propagation does not go along windows on its own.
+    slides = any(rule.factors[f].halo is not None for f in sharded.split_factors(index))
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
-            if kept != run or value in moved:
+            if kept != run or value in moved or slides:
                 # A sum that is scattered can be left to the partitioner, but for a look-up in split rows.
                 is_looked_up = op.opcode == "gather" and kept != run
                 if is_looked_up or sharded.idle_axes(index) & _axes(kept):

@@ -12,7 +12,7 @@ from automap.space.problem import Problem
 from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
 from hlo_tools.invariants import changes, passed_on
 from hlo_tools.kernels import CONTRACTIONS
-from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.rules import FactorKind, Halo, Rule
 from hlo_tools.storage import Side
 
 
@@ -21,8 +21,18 @@ CONTESTED_OPCODES = frozenset(
     {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
 )
 _SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
-_SUMS_APART = frozenset({"reduce", "dot"})
+_SUMS_APART = frozenset({"reduce", "dot", "convolution"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window along dimension `dim` of `size` elements, of which `factor` is the factor."""
+
+    dim: int
+    factor: int
+    size: int
+    halo: Halo
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,13 @@ class Edges:
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
     `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
     it could be scattered (reduce, scatter; contractions scatter first).
-    `sums_apart`: whether each dimension that is summed over has an all-reduce of its own.
+    `sum_of_factor` [edges, factors]: factors of one number are summed over in one all-reduce.
     `gathers_partials`: whether partial results are gathered and combined on every device (a reduce of
     several arrays at once, such as argmax).
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
+    `windows`: of each edge, the dimensions that the op slides a window along.
     """
 
     value_row: np.ndarray
@@ -51,11 +62,12 @@ class Edges:
     phase: np.ndarray
     combinable: np.ndarray
     sums_at_once: np.ndarray
-    sums_apart: np.ndarray
+    sum_of_factor: np.ndarray
     gathers_partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
     repeats: np.ndarray
+    windows: tuple[tuple[Window, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -84,9 +96,10 @@ class _EdgeKey:
     phase: int
     combinable: bool
     sums_at_once: bool = False
-    sums_apart: bool = False
+    sum_of_factor: tuple[int, ...] = ()
     gathers_partials: bool = False
     earlier: tuple[int, ...] = ()
+    windows: tuple[Window, ...] = ()
 
 
 class _EdgeList:
@@ -113,22 +126,25 @@ class _EdgeList:
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
-        scalars = np.zeros((8, n), np.int64)
+        sums = np.zeros((n, self.width), np.int64)
+        scalars = np.zeros((7, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
+            sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
-                key.sums_apart, key.gathers_partials,
+                key.gathers_partials,
             )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
-            sums_apart=scalars[6].astype(bool), gathers_partials=scalars[7].astype(bool),
+            sum_of_factor=sums, gathers_partials=scalars[6].astype(bool),
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
+            windows=tuple(key.windows for key in self.index),
         )  # fmt: skip
 
 
@@ -163,12 +179,15 @@ def operand_edges(
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
-        for value, dims in zip(op.inputs, rule.operands):
+        for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
             if not _is_counted(problem, op, value):
                 continue
             demanded, row = majors(dims), ops[index]
             wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in demanded)
-            key = (value, wanted, classes_of_row[row], op.opcode in CONTESTED_OPCODES and row)
+            windows = _windows(rule, number, graph.values[value].dims)
+            # No two windows share what they exchange.
+            place = index if windows else op.opcode in CONTESTED_OPCODES and row
+            key = (value, wanted, classes_of_row[row], place)
             if key in copies:
                 copies[key][2] = index
                 continue
@@ -176,7 +195,7 @@ def operand_edges(
             edge = found.add(
                 _EdgeKey(values[value], row, demanded, (), graph.values[value].n_bytes,
                          int(problem.phases[index]), side[value] != Side.NONE,
-                         earlier=tuple(sorted({e for _, e in before}))),
+                         earlier=tuple(sorted({e for _, e in before})), windows=windows),
                 min(op.trip_count, changed[value]), value, index,
             )  # fmt: skip
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
@@ -187,6 +206,18 @@ def operand_edges(
         edge=uses[:, 0], first=uses[:, 1], last=uses[:, 2],
         repeats=np.array(pairs, np.int64).reshape(-1, 3),
     )  # fmt: skip
+
+
+def _windows(rule: Rule, number: int, sizes: tuple[int, ...]) -> tuple[Window, ...]:
+    """The windows along an operand; where the window itself is split too, only the image moves."""
+    found = []
+    for dim, factors in enumerate(rule.operands[number]):
+        factor = rule.factors[factors[0]] if factors else None
+        if factor is not None and factor.halo is not None:
+            is_moved = number == 0 or factor.kind is FactorKind.PERMUTATION
+            if is_moved and factor.kind is not FactorKind.PASSTHROUGH:
+                found.append(Window(dim, factors[0], sizes[dim], factor.halo))
+    return tuple(found)
 
 
 def _sources(problem: Problem) -> list[int]:
@@ -231,20 +262,20 @@ def result_edges(
     """
     graph = problem.graph
     found = _EdgeList(rank_of(problem), op_rows.shape[1])
-    reduced: dict[int, tuple[int, ...]] = {}
+    reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sum_of = row_of_op.tolist(), _sums(problem) if merge_sums else {}
     first_terms: dict[int, dict[_EdgeKey, int]] = {}
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         sums = reduced.get(id(rule))
         if sums is None:
-            sums = reduced[id(rule)] = _reduced_factors(rule)
+            sums = reduced[id(rule)] = _reduced_factors(rule), _sum_of_factor(rule, op.opcode)
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = _EdgeKey(
-                    values[value], ops[index], majors(dims), sums, graph.values[value].n_bytes,
+                    values[value], ops[index], majors(dims), sums[0], graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
-                    op.opcode in _SUMS_APART, op.opcode == "reduce" and len(op.outputs) > 1,
+                    sums[1], op.opcode == "reduce" and len(op.outputs) > 1,
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
                 merged = replace(key, earlier=tuple(sorted(terms.values())))
@@ -275,3 +306,11 @@ def _sums(problem: Problem) -> dict[int, int]:
 
 def _reduced_factors(rule: Rule) -> tuple[int, ...]:
     return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
+
+
+def _sum_of_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
+    """A convolution sums over its images at once, and apart over the batch."""
+    if opcode not in _SUMS_APART:
+        return ()
+    images = [i for i, f in enumerate(rule.factors) if f.halo is not None]
+    return tuple(images[0] if i in images else i for i in range(len(rule.factors)))

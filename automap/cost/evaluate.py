@@ -58,31 +58,24 @@ class Evaluator:
         """Seconds and bytes of one step under `lanes`."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        gathered = self._gathered_bytes(found)
         return Estimate(
             compute_seconds=float(self._compute(sharding).sum()),
             collective_seconds=float(self._collective(found, lanes.mesh.sizes).sum()),
-            peak_bytes=self._profile.peak_bytes(sharding.parts_of_value, gathered, found.is_repeat),
+            peak_bytes=self._profile.peak_bytes(
+                sharding.parts_of_value, found.copied, found.is_repeat
+            ),
         )
 
     def memory(self, lanes: Lanes) -> Memory:
         """What the peak under `lanes` consists of."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        return self._profile.memory(
-            sharding.parts_of_value, self._gathered_bytes(found), found.is_repeat
-        )
+        return self._profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @cached_property
     def _profile(self) -> Profile:
         tables = self.tables
         return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
-
-    def _gathered_bytes(self, found: Collectives) -> np.ndarray:
-        """Bytes of the copy that each operand edge gathers."""
-        gathered = np.zeros(len(self.tables.operands.count))
-        gathered[found.edge[found.on_operand]] = found.n_bytes[found.on_operand]
-        return gathered
 
     def collectives(self, lanes: Lanes) -> Collectives:
         """Every collective of one step under `lanes`."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, operand_edges, rank_of, result_edges
+from automap.cost.halos import Windows, windows_of
 from automap.space.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.counts import flops
@@ -68,6 +69,7 @@ class Tables:
     row_of_value: np.ndarray
     row_of_op: np.ndarray
     operands: Edges
+    windows: Windows
     results: Edges
     contests: Contests
     kernels: KernelTable
@@ -92,7 +94,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     kernel_list = kernels(problem.graph, FUSERS[platform])
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
-        operands=operands, results=results,
+        operands=operands, windows=windows_of(operands), results=results,
         contests=build_contests(problem, row_of_value, row_of_op),
         kernels=_kernel_table(problem, kernel_list, row_of_value, row_of_op),
         buffers=_buffer_table(problem, kernel_list, row_of_value, copies),

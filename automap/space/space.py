@@ -8,7 +8,7 @@ exclusions           two features that meet in an op exclude each other on an ax
 storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 import re
@@ -43,7 +43,8 @@ class Space:
     def candidates(self) -> tuple[int, ...]:
         """Classes worth deciding: features by parameter bytes, regional ones before, the batch last.
 
-        Between them stand classes of no parameter that much of the work runs over: sequences, images.
+        Between them stand classes of no parameter that much of the work runs over: sequences, images (at
+        all scales together).
         """
         problem, batch = self.problem, self.problem.batch_class
         done, total = problem.work
@@ -58,7 +59,8 @@ class Space:
             for c, n in weight.items()
             if not n
             and c not in (batch, *self._stepped)
-            and done.get(c, 0.0) >= _LEAST_WORK * total
+            and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
+            >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
         most = _MAX_CANDIDATES if problem.layers == "folded" else None
@@ -89,6 +91,26 @@ class Space:
                     if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
                 )
         return frozenset(found)
+
+    @cached_property
+    def _scales(self) -> Mapping[int, frozenset[int]]:
+        """For each class of an image, those of the image at all scales that windows make of it."""
+        problem, scales = self.problem, dict[int, frozenset[int]]()
+        for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True):
+            if all(factor.halo is None for factor in rule.factors):
+                continue
+            classes = [problem.classes_of(v) for v in (*op.inputs, *op.outputs)]
+            for index, factor in enumerate(rule.factors):
+                if factor.halo is not None:
+                    met = {
+                        c
+                        for of_tensor, dims in zip(classes, (*rule.operands, *rule.results))
+                        for c, factors in zip(of_tensor, dims)
+                        if factors[:1] == (index,) and c < problem.n_classes
+                    }
+                    joined = frozenset(met).union(*(scales.get(c, ()) for c in met))
+                    scales.update(dict.fromkeys(joined, joined))
+        return scales
 
     @cached_property
     def convolved(self) -> frozenset[int]:

@@ -25,7 +25,7 @@ from hlo_tools.rules import (
 )
 from hlo_tools.rules.custom_call import CUSTOM_CALLS, custom_call_rule
 from hlo_tools.rules.notation import Notation, parse_notation
-from hlo_tools.rules.rule import Factor, FactorKind, Rule, RuleBuilder
+from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder
 
 
 RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...]]], Rule]
@@ -116,6 +116,7 @@ __all__ = [
     "RULES",
     "Factor",
     "FactorKind",
+    "Halo",
     "Notation",
     "Rule",
     "RuleBuilder",

@@ -5,13 +5,14 @@ factor times an inner one; the group factor passes through all three tensors and
 
 A spatial dimension with a small window is a neighbourhood: input and result are split alike and a device
 reads its neighbours' edges (`hlo_tools.rules.window`).  Where the window covers most of the input, as in
-the gradient of a kernel, it is a sum over the image, and the kernel's taps are the result's.
+the gradient of a kernel, it is a sum over the image, and the kernel's taps are the result's.  If there is one
+tap it is a sum as any other; the partitioner gathers an image that is dilated.
 """
 
 from hlo_tools.errors import HloError
 from hlo_tools.module import ConvDims, Instruction, WindowDim
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
-from hlo_tools.rules.window import halo
+from hlo_tools.rules.window import result_halo, slide, window_halo
 
 
 Dims = tuple[int, ...]
@@ -67,14 +68,15 @@ def _with_space(
         read, made = operands[0][source], result[target]
         covered = (window.size - 1) * window.window_dilation + 1
         if window.size > made and 2 * covered > read * window.base_dilation:
-            builder.add(
-                (0, source), (1, kernel), size=window.size, kind=FactorKind.REDUCTION,
-                halo=(window.padding_low, window.padding_high),
-            )  # fmt: skip
+            kind, around = FactorKind.REDUCTION, window_halo(window, read, made)
+            if window.base_dilation > 1:
+                kind, around = FactorKind.REPLICATION, None
+            elif window.size == read and made == 1:
+                around = None
+            size = max(read, window.size)
+            builder.add((0, source), (1, kernel), size=size, kind=kind, halo=around)
             builder.add((builder.result(), target), size=made, kind=FactorKind.REPLICATION)
             continue
-        needed = halo(window, read, made)
-        kind = FactorKind.PERMUTATION if any(needed) else FactorKind.PASSTHROUGH
-        places = ((0, source), (builder.result(), target))
-        builder.add(*places, size=max(read, made), kind=kind, halo=needed if any(needed) else None)
+        places = [(0, source), (builder.result(), target)]
+        slide(builder, places, max(read, made), result_halo(window, read, made))
     return builder.build()

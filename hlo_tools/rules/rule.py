@@ -11,9 +11,9 @@ factor's kind says what splitting it over devices means:
 
 The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden tests.
 
-A window needs only the elements next to a device's own part, its *halo* (h_low before, h_high after); a
-slice or a reversal moves parts as a whole and has none.  The size of a permuted or replicated dimension may
-differ from tensor to tensor; the factor has the largest.
+A window needs only the elements next to a device's own part, its *halo*; a slice or a reversal moves parts
+as a whole and has none.  The size of a permuted or replicated dimension may differ from tensor to tensor; so
+may that of a factor with a halo; the factor has the largest.
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,27 @@ class FactorKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Halo:
+    """How far a window reads past both ends of a device's part (`hlo_tools.rules.window`).
+
+    `low` and `high` are positions before and after a part of which both tensors have equal shares, negative
+    where the window ends inside; `drift` is by how many positions the input is longer than all that the
+    window steps over, and `step` how many positions its elements lie apart.
+    """
+
+    low: int
+    high: int
+    drift: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Factor:
-    """One index of the iteration space; `halo` is how far past both ends of its part a device reads."""
+    """One index of the iteration space; `halo` if a window slides along it."""
 
     size: int
     kind: FactorKind
-    halo: tuple[int, int] | None = None
+    halo: Halo | None = None
 
 
 # One entry per dimension: the factors it is made of, major first; () for a dimension of size one.
@@ -98,7 +113,7 @@ class RuleBuilder:
         *places: tuple[int, int],
         size: int,
         kind: FactorKind = FactorKind.PASSTHROUGH,
-        halo: tuple[int, int] | None = None,
+        halo: Halo | None = None,
     ) -> int:
         """A factor of `size` that is the whole of the given (tensor, dimension) places."""
         factor = len(self._factors)

@@ -1,30 +1,82 @@
 """Windows: which elements of its neighbours a device needs, and the ops that slide a window.
 
 Position o of the result reads positions o s - p + k d (k = 0 .. w - 1) of the input, whose n elements lie b
-apart (s stride, p low padding, w window, d and b its dilation and the input's).  When both are cut into parts of
-equal share, device i of P makes results from i m / P and holds input from i n / P, so it reads beyond its part by
+apart (s stride, p low padding, w window, d and b its dilation and the input's).  When both are cut into P parts
+of equal share, device i makes results from i m / P and holds input from i n / P, so with D = n b - m s it
+reads beyond its part by
 
-    low   p + i (n b - m s) / P                  at most  p + max(0, n b - m s)
-    high  (w - 1) d + 1 - s - p - (i + 1) (n b - m s) / P
-                                                 at most  (w - 1) d + 1 - s - p + max(0, m s - n b)
+    low   p + i D / P                            -> in: `Halo.low` + i `Halo.drift` / P
+    high  (w - 1) d + 1 - s - p - (i + 1) D / P  -> in: `Halo.high` - (i + 1) `Halo.drift` / P
 
-dilated positions each way                                                          -> in: `halo`
+positions; every device receives as many elements as the one that needs most   -> in: `neighbours`
+and keeps what its window covers                                               -> in: `overlap`
+The same holds if not o but k is cut, as in the gradient of a kernel, with (m, s) and (w, d) exchanged.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
 from hlo_tools.module import Instruction, WindowDim
-from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
+from hlo_tools.rules.rule import FactorKind, Halo, Rule, RuleBuilder
 
 
 Dims = tuple[int, ...]
 
 
-def halo(window: WindowDim, read: int, made: int) -> tuple[int, int]:
-    """Elements read before and after a part, when `read` elements and `made` results are split alike."""
-    drift = read * window.base_dilation - made * window.stride
+def result_halo(window: WindowDim, read: int, made: int) -> Halo:
+    """The halo where the `read` elements of the input and the `made` results are cut alike."""
     reach = (window.size - 1) * window.window_dilation + 1 - window.stride
-    low = max(window.padding_low + max(0, drift), 0)
-    high = max(reach - window.padding_low + max(0, -drift), 0)
-    return -(-low // window.base_dilation), -(-high // window.base_dilation)
+    return Halo(
+        low=window.padding_low,
+        high=reach - window.padding_low,
+        drift=read * window.base_dilation - made * window.stride,
+        step=window.base_dilation,
+    )
+
+
+def window_halo(window: WindowDim, read: int, made: int) -> Halo:
+    """The halo where the `read` elements of the input and the window itself are cut alike."""
+    reach = (made - 1) * window.stride + 1 - window.window_dilation
+    return Halo(
+        low=window.padding_low,
+        high=reach - window.padding_low,
+        drift=read * window.base_dilation - window.size * window.window_dilation,
+        step=window.base_dilation,
+    )
+
+
+def neighbours(halos: "Halos", parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Elements that each of `parts` > 1 devices receives from those before it, and from those after it."""
+    drift = halos.drift
+    before = halos.low + np.maximum(drift * (parts - 1), drift) / parts
+    after = halos.high + np.maximum(-drift, -drift * (parts - 1)) / parts
+    return (
+        np.floor(np.maximum(before, 0) / halos.step).astype(np.int64),
+        np.ceil(np.maximum(after, 0) / halos.step).astype(np.int64),
+    )
+
+
+def overlap(halos: "Halos", parts: np.ndarray) -> np.ndarray:
+    """Elements of the input that a device's windows cover, less those of its part."""
+    return (halos.low + halos.high - halos.drift / parts) / halos.step
+
+
+@dataclass(frozen=True)
+class Halos:
+    """Many halos, as arrays of the fields of `Halo`."""
+
+    low: np.ndarray
+    high: np.ndarray
+    drift: np.ndarray
+    step: np.ndarray
+
+
+def halos(each: Sequence[Halo]) -> Halos:
+    """`each` as arrays."""
+    rows = np.array([(h.low, h.high, h.drift, h.step) for h in each], np.int64).reshape(-1, 4)
+    return Halos(*rows.T)
 
 
 def reduce_window(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
@@ -39,22 +91,36 @@ def reduce_window(instruction: Instruction, operands: list[Dims], results: list[
 
 
 def select_and_scatter(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
-    """The gradient of a pool: (input, gradient of the output, initial) -> gradient of the input."""
+    """The gradient of a pool: (input, gradient of the output, initial) -> gradient of the input.
+
+    Windows that overlap need neighbours of both, which no partitioner exchanges well: all is gathered.
+    """
     builder = RuleBuilder(operands, results)
     for dim, window in enumerate(instruction.attributes.window):
         places = [(0, dim), (1, dim), (builder.result(), dim)]
-        _slide(builder, places, window, operands[0][dim], operands[1][dim])
+        read, made = operands[0][dim], operands[1][dim]
+        around = result_halo(window, read, made)
+        if _is_alone(around):
+            slide(builder, places, read, around)
+        else:
+            builder.add(*places, size=max(read, made), kind=FactorKind.PERMUTATION)
     return builder.build()
 
 
 def _slide(
     builder: RuleBuilder, places: list[tuple[int, int]], window: WindowDim, read: int, made: int
 ) -> None:
-    size = max(read, made)
-    needed = halo(window, read, made)
-    if not any(needed):
-        builder.add(*places, size=size)
-    elif window.size < read:
-        builder.add(*places, size=size, kind=FactorKind.PERMUTATION, halo=needed)
+    if window.size >= read > 1:
+        builder.add(*places, size=max(read, made), kind=FactorKind.PERMUTATION)
     else:
-        builder.add(*places, size=size, kind=FactorKind.PERMUTATION)
+        slide(builder, places, max(read, made), result_halo(window, read, made))
+
+
+def slide(builder: RuleBuilder, places: list[tuple[int, int]], size: int, halo: Halo) -> None:
+    """Add the factor of a dimension that a window slides along."""
+    kind = FactorKind.PASSTHROUGH if _is_alone(halo) else FactorKind.PERMUTATION
+    builder.add(*places, size=size, kind=kind, halo=halo)
+
+
+def _is_alone(halo: Halo) -> bool:
+    return halo.low <= 0 and halo.high <= 0 and halo.drift == 0
