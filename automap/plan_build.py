@@ -6,12 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from automap.apply.constraints import (
-    AxesPerDim,
-    EquationShapes,
-    ShardedGraph,
-    derive_constraints,
-)
+from automap.apply.constraints import EquationShapes, derive_constraints
+from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.apply.sites import parse_site
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings

@@ -18,19 +18,11 @@ cannot be constrained and is returned as a warning.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.cost.edges import majors
-from automap.cost.shardings import Shardings
-from automap.cost.tables import Tables
-from automap.space.point import Lanes
 from automap.space.problem import Problem
 from hlo_tools.graph import STRUCTURAL, Graph, Op
 from hlo_tools.storage import Side
-
-
-# Per dimension, the axes that split it, major first.
-AxesPerDim = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,77 +50,6 @@ class _Transition:
     value: int
     axes: AxesPerDim
     is_change: bool
-
-
-@dataclass(frozen=True)
-class ShardedGraph:
-    """Shardings of single values and ops under one plan.
-
-    `parameter_side` maps the storage class of a gradient's dimension to that of the parameter's.
-    """
-
-    problem: Problem
-    tables: Tables
-    lanes: Lanes
-    sharding: Shardings
-    parameter_side: Mapping[int, int]
-
-    def of_value(self, value: int) -> AxesPerDim:
-        """Axes of each dimension of a value, compute axes before storage axes."""
-        row = int(self.tables.row_of_value[value])
-        axis_dims = self.sharding.dim_of_axis[row].tolist()
-        classes = self.tables.value_rows[row]
-        rank = len(self.problem.graph.values[value].dims)
-        return tuple(
-            self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
-            for dim in range(rank)
-        )
-
-    def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
-        """The axes of one dimension, those that are gathered first last (minor).
-
-        Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
-        """
-        compute, stored, regional = classes.tolist()
-        parameter = self.parameter_side.get(stored, stored)
-
-        def lifetime(axis: int) -> tuple[int, int]:
-            kept = self.lanes.classes[axis]
-            for own in (compute, regional):
-                if own in kept:
-                    # Where a class that comes before it is present, the axis is that one's.
-                    return 2, -kept.index(own)
-            return (1, 0) if parameter in kept else (0, 0)
-
-        names = self.lanes.mesh.names
-        return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
-
-    def idle_axes(self, op: int) -> set[str]:
-        """Axes that split no factor of an op: every device along them does the same."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
-        return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
-
-    def split_factors(self, op: int) -> tuple[int, ...]:
-        """Factors of an op that some axis splits."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
-        return tuple(f for f in factors if f >= 0)
-
-    def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
-        """Axes of each dimension of an operand or result as the op itself has it."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
-        classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
-        return tuple(
-            self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
-            for dim, major in enumerate(majors)
-        )
-
-
-def _negated(pair: tuple[int, int]) -> tuple[int, int]:
-    return -pair[0], -pair[1]
-
-
-def _axes(per_dim: AxesPerDim) -> set[str]:
-    return {axis for axes in per_dim for axis in axes}
 
 
 def derive_constraints(
@@ -159,6 +80,10 @@ def derive_constraints(
         if n
     )
     return tuple(found.values()), warnings
+
+
+def _axes(per_dim: AxesPerDim) -> set[str]:
+    return {axis for axes in per_dim for axis in axes}
 
 
 def _moved_values(sharded: ShardedGraph) -> set[int]:
@@ -193,9 +118,7 @@ def _transitions(
         if varies[value] and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             if kept != run or value in moved or slides:
-                # A sum that is scattered can be left to the partitioner, but for a look-up in split rows.
-                is_looked_up = op.opcode == "gather" and kept != run
-                if is_looked_up or sharded.idle_axes(index) & _axes(kept):
+                if _must_be_made(sharded, index, kept, run):
                     results.append(_Transition(f"made{number}", value, run, is_change=True))
                 results.append(_Transition(f"out{number}", value, kept, is_change=kept != run))
     operands = []
@@ -207,6 +130,21 @@ def _transitions(
             if is_change or results:
                 operands.append(_Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
+
+
+def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: AxesPerDim) -> bool:
+    """Whether a result has to be pinned as its op makes it, before it is kept otherwise.
+
+    A sum that is scattered can be left to the partitioner, but for a look-up in split rows.  Where an axis is
+    idle it would split the op over that one and permute the result, and where the dimension that gets
+    the parts is split already its result can be wrong (jaxlib 0.10 and 0.12: the batch of a matmul).
+    """
+    summed = sharded.summed_axes(index)
+    scattered = [summed & set(axes) for axes in kept]
+    onto_split = any(new and has for new, has in zip(scattered, run))
+    idle = sharded.idle_axes(index)
+    is_looked_up = sharded.problem.graph.ops[index].opcode == "gather" and kept != run
+    return is_looked_up or onto_split or bool(idle & _axes(kept) or (idle and any(scattered)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from automap.apply.flatten import Level
 from automap.apply.sites import Place, Site, parse_place
+from automap.apply.slices import clamped
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr, weak_shape
 
@@ -96,7 +97,7 @@ class PinRewriter:
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
                 after.insert(0, _placed(pin, eqn, results[place.number], value))
-        return (*before, eqn.replace(invars=operands, outvars=results), *after)
+        return (*before, *clamped(eqn.replace(invars=operands, outvars=results)), *after)
 
 
 def _placed(pin: Any, eqn: Any, value: Any, constrained: Any) -> Any:

@@ -1,0 +1,93 @@
+"""A plan on single values and ops: which axes split each dimension, as the plan keeps it and as an op runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.shardings import Shardings
+from automap.cost.tables import Tables
+from automap.space.point import Lanes
+from automap.space.problem import Problem
+from hlo_tools.rules import FactorKind
+
+
+# Per dimension, the axes that split it, major first.
+AxesPerDim = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """Shardings of single values and ops under one plan.
+
+    `parameter_side` maps the storage class of a gradient's dimension to that of the parameter's.
+    """
+
+    problem: Problem
+    tables: Tables
+    lanes: Lanes
+    sharding: Shardings
+    parameter_side: Mapping[int, int]
+
+    def of_value(self, value: int) -> AxesPerDim:
+        """Axes of each dimension of a value, compute axes before storage axes."""
+        row = int(self.tables.row_of_value[value])
+        axis_dims = self.sharding.dim_of_axis[row].tolist()
+        classes = self.tables.value_rows[row]
+        rank = len(self.problem.graph.values[value].dims)
+        return tuple(
+            self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
+            for dim in range(rank)
+        )
+
+    def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
+        """The axes of one dimension, those that are gathered first last (minor).
+
+        Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
+        """
+        compute, stored, regional = classes.tolist()
+        parameter = self.parameter_side.get(stored, stored)
+
+        def lifetime(axis: int) -> tuple[int, int]:
+            kept = self.lanes.classes[axis]
+            for own in (compute, regional):
+                if own in kept:
+                    # Where a class that comes before it is present, the axis is that one's.
+                    return 2, -kept.index(own)
+            return (1, 0) if parameter in kept else (0, 0)
+
+        names = self.lanes.mesh.names
+        return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
+
+    def idle_axes(self, op: int) -> set[str]:
+        """Axes that split no factor of an op: every device along them does the same."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
+
+    def split_factors(self, op: int) -> tuple[int, ...]:
+        """Factors of an op that some axis splits."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return tuple(f for f in factors if f >= 0)
+
+    def summed_axes(self, op: int) -> set[str]:
+        """Axes along which an op's result is partial."""
+        rule = self.problem.linkage.rules[op]
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return {
+            name
+            for name, f in zip(self.lanes.mesh.names, factors)
+            if f >= 0 and rule.factors[f].kind is FactorKind.REDUCTION
+        }
+
+    def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
+        """Axes of each dimension of an operand or result as the op itself has it."""
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
+        return tuple(
+            self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
+            for dim, major in enumerate(majors)
+        )
+
+
+def _negated(pair: tuple[int, int]) -> tuple[int, int]:
+    return -pair[0], -pair[1]

@@ -1,0 +1,56 @@
+"""Pins against what the partitioner gets wrong without them."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec as P
+import numpy as np
+import pytest
+
+from automap.apply.reemit import Reemitter
+from automap.options import Options
+from automap.plan_build import Outcome, build_plan
+from automap.planner import find
+from automap.search.context import Candidate
+from automap.space import point as points
+from automap.topology import get_topology
+from automap.workload import trace_step
+
+
+@pytest.mark.parametrize("start", [-9, -1, 0, 3, 4, 6, 100])
+def test_a_split_dynamic_slice_starts_inside(start):
+    def step(x, i):
+        return lax.dynamic_slice(x, (i, i), (4, 2))
+
+    x = jnp.arange(48.0).reshape(6, 8)
+    traced = jax.jit(step).trace(x, start).jaxpr
+    mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+    emitter = Reemitter(traced)
+    (site,) = (s.path for s in emitter.sites if s.primitive == "dynamic_slice")
+    pinned = emitter.constrained({f"{site}:out0": P("a")}, mesh)
+    (got,) = jax.jit(pinned)(x, jnp.int32(start))
+    np.testing.assert_array_equal(got, step(x, start))
+
+
+def test_a_sum_that_lands_on_a_split_dimension():
+    """The batch of a matmul on one axis, its sum on two, one of which the batch gets too."""
+
+    def step(x):
+        return jnp.einsum("bik,bjk->bij", x, x)
+
+    x = jax.random.normal(jax.random.key(0), (8, 4, 8))
+    workload, topology = trace_step(step, (x,)), get_topology("cpu:8")
+    mesh = points.Mesh(("a", "b", "c"), (2, 2, 2))
+    context = find(workload, topology, Options(mesh=mesh)).context
+    batch, _, summed = workload.problem.classes_of(workload.problem.graph.inputs[0])
+    # Along b the matmul is summed over, as that costs least, and its result is split by the batch.
+    for order in ((summed, batch), (batch, summed)):
+        point = context.space.point(mesh, [()] * 3)
+        point = points.Point(mesh, ((batch,), order, (summed,)), point.storage)
+        estimate = context.evaluator.evaluate(context.space.lanes(point))
+        outcome = Outcome(
+            workload=workload, topology=topology, context=context, strategy="test", seconds=0.0,
+            best=Candidate(point, estimate, "test"),
+        )  # fmt: skip
+        got = build_plan(outcome).jit(step)(x)
+        np.testing.assert_allclose(got, step(x), rtol=1e-5, atol=1e-5)
