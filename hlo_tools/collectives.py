@@ -47,13 +47,23 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
 
 
 def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
-    """Collective ops; the TPU compiler writes one that runs in steps as several, of one channel."""
+    """Collective ops, each once where the TPU compiler writes one as several that run in steps.
+
+    Those are of one channel and alike; what `shard_map` writes is of one channel too, but of many kinds.
+    """
+    kinds: dict[tuple[str, int], set[object]] = {}
+    for op in ops:
+        if op.opcode in COLLECTIVE_OPCODES:
+            attributes = op.instruction.attributes
+            like = (op.op_name, attributes.groups, op.instruction.shape.dims)
+            kinds.setdefault((op.opcode, attributes.channel_id), set()).add(like)
     seen: set[tuple[str, int]] = set()
     for op in ops:
         key = (op.opcode, op.instruction.attributes.channel_id)
-        if op.opcode in COLLECTIVE_OPCODES and (key[1] == 0 or key not in seen):
+        if op.opcode in COLLECTIVE_OPCODES:
+            if key[1] == 0 or key not in seen or len(kinds[key]) > 1:
+                yield op
             seen.add(key)
-            yield op
 
 
 def _tensors(graph: Graph, op: Op) -> Iterator[int]:

@@ -112,7 +112,7 @@ def _transitions(
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
     # Propagation does not go along windows on its own.
-    slides = any(rule.factors[f].halo is not None for f in sharded.split_factors(index))
+    slides = sharded.slides(index) or sharded.is_written_out(index)
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
@@ -135,16 +135,19 @@ def _transitions(
 def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: AxesPerDim) -> bool:
     """Whether a result has to be pinned as its op makes it, before it is kept otherwise.
 
-    A sum that is scattered can be left to the partitioner, but for a look-up in split rows.  Where an axis is
-    idle it would split the op over that one and permute the result, and where the dimension that gets
+    A sum that is scattered can be left to the partitioner, but for a look-up in split rows; and convolutions that
+    are written out are known by this pin.  Where an axis is idle it would split the op over that one and permute the result, and where the dimension that gets
     the parts is split already its result can be wrong (jaxlib 0.10 and 0.12: the batch of a matmul).
     """
     summed = sharded.summed_axes(index)
     scattered = [summed & set(axes) for axes in kept]
     onto_split = any(new and has for new, has in zip(scattered, run))
     idle = sharded.idle_axes(index)
-    is_looked_up = sharded.problem.graph.ops[index].opcode == "gather" and kept != run
-    return is_looked_up or onto_split or bool(idle & _axes(kept) or (idle and any(scattered)))
+    if sharded.problem.graph.ops[index].opcode == "gather" and kept != run:
+        return True
+    if sharded.is_written_out(index) or onto_split:
+        return True
+    return bool(idle & _axes(kept) or (idle and any(scattered)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
     <site>:made<j> as out, and before it: what the op itself makes
 
+A convolution whose result is pinned as made may be written out (`automap.apply.convolutions`); the start of a
+dynamic slice is clamped (`automap.apply.slices`).
+
 A step's output that is one of its inputs stays that input, so that donation and forwarding are kept.
 """
 
@@ -17,6 +20,13 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from automap.apply.convolutions import (
+    Specs,
+    axes_of,
+    is_convolution,
+    is_written_out,
+    written_out,
+)
 from automap.apply.flatten import Level
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
@@ -97,7 +107,24 @@ class PinRewriter:
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
                 after.insert(0, _placed(pin, eqn, results[place.number], value))
-        return (*before, *clamped(eqn.replace(invars=operands, outvars=results)), *after)
+        pinned = eqn.replace(invars=operands, outvars=results)
+        specs = _specs(eqn, pins)
+        if specs is not None and is_written_out(eqn, specs):
+            return (*before, written_out(pinned, specs), *after)
+        return (*before, *clamped(pinned), *after)
+
+
+def _specs(eqn: Any, pins: Mapping[Place, Any]) -> Specs | None:
+    """How a convolution runs, if its result is pinned as it is made."""
+    of_place = {(place.side, place.number): pin.params["sharding"] for place, pin in pins.items()}
+    made = of_place.get(("made", 0))
+    if made is None or not is_convolution(eqn):
+        return None
+    image, kernel = (
+        axes_of(of_place[place].spec if place in of_place else None, len(var.aval.shape))
+        for place, var in zip((("in", 0), ("in", 1)), eqn.invars, strict=True)
+    )
+    return Specs(made.mesh, image, kernel, axes_of(made.spec, len(eqn.outvars[0].aval.shape)))
 
 
 def _placed(pin: Any, eqn: Any, value: Any, constrained: Any) -> Any:

@@ -10,6 +10,7 @@ from automap.cost.tables import Tables
 from automap.space.point import Lanes
 from automap.space.problem import Problem
 from hlo_tools.rules import FactorKind
+from hlo_tools.rules.convolution import has_groups, partitioned_alone
 
 
 # Per dimension, the axes that split it, major first.
@@ -64,10 +65,18 @@ class ShardedGraph:
         factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
         return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
 
-    def split_factors(self, op: int) -> tuple[int, ...]:
-        """Factors of an op that some axis splits."""
+    def slides(self, op: int) -> bool:
+        """Whether an op slides a window along a dimension that some axis splits."""
         factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
-        return tuple(f for f in factors if f >= 0)
+        rule = self.problem.linkage.rules[op]
+        return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
+
+    def is_written_out(self, op: int) -> bool:
+        """Whether an op is a convolution with groups, or one whose image is split."""
+        instruction = self.problem.graph.ops[op].instruction
+        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
+        return has_groups(instruction) or any(f in alone for f in factors)
 
     def summed_axes(self, op: int) -> set[str]:
         """Axes along which an op's result is partial."""

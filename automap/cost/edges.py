@@ -13,6 +13,7 @@ from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
 from hlo_tools.invariants import changes, passed_on
 from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import FactorKind, Halo, Rule
+from hlo_tools.rules.convolution import partitioned_alone
 from hlo_tools.storage import Side
 
 
@@ -21,7 +22,7 @@ CONTESTED_OPCODES = frozenset(
     {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
 )
 _SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
-_SUMS_APART = frozenset({"reduce", "dot", "convolution"})
+_SUMS_APART = frozenset({"reduce", "dot"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
 
 
@@ -33,6 +34,7 @@ class Window:
     factor: int
     size: int
     halo: Halo
+    is_convolution: bool
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Edges:
     `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
     it could be scattered (reduce, scatter; contractions scatter first).
     `sum_of_factor` [edges, factors]: factors of one number are summed over in one all-reduce.
+    `is_alone` [edges, factors]: whether all is summed at once if the factor is split
+    (`hlo_tools.rules.convolution.partitioned_alone`).
     `gathers_partials`: whether partial results are gathered and combined on every device (a reduce of
     several arrays at once, such as argmax).
     `value`, `op`: one example incidence each row stands for, to name it.
@@ -63,6 +67,7 @@ class Edges:
     combinable: np.ndarray
     sums_at_once: np.ndarray
     sum_of_factor: np.ndarray
+    is_alone: np.ndarray
     gathers_partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
@@ -97,6 +102,7 @@ class _EdgeKey:
     combinable: bool
     sums_at_once: bool = False
     sum_of_factor: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
     gathers_partials: bool = False
     earlier: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
@@ -126,11 +132,13 @@ class _EdgeList:
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
+        alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
         scalars = np.zeros((7, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
+            alone[row, list(key.alone)] = True
             sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
@@ -141,7 +149,7 @@ class _EdgeList:
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
-            sum_of_factor=sums, gathers_partials=scalars[6].astype(bool),
+            sum_of_factor=sums, is_alone=alone, gathers_partials=scalars[6].astype(bool),
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),
@@ -184,8 +192,8 @@ def operand_edges(
                 continue
             demanded, row = majors(dims), ops[index]
             wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in demanded)
-            windows = _windows(rule, number, graph.values[value].dims)
-            # No two windows share what they exchange.
+            windows = _windows(rule, number, graph.values[value].dims, op.opcode)
+            # What windows exchange is told apart by `automap.cost.halos`.
             place = index if windows else op.opcode in CONTESTED_OPCODES and row
             key = (value, wanted, classes_of_row[row], place)
             if key in copies:
@@ -208,7 +216,7 @@ def operand_edges(
     )  # fmt: skip
 
 
-def _windows(rule: Rule, number: int, sizes: tuple[int, ...]) -> tuple[Window, ...]:
+def _windows(rule: Rule, number: int, sizes: tuple[int, ...], opcode: str) -> tuple[Window, ...]:
     """The windows along an operand; where the window itself is split too, only the image moves."""
     found = []
     for dim, factors in enumerate(rule.operands[number]):
@@ -216,7 +224,8 @@ def _windows(rule: Rule, number: int, sizes: tuple[int, ...]) -> tuple[Window, .
         if factor is not None and factor.halo is not None:
             is_moved = number == 0 or factor.kind is FactorKind.PERMUTATION
             if is_moved and factor.kind is not FactorKind.PASSTHROUGH:
-                found.append(Window(dim, factors[0], sizes[dim], factor.halo))
+                is_convolution = opcode == "convolution"
+                found.append(Window(dim, factors[0], sizes[dim], factor.halo, is_convolution))
     return tuple(found)
 
 
@@ -275,7 +284,8 @@ def result_edges(
                 key = _EdgeKey(
                     values[value], ops[index], majors(dims), sums[0], graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
-                    sums[1], op.opcode == "reduce" and len(op.outputs) > 1,
+                    sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
+                    op.opcode == "reduce" and len(op.outputs) > 1,
                 )  # fmt: skip
                 terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
                 merged = replace(key, earlier=tuple(sorted(terms.values())))
@@ -309,8 +319,4 @@ def _reduced_factors(rule: Rule) -> tuple[int, ...]:
 
 
 def _sum_of_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
-    """A convolution sums over its images at once, and apart over the batch."""
-    if opcode not in _SUMS_APART:
-        return ()
-    images = [i for i, f in enumerate(rule.factors) if f.halo is not None]
-    return tuple(images[0] if i in images else i for i in range(len(rule.factors)))
+    return tuple(range(len(rule.factors))) if opcode in _SUMS_APART else ()

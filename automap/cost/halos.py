@@ -4,7 +4,7 @@ An op that splits the factor of a window's dimension d over P = the product of i
 split alike, n_d / P elements to a device, and then receives l elements from before and h from after its part
 (`hlo_tools.rules.window`).  Each side is one collective-permute to the next device, and one more for
 every whole part beyond.  Dimensions are exchanged one after the other, the second with what the first
-has brought, which are `overlap` elements.
+has brought, which are `overlap` elements.  Convolutions of one image that need the same of it exchange it once.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,17 @@ from hlo_tools.rules.window import Halos, halos, neighbours, overlap
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of operand edges. Arrays are [windows]; `place` counts those of one edge from 0."""
+    """Windows of operand edges. Arrays are [windows] unless said.
+
+    `place` counts those of one edge from 0. `repeats` [pairs, 2]: (window, one of another convolution on the
+    same dimension of the same tensor before it).
+    """
 
     edge: np.ndarray
     factor: np.ndarray
     size: np.ndarray
     place: np.ndarray
+    repeats: np.ndarray
     halos: Halos
 
 
@@ -42,7 +47,18 @@ def windows_of(edges: Edges) -> Windows:
     """All windows of the edges."""
     each = [(e, n, w) for e, of in enumerate(edges.windows) for n, w in enumerate(of)]
     rows = np.array([(e, w.factor, w.size, n) for e, n, w in each], np.int64).reshape(-1, 4)
-    return Windows(*rows.T, halos=halos([w.halo for _, _, w in each]))
+    number = {(e, w.dim): i for i, (e, _, w) in enumerate(each) if w.is_convolution}
+    repeats = [
+        (number[later, dim], number[earlier, dim])
+        for later, earlier in edges.repeats.tolist()
+        for dim in {w.dim for w in edges.windows[later]}
+        if (later, dim) in number and (earlier, dim) in number
+    ]
+    return Windows(
+        *rows.T,
+        repeats=np.array(repeats, np.int64).reshape(-1, 2),
+        halos=halos([w.halo for _, _, w in each]),
+    )
 
 
 def exchanges(
@@ -69,7 +85,11 @@ def exchanges(
         slab[now] = (local[windows.edge] * grown[windows.edge] / share)[now]
         grown[windows.edge[now]] *= growth[now]
     found = []
+    later, earlier = windows.repeats.T
+    alike = (mask[later] == mask[earlier]) & (slab[later] == slab[earlier])
     for received in neighbours(windows.halos, parts):
+        is_repeat = alike & (received[later] == received[earlier])
+        received[later[is_repeat]] = 0
         is_sent = (received > 0) & (parts > 1)
         whole, rest = np.divmod(received, np.maximum(share.astype(np.int64), 1))
         for elements, times in ((share, whole), (rest, np.minimum(rest, 1))):

@@ -10,10 +10,11 @@ then what windows read of the neighbours' parts                            -> in
 Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
     f is d's factor               nothing
     f is summed over, d not split all-reduce;   d split: reduce-scatter, before any all-reduce
-                                  (one all-reduce for each dimension that is summed over, but one for
-                                  an image; a reduce of several arrays at once, as argmax, gathers all
+                                  (matmuls and reduces: one all-reduce for each dimension that is summed
+                                  over; a reduce of several arrays at once, as argmax, gathers all
                                   partials; where any axis needs an all-reduce, nothing is scattered by a
-                                  `reduce`, nor where some axis is idle or splits d already)
+                                  `reduce`, a convolution that is written out, nor where some axis is idle
+                                  or splits d already)
     f another dimension's factor, d not split   all-gather;   d split: all-to-all
 
 Each dimension of a tensor is gathered by a collective of its own.
@@ -165,7 +166,7 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
     scattered = np.ones(n, np.int64)
     gathered_dim = np.full((len(sizes), n), -1, np.int64)
     kept_dims, scattered_dims = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    has_idle_axis = np.zeros(n, bool)
+    pinned = np.zeros(n, bool)
     rows = np.arange(n)
     for axis, size in enumerate(sizes.tolist()):
         dim, own, factor = _edge_dims(edges, sharding, axis)
@@ -187,8 +188,8 @@ def _after(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> list[np.ndar
         scattered *= np.where(summed & (dim >= 0), size, 1)
         kept_dims |= np.where(stays, 1 << np.maximum(dim, 0), 0)
         scattered_dims |= np.where(summed & (dim >= 0), 1 << np.maximum(dim, 0), 0)
-        has_idle_axis |= ~active
-    pinned = has_idle_axis | (kept_dims & scattered_dims != 0)
+        pinned |= ~active | (active & edges.is_alone[rows, factor])
+    pinned |= kept_dims & scattered_dims != 0
     at_once = (edges.sums_at_once | pinned) & (masks[_ALL_REDUCE] != 0)
     masks[_ALL_REDUCE] |= np.where(at_once, masks[_REDUCE_SCATTER], 0)
     masks[_REDUCE_SCATTER][at_once] = 0

@@ -6,7 +6,10 @@ factor times an inner one; the group factor passes through all three tensors and
 A spatial dimension with a small window is a neighbourhood: input and result are split alike and a device
 reads its neighbours' edges (`hlo_tools.rules.window`).  Where the window covers most of the input, as in
 the gradient of a kernel, it is a sum over the image, and the kernel's taps are the result's.  If there is one
-tap it is a sum as any other; the partitioner gathers an image that is dilated.
+tap it is a sum as any other.
+
+The plan runs such splits without the partitioner (`automap.apply.convolutions`).  What has a single element is
+not split along that dimension, nor a dilated image of which devices do not have equal shares of all that is read.
 """
 
 from hlo_tools.errors import HloError
@@ -26,10 +29,9 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
     builder = RuleBuilder(operands, results)
     lhs, rhs = operands
     kernel_in, kernel_out = rhs[numbers.kernel_input_feature], rhs[numbers.kernel_output_feature]
-    groups, batch_groups = (
-        instruction.attributes.feature_group_count,
-        instruction.attributes.batch_group_count,
-    )
+    attributes = instruction.attributes
+    windows = attributes.window
+    groups, batch_groups = attributes.feature_group_count, attributes.batch_group_count
     reduced = builder.add(size=kernel_in, kind=FactorKind.REDUCTION)
     builder.set(1, numbers.kernel_input_feature, (reduced,))
     if groups == 1 and batch_groups == 1:
@@ -38,7 +40,7 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
         builder.add(*places, size=lhs[numbers.input_batch])
         places = ((1, numbers.kernel_output_feature), (result, numbers.output_feature))
         builder.add(*places, size=kernel_out)
-        return _with_space(builder, instruction.attributes.window, numbers, operands, results[0])
+        return _with_space(builder, windows, numbers, operands, results[0])
     group = builder.add(size=max(groups, batch_groups))
     each = builder.add(size=kernel_out // max(groups, batch_groups))
     builder.set(1, numbers.kernel_output_feature, (group, each))
@@ -51,7 +53,25 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
     else:
         builder.set(0, numbers.input_batch, (batch,))
         builder.set(0, numbers.input_feature, (group, reduced))
-    return _with_space(builder, instruction.attributes.window, numbers, operands, results[0])
+    return _with_space(builder, windows, numbers, operands, results[0])
+
+
+def has_groups(instruction: Instruction) -> bool:
+    """Whether a convolution is several."""
+    attributes = instruction.attributes
+    return attributes.feature_group_count > 1 or attributes.batch_group_count > 1
+
+
+def partitioned_alone(instruction: Instruction, rule: Rule) -> frozenset[int]:
+    """Factors of a convolution that, if they are split, `automap.apply.convolutions` splits it along."""
+    attributes = instruction.attributes
+    if attributes.conv is None:
+        return frozenset()
+    if has_groups(instruction):
+        return frozenset(range(len(rule.factors)))
+    dims = zip(attributes.conv.input_spatial, attributes.window, strict=True)
+    slid = [dim for dim, window in dims if window.size > 1 or window.stride > 1]
+    return frozenset(f for dim in slid for f in rule.operands[0][dim])
 
 
 def _with_space(
@@ -68,15 +88,20 @@ def _with_space(
         read, made = operands[0][source], result[target]
         covered = (window.size - 1) * window.window_dilation + 1
         if window.size > made and 2 * covered > read * window.base_dilation:
-            kind, around = FactorKind.REDUCTION, window_halo(window, read, made)
-            if window.base_dilation > 1:
-                kind, around = FactorKind.REPLICATION, None
-            elif window.size == read and made == 1:
-                around = None
-            size = max(read, window.size)
-            builder.add((0, source), (1, kernel), size=size, kind=kind, halo=around)
+            places, size = [(0, source), (1, kernel)], max(read, window.size)
+            around = window_halo(window, read, made)
+            is_plain = window.size == read and made == 1
+            if around.drift and around.step > 1:
+                builder.add(*places, size=size, kind=FactorKind.REPLICATION)
+            else:
+                halo = None if is_plain else around
+                builder.add(*places, size=size, kind=FactorKind.REDUCTION, halo=halo)
             builder.add((builder.result(), target), size=made, kind=FactorKind.REPLICATION)
             continue
-        places = [(0, source), (builder.result(), target)]
-        slide(builder, places, max(read, made), result_halo(window, read, made))
+        places, size = [(0, source), (builder.result(), target)], max(read, made)
+        around = result_halo(window, read, made)
+        if 1 in (read, made) or (around.drift and around.step > 1):
+            builder.add(*places, size=size, kind=FactorKind.PERMUTATION)
+        else:
+            slide(builder, places, size, around)
     return builder.build()

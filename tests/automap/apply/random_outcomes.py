@@ -1,0 +1,43 @@
+"""Plans at random: any classes on any axes, in any order, as long as they divide."""
+
+from automap.options import Options
+from automap.plan_build import Outcome
+from automap.planner import find
+from automap.search.context import Candidate
+from automap.space.point import Level, Mesh, Point
+from automap.topology import get_topology
+
+
+TOPOLOGY = get_topology("cpu:8")
+MESHES = (
+    Mesh(("a",), (8,)),
+    Mesh(("a", "b"), (4, 2)),
+    Mesh(("a", "b"), (2, 4)),
+    Mesh(("a", "b", "c"), (2, 2, 2)),
+)
+
+
+def random_outcome(workload, rng):
+    """A plan of a random mesh of eight devices."""
+    mesh = rng.choice(MESHES)
+    found = find(workload, TOPOLOGY, Options(mesh=mesh))
+    context, limits = found.context, workload.problem.limits
+    parts: dict[int, int] = {}
+    compute: list[tuple[int, ...]] = []
+    for size in mesh.sizes:
+        fitting = [
+            c
+            for c in range(workload.problem.n_compute)
+            if limits[c] % (parts.get(c, 1) * size) == 0
+        ]
+        chosen = rng.sample(fitting, rng.randint(0, min(len(fitting), 6)))
+        for group_class in chosen:
+            parts[group_class] = parts.get(group_class, 1) * size
+        compute.append(tuple(chosen))
+    storage = ((Level.REPLICATED,) * len(context.space.leaves),) * len(mesh.sizes)
+    point = Point(mesh, tuple(compute), storage)
+    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    return Outcome(
+        workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
+        best=Candidate(point, estimate, "random"),
+    )  # fmt: skip
