@@ -1,0 +1,85 @@
+"""A scan over layers gets the decisions of the unrolled model: forward, backward, recomputed, and the optimizer."""
+
+from collections import Counter
+import re
+
+import pytest
+
+from automap.options import Options
+from automap.plan_build import build_plan
+from automap.planner import find
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.workload import trace_step
+from models.gpt import gpt_tiny
+from models.llama import llama_tiny
+from models.t5 import t5_tiny
+
+
+TOPOLOGY = get_topology("v5e:4x2")
+MESH = Mesh(("data", "model"), (4, 2))
+MODELS = {"gpt": gpt_tiny, "t5": t5_tiny, "llama": llama_tiny}
+PRESETS = ("data-parallel", "zero-1", "zero-3", "megatron")
+
+
+def _plan(make, layers, preset, **options):
+    step, args = make(layers=layers, **options)
+    workload = trace_step(step, args, platform="tpu")
+    return build_plan(find(workload, TOPOLOGY, Options(mesh=MESH, preset=preset)))
+
+
+def _specs(plan):
+    """Specs of the state by path without layer numbers; those of stacked leaves without the stacking."""
+    found = {}
+    for leaf in plan.inputs:
+        if leaf.role in ("parameter", "optimizer state"):
+            path = re.sub(r"(layers|blocks|encoder|decoder)'\]\[\d+\]", r"\1']", leaf.path)
+            found.setdefault(path, set()).add((leaf.shape, leaf.spec))
+    return found
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_specs_of_the_state_are_the_same(name, preset):
+    unrolled, scanned = (
+        _specs(_plan(MODELS[name], layers, preset)) for layers in ("unrolled", "scanned")
+    )
+    assert unrolled.keys() == scanned.keys()
+    stacked = 0
+    for path, of_layers in unrolled.items():
+        ((shape, spec),) = scanned[path]
+        ((layer_shape, layer_spec),) = of_layers
+        is_stacked = len(shape) > len(layer_shape)
+        stacked += is_stacked
+        assert shape[is_stacked:] == layer_shape
+        if preset.startswith("zero"):
+            # Storage may split the stacking dimension too; what is split is as many ways.
+            assert Counter(map(bool, spec))[True] == Counter(map(bool, layer_spec))[True], path
+        else:
+            assert spec == (None,) * is_stacked + layer_spec, path
+    assert stacked
+
+
+def _bytes_moved(plan):
+    """Bytes of a step by kind, axes and phase."""
+    moved = Counter()
+    for c in plan.predicted.collectives:
+        moved[c.kind, c.axes, c.phase] += c.bytes
+    return moved
+
+
+# Not ZeRO-3, where the loop of the backward pass gathers what the unrolled program has at hand, and not T5, whose
+# loops carry the gradients of what all layers share.
+@pytest.mark.parametrize("preset", ["data-parallel", "zero-1", "megatron"])
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_as_many_bytes_are_moved(name, preset):
+    unrolled, scanned = (_plan(MODELS[name], how, preset) for how in ("unrolled", "scanned"))
+    assert _bytes_moved(unrolled) == _bytes_moved(scanned) != Counter()
+
+
+@pytest.mark.parametrize("preset", ["data-parallel", "megatron"])
+def test_recomputing_layers_moves_no_fewer_bytes(preset):
+    kept, recomputed = (
+        _bytes_moved(_plan(gpt_tiny, "scanned", preset, remat=remat)) for remat in ("none", "layer")
+    )
+    assert all(recomputed[key] >= n for key, n in kept.items())
