@@ -1,7 +1,7 @@
 """Conflicts of a plan: places where one axis cannot serve all, with what each way out would cost.
 
 a class with itself     some tensor holds it on two dimensions (queries and keys of attention, a square weight
-                        with tied embeddings): on an axis it splits the first, or it is not split
+                        with tied embeddings): on an axis it splits the first or the last, or it is not split
 two classes on an axis  they meet in some tensor or op: the one that comes first in the axis's order gets the
                         axis there, the other one keeps it elsewhere; or only one of them is on the axis
 a fused dimension       several parts side by side (q, k and v, the gates of an LSTM), of which contiguous pieces
@@ -62,14 +62,16 @@ class Conflicts:
 
     def _with_and_without(self, group_class: int) -> Iterator[tuple[str, Point]]:
         without = [tuple(c for c in axis if c != group_class) for axis in self.point.compute]
-        yield "not split", replace(self.point, compute=tuple(without))
+        sides = {"first": self.point.last - {group_class}, "last": self.point.last | {group_class}}
+        yield "not split", replace(self.point, compute=tuple(without), last=sides["first"])
         for axis, name in enumerate(self.point.mesh.names):
             compute = list(without)
             compute[axis] = self._kept_order(axis, group_class)
-            yield (
-                f"splits its first dimension over {name}",
-                replace(self.point, compute=tuple(compute)),
-            )
+            for side, last in sides.items():
+                yield (
+                    f"splits its {side} dimension over {name}",
+                    replace(self.point, compute=tuple(compute), last=last),
+                )
 
     def _kept_order(self, axis: int, group_class: int) -> tuple[int, ...]:
         now = self.point.compute[axis]
@@ -168,7 +170,7 @@ class Conflicts:
     ) -> ConflictRecord:
         chosen, outcomes = "", []
         for name, point in changes.items():
-            if point.compute == self.point.compute:
+            if (point.compute, point.last) == (self.point.compute, self.point.last):
                 chosen = chosen or name
             elif not self.context.space.is_valid(point):
                 continue

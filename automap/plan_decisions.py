@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from automap.plan import DecisionRecord
 from automap.plan_explain import bytes_text, seconds_text
 from automap.search import SearchContext
 from automap.space.leaves import LeafClass
 from automap.space.point import Lanes
+from automap.space.problem import Problem
 from automap.space.space import starred
 
 
@@ -87,6 +90,7 @@ class Explained:
         without = Lanes(
             self.lanes.mesh,
             tuple(tuple(c for c in axis if c not in classes) for axis in self.lanes.classes),
+            self.lanes.last,
         )
         evaluate, objective = self.context.evaluator.evaluate, self.context.objective
         now, then = evaluate(self.lanes), evaluate(without)
@@ -101,7 +105,19 @@ class Explained:
 
 
 def class_label(context: SearchContext, group_class: int) -> str:
-    """A class as people call it: "batch", or the largest input dimension it covers."""
-    if group_class == context.space.problem.batch_class:
+    """A class as people call it: "batch", or the largest input dimension it covers, or of any tensor."""
+    space = context.space
+    if group_class == space.problem.batch_class:
         return "batch"
-    return context.space.label_of(group_class) or f"class {group_class}"
+    return space.label_of(group_class) or _tensor_label(space.problem, group_class)
+
+
+def _tensor_label(problem: Problem, group_class: int) -> str:
+    """The largest tensor that holds a class of no input, and on which dimension."""
+    nodes = np.flatnonzero(problem.compute_class_of_node == group_class)
+    offset = problem.linkage.node_offset
+    owners = np.searchsorted(offset, nodes, side="right") - 1
+    values = problem.graph.values
+    largest = max(range(len(nodes)), key=lambda n: values[owners[n]].n_bytes)
+    value = values[owners[largest]]
+    return f"{value.dtype}{list(value.dims)}[{nodes[largest] - offset[owners[largest]]}]"

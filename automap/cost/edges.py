@@ -22,7 +22,7 @@ CONTESTED_OPCODES = frozenset(
     {"dot", "ragged-dot", "convolution", "gather", "scatter", "reduce", "custom-call"}
 )
 _SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
-_SUMS_APART = frozenset({"reduce", "dot"})
+_SUMS_APART = frozenset({"reduce", "scatter", "dot"})
 _REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
 
 

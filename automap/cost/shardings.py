@@ -3,7 +3,7 @@
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
-Ties go to the first dimension or factor.  Where classes of one axis meet in an op, `automap.cost.contests` says
+Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`.  Where classes of one axis meet in an op, `automap.cost.contests` says
 which factor it splits.
 """
 
@@ -35,10 +35,11 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     for size, classes in zip(lanes.mesh.sizes, lanes.classes, strict=True):
         rank = np.full(n_classes + 1, _NEVER, np.int64)
         rank[list(classes)] = np.arange(len(classes))
-        dims.append(_first(_smallest(rank[tables.value_rows])))
+        goes_last = np.array([c in lanes.last for c in classes], bool)
+        dims.append(_first(_smallest(rank[tables.value_rows]), goes_last))
         of_factors = rank[tables.op_rows]
         ranks = _smallest(of_factors)
-        factors.append(_first(ranks))
+        factors.append(_first(ranks, goes_last))
         of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
         tables.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
     dim_of_axis = np.stack(dims, axis=1)
@@ -59,6 +60,12 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
     return smallest
 
 
-def _first(ranks: np.ndarray) -> np.ndarray:
+def _first(ranks: np.ndarray, goes_last: np.ndarray) -> np.ndarray:
+    """The position of each row's smallest rank, -1 if it has none; of equal ones the first or the last."""
     best = ranks.argmin(axis=1)
-    return np.where(ranks[np.arange(len(ranks)), best] < _NEVER, best, -1)
+    smallest = ranks[np.arange(len(ranks)), best]
+    if goes_last.any():
+        from_end = ranks.shape[1] - 1 - ranks[:, ::-1].argmin(axis=1)
+        at = np.where(smallest < _NEVER, smallest, len(goes_last))
+        best = np.where(np.append(goes_last, False)[at], from_end, best)  # noqa: FBT003 - an element
+    return np.where(smallest < _NEVER, best, -1)

@@ -10,7 +10,7 @@ then what windows read of the neighbours' parts                            -> in
 Result edge, axis a: the op splits factor f, the tensor is to be split on dimension d.
     f is d's factor               nothing
     f is summed over, d not split all-reduce;   d split: reduce-scatter, before any all-reduce
-                                  (matmuls and reduces: one all-reduce for each dimension that is summed
+                                  (matmuls, reduces and scatters: one all-reduce for each dimension that is summed
                                   over; a reduce of several arrays at once, as argmax, gathers all
                                   partials; where any axis needs an all-reduce, nothing is scattered by a
                                   `reduce`, a convolution that is written out, nor where some axis is idle

@@ -4,6 +4,7 @@ Moves from a point on one mesh                                                  
     toggle a class on an axis (classes it excludes leave the axis; no sequence beside the batch)
     exchange: move a class from one axis to another
     set the storage level of all leaves along an axis, or of one leaf class
+    let a class split the other of the dimensions that it holds of one tensor
     swap the whole decisions of two axes
 Climbs, each from a start to where no move helps                                  -> in: `greedy`
     1. every mesh, from its best preset or from the empty point
@@ -91,6 +92,9 @@ def moves(context: SearchContext, point: Point) -> Iterator[Point]:
                 if levels[leaf] is not level:
                     levels[leaf] = level
                     yield _stored(point, axis, tuple(levels))
+    for group_class in space.sided:
+        if any(group_class in classes for classes in point.compute):
+            yield replace(point, last=point.last ^ {group_class})
     for first in axes:
         for second in range(first + 1, len(point.mesh.sizes)):
             yield _swapped(point, first, second)
@@ -114,7 +118,8 @@ def _toggled(
 def _with(point: Point, axis: int, classes: set[int], context: SearchContext) -> Point:
     compute = list(point.compute)
     compute[axis] = context.space.ordered(classes)
-    return replace(point, compute=tuple(compute))
+    used = frozenset(c for on_axis in compute for c in on_axis)
+    return replace(point, compute=tuple(compute), last=point.last & used)
 
 
 def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:

@@ -38,12 +38,14 @@ class Point:
     """Decisions on one mesh.
 
     `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the level of
-    leaf class k along axis a.
+    leaf class k along axis a. A class in `last` splits the last of a tensor's dimensions that hold it, any
+    other class the first.
     """
 
     mesh: Mesh
     compute: tuple[tuple[int, ...], ...]
     storage: tuple[tuple[Level, ...], ...]
+    last: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,4 @@ class Lanes:
 
     mesh: Mesh
     classes: tuple[tuple[int, ...], ...]
+    last: frozenset[int] = frozenset()

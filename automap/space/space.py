@@ -68,6 +68,12 @@ class Space:
         return (*chosen, *([batch] if batch in weight else []))
 
     @cached_property
+    def sided(self) -> tuple[int, ...]:
+        """Candidates that stand on several dimensions of some tensor: which one they split is decided."""
+        met = {conflict.group_class for conflict in self.problem.self_conflicts}
+        return tuple(c for c in self.candidates if c in met)
+
+    @cached_property
     def regional(self) -> tuple[int, ...]:
         """Classes that are only split around their weights (experts)."""
         return tuple(range(self.problem.n_split, self.problem.n_classes))
@@ -204,7 +210,7 @@ class Space:
                 )
                 self._store(leaf, sizes, tuple(levels), taken, parts, stored)
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
-        return Lanes(point.mesh, tuple(classes))
+        return Lanes(point.mesh, tuple(classes), point.last)
 
     def _store(
         self,
