@@ -29,51 +29,52 @@ COLLECTIVE_OPCODES: frozenset[str] = frozenset(
 Groups = tuple[tuple[int, ...], ...]
 _Spans = list[tuple[int, int]]
 _MAX_DEVICES = 1 << 20
+_MAX_RANK = 64  # numpy's
 
 
-def read_groups(raw: dict[str, Any]) -> Groups | None:
-    """Groups of one instruction's fields (`hlo_tools.schema`), None if it names none.
+def read_groups(instruction: Any) -> Groups | None:
+    """Groups of one instruction's message (`hlo_tools.schema`), None if it names none.
 
     Raises `HloError` where sizes contradict each other.
     """
+    pairs = instruction.source_target_pairs
+    if pairs:
+        return tuple((pair.source, pair.target) for pair in pairs)
+    listed = instruction.device_list
     try:
-        if "mesh_axes_groups" in raw:
-            return _of_mesh_axes(raw["mesh_axes_groups"])
-        listed = raw.get("device_list", {})
-        iota = raw.get("iota_groups") or listed.get("iota")
-        if iota:
-            return _of_iota(iota)
+        if instruction.HasField("mesh_axes_groups"):
+            return _of_mesh_axes(instruction.mesh_axes_groups)
+        for iota in (instruction.iota_groups, listed.iota):
+            if iota.ListFields():
+                return _of_iota(iota)
     except ValueError as error:
         raise HloError(f"replica groups that contradict themselves: {error}") from error
-    explicit = listed.get("groups") or raw.get("replica_groups") or []
-    return tuple(tuple(group.get("ids", ())) for group in explicit) or None
+    return tuple(tuple(g.ids) for g in listed.groups or instruction.replica_groups) or None
 
 
-def _of_iota(raw: dict[str, Any]) -> Groups:
-    count, size = raw.get("groups", 0), raw.get("size", 0)
-    devices = _iota(raw.get("reshape", [count * size]), raw.get("transpose"))
-    return _rows(devices.reshape(count, size))
+def _of_iota(iota: Any) -> Groups:
+    devices = _iota(iota.reshape or [iota.groups * iota.size], iota.transpose)
+    return _rows(devices.reshape(iota.groups, iota.size))
 
 
-def _iota(dims: Sequence[int], permutation: Sequence[int] | None) -> np.ndarray:
-    count = math.prod(dims)
-    if any(d < 1 for d in dims) or count > _MAX_DEVICES:
-        raise HloError(f"replica groups over an impossible mesh {tuple(dims)}")
-    devices = np.arange(count).reshape(dims)
-    return devices if permutation is None else devices.transpose(permutation)
+def _iota(dims: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
+    dims = tuple(dims[: _MAX_RANK + 1])
+    if len(dims) > _MAX_RANK or any(d < 1 for d in dims) or math.prod(dims) > _MAX_DEVICES:
+        raise HloError(f"replica groups over an impossible mesh {dims}")
+    devices = np.arange(math.prod(dims)).reshape(dims)
+    return devices.transpose(permutation) if permutation else devices
 
 
-def _of_mesh_axes(raw: dict[str, Any]) -> Groups:
-    mesh = raw.get("mesh", {})
-    sizes = [axis.get("size", 0) for axis in mesh.get("axes", ())]
-    iota = mesh.get("iota")
-    if iota:
-        devices = _iota(iota.get("reshape", ()), iota.get("transpose"))
+def _of_mesh_axes(groups: Any) -> Groups:
+    mesh = groups.mesh
+    sizes = [axis.size for axis in mesh.axes]
+    if mesh.iota.ListFields():
+        devices = _iota(mesh.iota.reshape, mesh.iota.transpose)
     else:
-        devices = np.array(mesh.get("devices") or _iota(sizes, None))
+        devices = np.array(mesh.devices or _iota(sizes, ()))
     dims: list[int] = []
     joined: list[int] = []
-    parts = _joined_parts(raw.get("axes", ()), sizes)
+    parts = _joined_parts(groups.axes, sizes)
     for size, spans in zip(sizes, parts, strict=True):
         done = 1
         for pre, part in sorted(spans):
@@ -81,20 +82,21 @@ def _of_mesh_axes(raw: dict[str, Any]) -> Groups:
             joined.append(len(dims) - 1)
             done = pre * part
         dims.append(size // done)
-    kept = [d for d in range(len(dims)) if d not in joined]
+    kept = sorted(set(range(len(dims))) - set(joined))
     grouped = devices.reshape(dims).transpose(kept + joined)
     return _rows(grouped.reshape(-1, math.prod(dims[d] for d in joined)))
 
 
-def _joined_parts(axes: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[_Spans]:
+def _joined_parts(axes: Sequence[Any], sizes: Sequence[int]) -> list[_Spans]:
     """For each mesh axis the (pre, size) parts of it that are joined; a whole axis is (1, its size)."""
     parts: list[_Spans] = [[] for _ in sizes]
     for axis in axes:
-        number = axis.get("axis", 0)
-        if number >= len(sizes):
+        number = axis.axis
+        if not 0 <= number < len(sizes):
             raise HloError(f"replica groups name axis {number} of a mesh {tuple(sizes)}")
-        part = axis.get("part", {"pre_size": 1, "size": sizes[number]})
-        pre, size = part.get("pre_size", 0), part.get("size", 0)
+        pre, size = (
+            (axis.part.pre_size, axis.part.size) if axis.HasField("part") else (1, sizes[number])
+        )
         if pre < 1 or size < 1 or sizes[number] % (pre * size):
             raise HloError(f"replica groups join part ({pre}){size} of an axis of {sizes[number]}")
         parts[number].append((pre, size))

@@ -25,14 +25,17 @@ _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def _import_names(requirements: list[str]) -> set[str]:
-    """`["jax>=0.10", "tomli-w"]` -> `{"jax", "tomli_w"}`; holds as each distribution here is named as its module."""
+    """`["jax>=0.10", "tomli-w"]` -> `{"jax", "tomli_w"}`; a distribution's module has its name.
+
+    Except protobuf, whose module is google: only hlo_tools may import it.
+    """
     return {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in requirements}
 
 
 # Folders absent here (models, scripts, examples, tests) may import anything.
 MAY_IMPORT = {
     "automap": {"automap", "hlo_tools", "rl"} | _import_names(_PROJECT["dependencies"]),
-    "hlo_tools": {"hlo_tools", "numpy", "jaxlib"},
+    "hlo_tools": {"hlo_tools", "numpy", "google", "jaxlib"},
     "rl": {"rl", "numpy"} | _import_names(_PROJECT["optional-dependencies"]["rl"]),
 }
 

@@ -10,6 +10,7 @@ from hlo_tools.collectives import compiled_collectives
 from hlo_tools.errors import HloError
 from hlo_tools.groups import read_groups
 from hlo_tools.read import read_bytes
+from hlo_tools.schema import INSTRUCTION
 
 
 _HEAD = """HloModule m, num_partitions=8
@@ -59,25 +60,27 @@ def test_no_groups_are_all_devices():
     assert _all_reduce("{}").groups is None
 
 
+def _groups(**fields):
+    return read_groups(INSTRUCTION.message_class(**fields))
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_mesh_axes_join_what_differs_only_there(sizes, data):
     chosen = data.draw(st.sets(st.integers(0, len(sizes) - 1)))
-    raw = {
-        "mesh_axes_groups": {
-            "mesh": {"axes": [{"size": s} for s in sizes]},
-            "axes": [{"axis": a} for a in sorted(chosen)],
-        }
+    axes = {
+        "mesh": {"axes": [{"size": s} for s in sizes]},
+        "axes": [{"axis": a} for a in sorted(chosen)],
     }
     expected = {}
     for device, place in enumerate(product(*map(range, sizes))):
         rest = tuple(p for a, p in enumerate(place) if a not in chosen)
         expected.setdefault(rest, []).append(device)
-    assert sorted(map(sorted, read_groups(raw))) == sorted(expected.values())
+    assert sorted(map(sorted, _groups(mesh_axes_groups=axes))) == sorted(expected.values())
     permutation = [*sorted(set(range(len(sizes))) - chosen), *sorted(chosen)]
     size = math.prod(sizes[a] for a in chosen)
     iota = {"groups": math.prod(sizes) // size, "size": size}
     iota |= {"reshape": sizes, "transpose": permutation}
-    assert read_groups({"iota_groups": iota}) == read_groups(raw)
+    assert _groups(iota_groups=iota) == _groups(mesh_axes_groups=axes)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,9 @@ def test_mesh_axes_join_what_differs_only_there(sizes, data):
         {"iota_groups": {"groups": 3, "size": 2, "reshape": [8]}},
         {"iota_groups": {"groups": 1 << 40, "size": 1 << 40, "reshape": [1 << 40, 1 << 40]}},
         {"iota_groups": {"groups": 4, "size": 2, "reshape": [2, 4], "transpose": [0, 0]}},
+        {"iota_groups": {"groups": 2, "size": 1, "reshape": [1 << 62] * 100_000}},
         {"mesh_axes_groups": {"mesh": {"axes": [{"size": 2}]}, "axes": [{"axis": 1}]}},
+        {"mesh_axes_groups": {"mesh": {"axes": [{"size": 2}]}, "axes": [{"axis": -2}]}},
         {"mesh_axes_groups": {"mesh": {"axes": [{"size": 8}], "devices": [0]}, "axes": [{}]}},
         {
             "mesh_axes_groups": {
@@ -104,7 +109,7 @@ def test_mesh_axes_join_what_differs_only_there(sizes, data):
 )
 def test_groups_that_contradict_themselves_are_refused(raw):
     with pytest.raises(HloError, match="replica groups"):
-        read_groups(raw)
+        _groups(**raw)
 
 
 def test_tensors_of_every_kind():

@@ -1,5 +1,10 @@
 """The same program by every route, and damaged files."""
 
+import os
+from pathlib import Path
+import subprocess
+import sys
+
 from hypothesis import given, strategies as st
 import jax
 import jax.numpy as jnp
@@ -7,9 +12,10 @@ import pytest
 
 from hlo_tools.errors import HloError
 from hlo_tools.flatten import flatten
-from hlo_tools.module import Module
+from hlo_tools.module import NO_ATTRIBUTES, Module
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes, read_module
+from hlo_tools.schema import MODULE, SHAPE
 
 
 def _step(w, table, x, ids):
@@ -95,6 +101,126 @@ def test_a_damaged_byte_never_raises_anything_else(at, byte):
 def test_random_bytes_are_refused(data):
     with pytest.raises(HloError):
         read_bytes(data, "random")
+
+
+def test_a_damaged_byte_of_a_compiled_module_never_raises_anything_else():
+    data = _lowered().compile().runtime_executable().hlo_modules()[0]
+    data = data.as_serialized_hlo_module_proto()
+    for at in range(0, len(data), 3):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        try:
+            decode_module(bytes(damaged))
+        except HloError:
+            pass
+
+
+_SCALAR = {"element_type": 11}
+
+
+def _of_one(shape=_SCALAR, **fields) -> bytes:
+    """A module of one instruction; `fields` are those of `hlo_tools.schema`."""
+    fields = {"name": b"i", "opcode": b"parameter", "id": 1, **fields}
+    fields["shape"] = SHAPE.message_class(**shape).SerializeToString()
+    computation = {"name": b"c", "id": 1, "root_id": 1, "instructions": [fields]}
+    module = MODULE.message_class(name=b"m", entry_id=1, computations=[computation])
+    return module.SerializeToString()
+
+
+def _only(data: bytes):
+    ((instruction,),) = (c.instructions for c in decode_module(data).computations.values())
+    return instruction
+
+
+def test_a_wrapper_may_hold_more_than_the_module():
+    # Field 3 of a wrapper is the buffer assignment; in a module it is a computation.
+    more = b"\x1a" + _varint(len(PROTO)) + PROTO
+    wrapped = b"\x0a" + _varint(len(PROTO)) + PROTO + more
+    assert repr(decode_module(wrapped)) == repr(decode_module(PROTO))
+    with pytest.raises(HloError, match="no HLO module"):
+        decode_module(b"\x1a\x00")
+
+
+def test_names_need_not_be_utf8():
+    assert _only(_of_one(name=b"a\xff", metadata={"op_name": b"\x80"})).name == "a\ufffd"
+
+
+def test_an_empty_sharding_is_one():
+    assert _only(_of_one(sharding=b"")).attributes.is_sharded_by_user
+    assert _only(_of_one()).attributes is NO_ATTRIBUTES
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (b'{"known_trip_count":{"n":"7"}}', 7),
+        (b'{"known_trip_count":{"n":-1}}', 0),
+        (b'{"known_trip_count":{"n":Infinity}}', None),
+        (b"[" * 100_000, None),
+        (b"\xff\x00", None),
+        (b"", None),
+    ],
+)
+def test_trip_counts_of_any_backend(config, count):
+    data = _of_one(opcode=b"while", backend_config=config)
+    assert _only(data).attributes.trip_count == count
+
+
+def _tuple(depth: int) -> dict:
+    shape = _SCALAR
+    for _ in range(depth):
+        shape = {"element_type": 13, "tuple_shapes": [shape]}
+    return shape
+
+
+def test_tuples_in_tuples():
+    shape = _only(_of_one(_tuple(50))).shape
+    for _ in range(50):
+        (shape,) = shape.elements
+    assert shape.dtype == "f32"
+    with pytest.raises(HloError):
+        decode_module(_of_one(_tuple(200)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ({"element_type": 99}, "unknown element type 99"),
+        ({"element_type": 11, "dimensions": [-1]}, "impossible dimensions"),
+        ({"element_type": 11, "dimensions": [1 << 40, 1 << 40]}, "impossible dimensions"),
+        ({"element_type": 11, "dimensions": [1 << 62] * 100_000}, "impossible dimensions"),
+    ],
+)
+def test_impossible_shapes_are_refused(shape, part):
+    with pytest.raises(HloError, match=part):
+        decode_module(_of_one(shape))
+
+
+def test_equal_shapes_and_attributes_are_one_object():
+    text = """HloModule m
+ENTRY %e (p: f32[8,8]) -> f32[8,8] {
+  %p = f32[8,8]{1,0} parameter(0)
+  %a = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %b = f32[8,8]{1,0} dot(%a, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+    (computation,) = read_bytes(text.encode(), "by hand").computations.values()
+    p, a, b = computation.instructions
+    assert p.shape is a.shape is b.shape
+    assert a.attributes is b.attributes
+
+
+def test_protobuf_without_its_compiled_part_reads_the_same():
+    code = "import sys; from hlo_tools import proto; print(proto.decode_module(sys.stdin.buffer.read()))"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        input=PROTO,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
+        capture_output=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    assert run.stdout.decode().strip() == repr(decode_module(PROTO))
 
 
 def test_missing_and_unknown_files(tmp_path):
