@@ -8,9 +8,10 @@ table of that file is replaced.
 """
 
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 import multiprocessing
+from multiprocessing.connection import Connection
 import os
 from pathlib import Path
 import platform
@@ -26,6 +27,8 @@ from scripts.tables import made_by, markdown, replace_table
 DEVICES = 8
 # Programs per process: XLA keeps what it compiled.
 CHUNK = 50
+# After which a program is given up.
+MOST_SECONDS = 300
 COMMAND = "python -m scripts.random_programs -n {count} -o docs/random_programs.md"
 
 
@@ -39,13 +42,12 @@ class Result:
     failure: str | None
 
 
-def run(seeds: range) -> list[Result]:
-    """Check the programs of some seeds in this process."""
+def _check_all(seeds: list[int], results: Connection) -> None:
+    """Check the programs of some seeds in this process; each result is sent when it is there."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
     from tests.automap.apply.test_random_programs import MOST_STEPS, check
     from tests.random_programs import random_program
 
-    results = []
     for seed in seeds:
         families = random_program(Random(seed), MOST_STEPS).families
         refused = failure = None
@@ -53,7 +55,33 @@ def run(seeds: range) -> list[Result]:
             refused = check(seed)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the table is for
             failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-        results.append(Result(seed, families, refused, failure))
+        results.send(Result(seed, families, refused, failure))
+
+
+def run(seeds: range) -> list[Result]:
+    """Check some seeds in a process of their own; one that ends it is a failure, and the rest goes on."""
+    context = multiprocessing.get_context("spawn")
+    left, results = list(seeds), []
+    while left:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_check_all, args=(left, sender))
+        process.start()
+        sender.close()
+        reason = "the process ended"
+        try:
+            while len(results) < len(seeds):
+                if not receiver.poll(MOST_SECONDS):
+                    reason = f"not done after {MOST_SECONDS} s"
+                    break
+                results.append(receiver.recv())
+        except EOFError:
+            pass
+        process.kill()
+        process.join()
+        done = {result.seed for result in results}
+        left = [seed for seed in left if seed not in done]
+        if left:
+            results.append(Result(left.pop(0), (), None, reason))
     return results
 
 
@@ -80,10 +108,10 @@ def report(results: list[Result], command: str) -> str:
 def main(count: int, output: Path | None) -> None:
     """Run the programs."""
     chunks = [range(a, min(a + CHUNK, count)) for a in range(0, count, CHUNK)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
-        futures = [pool.submit(run, chunk) for chunk in chunks]
-        results = [r for f in track(futures, "running") for r in f.result()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = [
+            r for chunk in track(pool.map(run, chunks), "running", len(chunks)) for r in chunk
+        ]
     table = report(results, COMMAND.format(count=count))
     if output is None:
         click.echo(table)
