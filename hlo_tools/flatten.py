@@ -49,7 +49,9 @@ def flatten(module: Module, user_rules: Mapping[str, Notation] | None = None) ->
     """
     try:
         return _Flattener(module, user_rules or {}).graph()
-    except (IndexError, KeyError, TypeError, RecursionError) as error:
+    except HloError:
+        raise
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise HloError(
             f"module {module.name!r} is not well formed ({type(error).__name__}: {error}); "
             "dump it again with XLA, or pass the StableHLO it came from"

@@ -1,9 +1,11 @@
-"""Predicted collectives beside those of the compiled program, for the zoo on eight CPU devices.
+"""Predicted collectives beside those of the compiled program, for the zoo on eight devices.
 
     python -m scripts.compare_collectives -o docs/collectives.md
+    python -m scripts.compare_collectives --compiler tpu -o docs/collectives_tpu.md
 
 Every model x preset or search x mesh is planned, applied and compiled; the tensors of all collectives are
-counted on both sides.  With `-o` the table of that file, between its two marks, is replaced.
+counted on both sides.  With `-o` the table of that file, between its two marks, is replaced.  The TPU
+compiler compiles ahead of time; it needs the extra `tpu` and no TPU.
 """
 
 from collections import Counter
@@ -21,6 +23,7 @@ from typing import Any
 
 import click
 import jax
+from jax.experimental import topologies
 from rich.progress import track
 
 from automap.errors import InputError
@@ -30,8 +33,11 @@ from automap.planner import find
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
+from automap.topology.model import Platform
 from automap.verify.collectives import (
     CPU,
+    TPU,
+    Backend,
     Transfer,
     compiled_transfers,
     predicted_transfers,
@@ -41,7 +47,6 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 DEVICES = 8
-MESHES = ((8,), (4, 2), (2, 2, 2))
 AXES = ("replica", "data", "model")
 SEARCHED = "searched"
 PLANS = (*PRESETS, SEARCHED)
@@ -62,13 +67,46 @@ MODELS: dict[str, dict[str, Any]] = {
     "moe, sorted": {"dispatch": "sorted"}, "rnnlm, scanned": {"steps": "scanned"},
     "nmt, scanned": {"steps": "scanned"},
 }  # fmt: skip
-COMMAND = "python -m scripts.compare_collectives -o docs/collectives.md"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """What compiles, for which machine, and which programs it is given.
+
+    `rewrites` are kinds that its pipeline turns into others: plans with those are flagged.
+    """
+
+    topology: str
+    meshes: tuple[tuple[int, ...], ...]
+    models: tuple[str, ...]
+    backend: Backend
+    rewrites: frozenset[str]
+    made_on: str
+    command: str
+
+
+COMPILERS = {
+    "cpu": Compiler(
+        f"cpu:{DEVICES}", ((8,), (4, 2), (2, 2, 2)), tuple(MODELS), CPU, frozenset(),
+        f"{platform.machine()} CPU with {DEVICES} devices",
+        "python -m scripts.compare_collectives -o docs/collectives.md",
+    ),
+    "tpu": Compiler(
+        "v5e:2x4", ((8,), (2, 4)),
+        ("mlp", "gpt", "t5", "bert", "llama", "vit", "moe", "mamba", "vgg", "resnet", "unet", "rnnlm",
+         "gpt, scanned", "t5, scanned", "bert, scanned"),
+        TPU, frozenset({"all-gather", "reduce-scatter", "all-to-all", "collective-permute"}),
+        "compiled for v5e:2x4 ahead of time by libtpu on a CPU host",
+        "python -m scripts.compare_collectives --compiler tpu -o docs/collectives_tpu.md",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to compile: a name of `MODELS`, a preset or `SEARCHED`, a mesh of `MESHES`."""
+    """What to compile: a compiler, a name of `MODELS`, a preset or `SEARCHED`, one of the compiler's meshes."""
 
+    compiler: str
     model: str
     plan: str
     sizes: tuple[int, ...]
@@ -76,7 +114,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides of one program; `is_flagged` if the plan itself warns that collectives may differ."""
+    """Both sides of one program; `is_flagged` if the plan warns that collectives may differ, or if it has some
+    that the compiler is known to rewrite.
+    """
 
     program: Program
     predicted: Counter[Transfer]
@@ -110,47 +150,72 @@ def _n_bytes(transfers: Counter[Transfer]) -> int:
 
 
 def compare(program: Program) -> Comparison | None:
-    """Plan, apply and compile one program; None if the preset does not suit the model or mesh."""
-    step, args, workload = _workload(program.model)
+    """Plan, apply and compile one program; None if the preset does not suit the model or mesh, or if the
+    compiler cannot print its program (async-update of TPU programs, jax 0.10)."""
+    compiler = COMPILERS[program.compiler]
+    topology = get_topology(compiler.topology)
+    step, args, workload = _workload(program.model, topology.platform)
     mesh = Mesh(AXES[-len(program.sizes) :], program.sizes)
     preset = None if program.plan == SEARCHED else program.plan
     options = Options(mesh=mesh, preset=preset, budget_seconds=BUDGET_SECONDS)
     try:
-        outcome = find(workload, get_topology(f"cpu:{DEVICES}"), options)
+        outcome = find(workload, topology, options)
     except InputError:
         return None
     plan = build_plan(outcome)
-    compiled = plan.jit(step).lower(*args).compile()
+    compiled = plan.jit(step, devices=_devices(program.compiler)).lower(*args).compile()
+    try:
+        text = compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError:
+        return None
+    predicted = predicted_transfers(outcome, compiler.backend)
+    is_warned = any("sharding changes" in warning for warning in plan.warnings)
     return Comparison(
         program=program,
-        predicted=predicted_transfers(outcome, CPU),
-        compiled=compiled_transfers(compiled.as_text(), mesh),
-        is_flagged=any("sharding changes" in warning for warning in plan.warnings),
+        predicted=predicted,
+        compiled=compiled_transfers(text, mesh),
+        is_flagged=is_warned or any(t.kind in compiler.rewrites for t in predicted),
     )
 
 
 @cache
-def _workload(model: str) -> tuple[Any, Any, Workload]:
-    jax.config.update("jax_num_cpu_devices", DEVICES)
+def _devices(compiler: str) -> Any:
+    if compiler == "cpu":
+        return None
+    name = COMPILERS[compiler].topology
+    return topologies.get_topology_desc(platform=compiler, topology_name=name).devices
+
+
+@cache
+def _workload(model: str, platform: Platform) -> tuple[Any, Any, Workload]:
     name = model.partition(",")[0]
     step, args = getattr(importlib.import_module(f"models.{name}"), f"{name}_tiny")(**MODELS[model])
-    return step, args, trace_step(step, args)
+    return step, args, trace_step(step, args, platform=platform)
 
 
-def compare_model(model: str) -> list[Comparison]:
+def compare_model(compiler: str, model: str) -> list[Comparison]:
     """All programs of one model, in one process."""
-    programs = [Program(model, plan, sizes) for plan in PLANS for sizes in MESHES]
+    # Without these libtpu asks a metadata server of a cloud machine, and JAX looks for a TPU here.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    programs = [
+        Program(compiler, model, plan, sizes)
+        for plan in PLANS
+        for sizes in COMPILERS[compiler].meshes
+    ]
     return [found for found in map(compare, programs) if found is not None]
 
 
-def report(comparisons: list[Comparison], models: tuple[str, ...]) -> str:
+def report(comparisons: list[Comparison], name: str, models: tuple[str, ...]) -> str:
     """The table with the command, date and machine that made it; `models` if not all."""
-    command = COMMAND + "".join(f' --model "{model}"' for model in models)
-    machine = f"jax {jax.__version__}, {platform.machine()} CPU with {DEVICES} devices"
-    header = ["model", "plan", *("x".join(map(str, sizes)) for sizes in MESHES)]
+    compiler = COMPILERS[name]
+    command = compiler.command + "".join(f' --model "{model}"' for model in models)
+    header = ["model", "plan", *("x".join(map(str, sizes)) for sizes in compiler.meshes)]
     return (
-        made_by(command, machine) + "".join(_summary(comparisons)) + "\n"
-        + markdown(header, list(_rows(comparisons)))
+        made_by(command, f"jax {jax.__version__}, {compiler.made_on}")
+        + "".join(_summary(comparisons)) + "\n"
+        + markdown(header, list(_rows(comparisons, compiler.meshes)))
     )  # fmt: skip
 
 
@@ -166,31 +231,36 @@ def _summary(comparisons: list[Comparison]) -> Iterator[str]:
         )
 
 
-def _rows(comparisons: list[Comparison]) -> Iterator[list[str]]:
+def _rows(
+    comparisons: list[Comparison], meshes: tuple[tuple[int, ...], ...]
+) -> Iterator[list[str]]:
     def row_of(c: Comparison) -> tuple[str, str]:
         return c.program.model, c.program.plan
 
     for (model, plan), group in groupby(comparisons, key=row_of):
         cells = {c.program.sizes: c.cell for c in group}
-        yield [model, plan, *(cells.get(sizes, "") for sizes in MESHES)]
+        yield [model, plan, *(cells.get(sizes, "") for sizes in meshes)]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--compiler", type=click.Choice(list(COMPILERS)), default="cpu", show_default=True)
 @click.option(
     "--model", "models", multiple=True, type=click.Choice(list(MODELS)), help="default: all"
 )
-def main(output: Path | None, models: tuple[str, ...]) -> None:
+def main(output: Path | None, compiler: str, models: tuple[str, ...]) -> None:
     """Run the comparison."""
-    chosen = models or tuple(MODELS)
+    chosen = models or COMPILERS[compiler].models
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
-        futures = [pool.submit(compare_model, model) for model in chosen]
+    # libtpu allows one process at a time.
+    processes = os.cpu_count() if compiler == "cpu" else 1
+    with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(compare_model, compiler, model) for model in chosen]
         found = [c for f in track(futures, "comparing") for c in f.result()]
     if output is None:
-        click.echo(report(found, models))
+        click.echo(report(found, compiler, models))
     else:
-        replace_table(output, report(found, models))
+        replace_table(output, report(found, compiler, models))
 
 
 if __name__ == "__main__":

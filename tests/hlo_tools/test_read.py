@@ -232,3 +232,21 @@ def test_missing_and_unknown_files(tmp_path):
         read_bytes(b"hello", "note.txt")
     with pytest.raises(HloError, match="not valid HLO text"):
         read_bytes(b"HloModule broken\nENTRY", "broken.txt")
+
+
+@pytest.mark.parametrize("opcode", ["conditional", "while"])
+def test_calls_that_do_not_fit_are_refused(opcode):
+    def step(x, w):
+        y = jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)
+        return jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), y, None, length=3)[0]
+
+    x = jax.ShapeDtypeStruct((4, 4), "float32")
+    data = jax.jit(step).lower(x, x).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    module = decode_module(data)
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            if instruction.opcode == opcode:
+                instruction.called = instruction.called[:1]
+                instruction.operands = instruction.operands[:1]
+    with pytest.raises(HloError, match="is not well formed|calls two computations"):
+        flatten(module)
