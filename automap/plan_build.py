@@ -9,9 +9,9 @@ import numpy as np
 from automap.apply.constraints import EquationShapes, derive_constraints
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.apply.sites import parse_site
+from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
-from automap.cost.traffic import KINDS
 from automap.plan import (
     CollectiveRecord,
     ConstraintRecord,

@@ -19,10 +19,11 @@ from functools import cached_property
 import numpy as np
 
 from automap.cost.collectives import AlphaBeta, alpha_beta
+from automap.cost.flows import KINDS
 from automap.cost.memory import Memory, Profile
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
-from automap.cost.traffic import KINDS, Collectives, collectives
+from automap.cost.traffic import Collectives, collectives
 from automap.space.point import Lanes
 from automap.topology.model import Topology
 

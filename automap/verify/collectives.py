@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
 
-from automap.cost.traffic import KINDS
+from automap.cost.flows import KINDS
 from automap.plan_build import Outcome
 from automap.space.point import Mesh
 from hlo_tools.collectives import compiled_collectives

@@ -2,9 +2,10 @@
 
 from collections import Counter
 
+from automap.cost.flows import KINDS
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
-from automap.cost.traffic import KINDS, collectives
+from automap.cost.traffic import collectives
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
