@@ -95,3 +95,5 @@ LOOP_EXIT = "while-exit"
 BRANCH_ENTER = "conditional"
 BRANCH_EXIT = "conditional-exit"
 STRUCTURAL: frozenset[str] = frozenset({LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT})
+# In which dimensions of several tensors meet.
+ITERATING = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})

@@ -6,7 +6,7 @@ split too and every token visits every device; split only in the region of the w
 all-to-all at its edge (GShard's expert parallelism).
 
 A region starts at the factors of matmuls that are major in both operands and the result, one of which is a
-weight or its gradient, and grows through ops that move or combine elements one by one.
+weight or its gradient, and grows through ops that move or combine elements one by one, up to those in which a dimension meets others.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hlo_tools.batches import Batch
+from hlo_tools.graph import ITERATING
 from hlo_tools.linkage import Edges, Linkage
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
 
 Places = list[tuple[int, int]]
-
-# Ops in which a dimension meets others: a region ends there.
-_MIXING = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
                 what = part.rule.factors[factor]
                 if not places or what.kind is not FactorKind.PASSTHROUGH or what.halo is not None:
                     continue
-                if opcode not in _MIXING:
+                if opcode not in ITERATING:
                     grown.append((part, factor, places))
                 elif opcode == "dot" and _is_batch(part.rule, factor):
                     of_weight = (side[part.values] != Side.NONE).any(axis=1)

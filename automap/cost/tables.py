@@ -17,8 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.contests import Contests, build_contests, like_tensors
-from automap.cost.edges import Copies, Edges, operand_edges, rank_of, result_edges
+from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
+from automap.cost.operand_edges import operand_edges
+from automap.cost.result_edges import result_edges
 from automap.space.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.counts import flops

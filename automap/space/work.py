@@ -6,10 +6,8 @@ import math
 import numpy as np
 
 from hlo_tools.counts import flops
+from hlo_tools.graph import ITERATING
 from hlo_tools.linkage import Linkage
-
-
-ITERATING = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})
 
 
 def work(linkage: Linkage, class_of_group: np.ndarray) -> tuple[Mapping[int, float], float]:
