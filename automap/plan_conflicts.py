@@ -8,19 +8,19 @@ a fused dimension       several parts side by side (q, k and v, the gates of an 
                         hold pieces: they are decided apart, unless the program stores them interleaved
 
 Every outcome is the same plan with that change, priced by the same evaluator; interleaving changes the program,
-so the best plan that a short climb finds on the plan's mesh stands for it.
+so what a few moves from the best preset on the plan's mesh lead to stands for it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-import time
+import math
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.tables import build_tables
 from automap.plan import ConflictRecord, OutcomeRecord
 from automap.plan_decisions import class_label
-from automap.search import OutOfBudget, SearchContext
-from automap.search.greedy import greedy
+from automap.search import SearchContext
+from automap.search.greedy import climb, starts
 from automap.space.names import readable
 from automap.space.point import Point
 from automap.space.problem import interleaved
@@ -28,7 +28,7 @@ from automap.space.space import Space
 from hlo_tools.interleaved import Fused, fused_dimensions
 
 
-_CLIMB_SECONDS = 1.0
+_CLIMB_MOVES = 8
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Conflicts:
             )  # fmt: skip
 
     def _best_interleaved(self) -> Estimate | None:
-        """The best plan a short climb finds on the plan's mesh, if fused dimensions were interleaved."""
+        """The best of a short climb on the plan's mesh, if fused dimensions were interleaved."""
         evaluator = self.context.evaluator
         space = Space(interleaved(self.context.space.problem))
         tables = build_tables(space.problem, evaluator.topology.platform)
@@ -146,18 +146,16 @@ class Conflicts:
             evaluator=Evaluator(tables, space.problem.n_classes, evaluator.topology),
             meshes=(self.point.mesh,),
             pins=(),
-            deadline_seconds=time.monotonic() + _CLIMB_SECONDS,
+            deadline_seconds=math.inf,
             on_progress=lambda context: None,
             best=None,
             best_per_preset={},
             _seen={},
             _priced={},
         )
-        try:
-            greedy(context)
-        except OutOfBudget:
-            pass
-        return None if context.best is None else context.best.estimate
+        for start in starts(context)[:1]:
+            return climb(context, start, _CLIMB_MOVES).estimate
+        return None
 
     def _outcome(self, name: str, estimate: Estimate) -> OutcomeRecord:
         return OutcomeRecord(

@@ -33,39 +33,45 @@ def greedy(context: SearchContext) -> None:
     def key(candidate: Candidate) -> tuple[float, ...]:
         return context.objective.key(candidate.estimate)
 
-    starts = [context.pinned(point) for _, point in preset_points(context)]
-    starts += [context.empty(mesh) for mesh in context.meshes]
-    ranked = [c for c in (context.evaluate(s, "greedy") for s in starts) if c is not None]
-    ranked.sort(key=key)
     of_mesh: dict[Mesh, list[Candidate]] = {}
-    for candidate in ranked:
+    for candidate in starts(context):
         of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
-    reached = {mesh: _climb(context, starts[0]) for mesh, starts in of_mesh.items()}
+    reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
 
     def best_meshes(count: int) -> list[Mesh]:
         return sorted(reached, key=lambda mesh: key(reached[mesh]))[:count]
 
     for mesh in best_meshes((len(reached) + 1) // 2):
         for start in of_mesh[mesh][1:2]:
-            reached[mesh] = min(reached[mesh], _climb(context, start), key=key)
+            reached[mesh] = min(reached[mesh], climb(context, start), key=key)
     source = random.Random(context.seed)
     for mesh in best_meshes(_RESTARTED_MESHES):
         for _ in range(_RESTARTS):
             start = context.evaluate(context.pinned(random_point(context, mesh, source)), "greedy")
             if start is not None:
-                _climb(context, start)
+                climb(context, start)
 
 
-def _climb(context: SearchContext, start: Candidate) -> Candidate:
-    current = start
+def starts(context: SearchContext) -> list[Candidate]:
+    """Presets and the empty points of all meshes, best first."""
+    points = [context.pinned(point) for _, point in preset_points(context)]
+    points += [context.empty(mesh) for mesh in context.meshes]
+    found = [c for c in (context.evaluate(p, "greedy") for p in points) if c is not None]
+    return sorted(found, key=lambda candidate: context.objective.key(candidate.estimate))
+
+
+def climb(context: SearchContext, start: Candidate, most_moves: int | None = None) -> Candidate:
+    """The best move, again and again, until none helps or `most_moves` are made."""
+    current, made = start, 0
     while True:
         better = current
         for point in moves(context, current.point):
             candidate = context.evaluate(context.pinned(point), "greedy")
             if candidate is not None and context.is_better(candidate, better):
                 better = candidate
-        if better is current:
-            return current
+        made += 1
+        if better is current or made == most_moves:
+            return better
         current = better
 
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from automap.cost.evaluate import Evaluator
+from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.leaves import leaf_classes
-from automap.space.point import Mesh
+from automap.space.point import Lanes, Mesh
 from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -106,3 +107,16 @@ def test_layers_apart_have_their_own_decisions_and_the_same_presets():
         first, second = estimates
         assert first.step_seconds == pytest.approx(second.step_seconds, rel=1e-9)
         assert first.peak_bytes == pytest.approx(second.peak_bytes, rel=1e-9)
+
+
+def test_a_class_splits_the_first_or_the_last_dimension_that_holds_it():
+    problem = problem_of(*decoder())
+    space, tables = Space(problem), build_tables(problem, "cpu")
+    (length,) = (c for c in space.sided if c in space.activations)
+    scores = problem.self_conflicts[[c.group_class for c in problem.self_conflicts].index(length)]
+    held = [d for d, c in enumerate(problem.classes_of(scores.value)) if c == length]
+    assert len(held) == 2
+    for last, dim in ((frozenset(), held[0]), (frozenset({length}), held[1])):
+        lanes = Lanes(Mesh(("model",), (8,)), ((length,),), last)
+        sharding = shardings(tables, problem.n_classes, lanes)
+        assert sharding.dim_of_axis[tables.row_of_value[scores.value], 0] == dim
