@@ -112,7 +112,8 @@ def _transitions(
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
     # Propagation does not go along windows on its own.
-    slides = sharded.slides(index) or sharded.is_written_out(index)
+    is_written_out = sharded.is_written_out(index)
+    slides = is_written_out or sharded.slides(index)
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if varies[value] and dims:
@@ -123,7 +124,8 @@ def _transitions(
                 results.append(_Transition(f"out{number}", value, kept, is_change=kept != run))
     operands = []
     for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
-        if varies[value] and dims:
+        # Of a convolution that is written out all operands have to be known, constants too.
+        if (varies[value] or is_written_out) and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             # Axes the op splits and the tensor does not are slices, which need no help.
             is_change = any(set(a) - set(b) for a, b in zip(kept, run))

@@ -39,6 +39,32 @@ SEEDS = 3
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", ["plain", "strided", "depthwise"])
+def test_one_operand_may_be_a_constant(name, seed):
+    shape, options = OPTIONS[name]
+    options = {"window_strides": (1, 1), "padding": "SAME", **options}
+    rng, keys = Random(f"{name} {seed}"), jax.random.split(jax.random.key(seed))
+    image = jax.random.normal(keys[0], (8, 16, 16, 8))
+
+    def step(kernel, target):
+        def loss(kernel):
+            y = lax.conv_general_dilated(image, kernel, dimension_numbers=NUMBERS, **options)
+            return jnp.mean((y - target) ** 2)
+
+        return jax.value_and_grad(loss)(kernel)
+
+    kernel = jax.random.normal(keys[1], shape)
+    made = jax.eval_shape(
+        lambda k: lax.conv_general_dilated(image, k, dimension_numbers=NUMBERS, **options), kernel
+    )
+    inputs = kernel, jax.random.normal(keys[0], made.shape)
+    outcome = random_outcome(trace_step(step, inputs), rng)
+    got, want = jax.device_get((build_plan(outcome).jit(step)(*inputs), step(*inputs)))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_split_convolution_and_its_gradients(name, seed):
     shape, options = OPTIONS[name]
