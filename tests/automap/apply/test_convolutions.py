@@ -86,3 +86,34 @@ def test_a_split_convolution_and_its_gradients(name, seed):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         # Sums of some ten thousand float32 terms in another order, and of squares of them.
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+
+
+POOLS = {
+    "pool": ((1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+    "overlapping": ((1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+    "dense": ((1, 3, 3, 1), (1, 1, 1, 1), "SAME"),
+    "wide": ((1, 5, 5, 1), (1, 1, 1, 1), ((0, 0), (2, 2), (2, 2), (0, 0))),
+    "along one": ((1, 4, 1, 1), (1, 4, 1, 1), "VALID"),
+}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+@pytest.mark.parametrize("name", POOLS)
+def test_a_split_pool_and_its_gradient(name, reduce, seed):
+    window, strides, padding = POOLS[name]
+    start, combine = (-jnp.inf, lax.max) if reduce == "max" else (0.0, lax.add)
+
+    def step(x):
+        def loss(x):
+            y = lax.reduce_window(jnp.sin(x), start, combine, window, strides, padding)
+            return jnp.mean(y**2), y
+
+        (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(x)
+        return y, gradient
+
+    x = jax.random.normal(jax.random.key(seed), (8, 16, 16, 8))
+    outcome = random_outcome(trace_step(step, (x,)), Random(f"{name} {reduce} {seed}"))
+    got, want = jax.device_get((build_plan(outcome).jit(step)(x), step(x)))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
