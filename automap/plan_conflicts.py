@@ -28,7 +28,7 @@ from automap.space.space import Space
 from hlo_tools.interleaved import Fused, fused_dimensions
 
 
-_CLIMB_MOVES = 8
+_CLIMB_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Conflicts:
             _priced={},
         )
         for start in starts(context)[:1]:
-            return climb(context, start, _CLIMB_MOVES).estimate
+            return climb(context, start, _CLIMB_ROUNDS).estimate
         return None
 
     def _outcome(self, name: str, estimate: Estimate) -> OutcomeRecord:

@@ -1,0 +1,164 @@
+"""Moves: small changes of a point on one mesh, the neighbourhood that local search looks at.
+
+Toggle     put a class on an axis (classes it excludes leave the axis) or take it off
+Exchange   move a class from one axis to another
+StoreAll   the storage level of all leaves along an axis
+StoreOne   the level of one leaf class
+Turn       let a class split the other of the dimensions that it holds of one tensor
+Swap       exchange the whole decisions of two axes
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from automap.space.point import Level, Point
+from automap.space.space import Space
+
+
+# Beyond this many leaf classes, single leaves are tried only for the largest.
+_SINGLE_LEAVES = 12
+
+
+class Move(Protocol):
+    """A change that can be made to any point of the same mesh."""
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Toggle:
+    """Put `group_class` on an axis, or take it off."""
+
+    axis: int
+    group_class: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        classes = toggled(space, set(point.compute[self.axis]), self.group_class)
+        return _with(space, point, self.axis, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Move `group_class` from one axis to another; nothing if it is not on the first."""
+
+    axis: int
+    other: int
+    group_class: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        if self.group_class not in point.compute[self.axis]:
+            return point
+        left = set(point.compute[self.axis]) - {self.group_class}
+        entered = set(point.compute[self.other]) - {self.group_class}
+        moved = _with(space, point, self.axis, left)
+        return _with(space, moved, self.other, toggled(space, entered, self.group_class))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAll:
+    """All leaves at one level along an axis."""
+
+    axis: int
+    level: Level
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        return _stored(point, self.axis, (self.level,) * len(space.leaves))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOne:
+    """One leaf class at a level along an axis."""
+
+    axis: int
+    leaf: int
+    level: Level
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        levels = list(point.storage[self.axis])
+        levels[self.leaf] = self.level
+        return _stored(point, self.axis, tuple(levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The other side of a class that a tensor holds twice."""
+
+    group_class: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        return replace(point, last=point.last ^ {self.group_class})
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """All decisions of two axes."""
+
+    first: int
+    second: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        compute, storage = list(point.compute), list(point.storage)
+        pair, swapped = (self.first, self.second), (self.second, self.first)
+        for axis, other in zip(pair, swapped):
+            compute[axis], storage[axis] = point.compute[other], point.storage[other]
+        return replace(point, compute=tuple(compute), storage=tuple(storage))
+
+
+def moves(space: Space, point: Point) -> Iterator[Move]:
+    """All moves that change a point, but those that put a sequence beside the batch on an axis.
+
+    There it would only take the axis from the batch, which costs less where it divides.
+    """
+    axes = range(len(point.mesh.sizes))
+    for axis in axes:
+        for group_class in space.candidates:
+            if _is_idle(space, point.compute[axis], group_class):
+                continue
+            yield Toggle(axis, group_class)
+            if group_class in point.compute[axis]:
+                yield from (Exchange(axis, other, group_class) for other in axes if other != axis)
+    for axis in axes:
+        for level in Level:
+            yield StoreAll(axis, level)
+            for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
+                if point.storage[axis][leaf] is not level:
+                    yield StoreOne(axis, leaf, level)
+    for group_class in space.sided:
+        if any(group_class in classes for classes in point.compute):
+            yield Turn(group_class)
+    yield from (Swap(first, second) for first in axes for second in axes if first < second)
+
+
+def toggled(space: Space, classes: set[int], group_class: int) -> set[int]:
+    """`classes` with one more, and without those it excludes; or without it."""
+    if group_class in classes:
+        return classes - {group_class}
+    return {c for c in classes if not space.excludes(c, group_class)} | {group_class}
+
+
+def _is_idle(space: Space, classes: tuple[int, ...], group_class: int) -> bool:
+    batch = space.problem.batch_class
+    is_sequence = group_class in space.activations and group_class != batch
+    return is_sequence and batch in classes and group_class not in classes
+
+
+def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:
+    compute = list(point.compute)
+    compute[axis] = space.ordered(classes)
+    used = frozenset(c for on_axis in compute for c in on_axis)
+    return replace(point, compute=tuple(compute), last=point.last & used)
+
+
+def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:
+    storage = list(point.storage)
+    storage[axis] = levels
+    return replace(point, storage=tuple(storage))
