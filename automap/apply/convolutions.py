@@ -15,7 +15,7 @@ its extended part begins l elements before its own, at b (i n / P - l).  So the 
 and where D is not 0, the part that a device reads is cut out first, as a padding cannot depend on i.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 import numpy as np
 
+from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr
 from hlo_tools.module import WindowDim
 from hlo_tools.rules.window import halos, neighbours, result_halo, window_halo
@@ -69,8 +70,18 @@ def is_written_out(eqn: Any, specs: Specs) -> bool:
 
 
 def written_out(eqn: Any, specs: Specs) -> Any:
-    """The `shard_map` equation in the place of a convolution's."""
+    """The `shard_map` equation in the place of a convolution's.
+
+    Raises `PlanError` if image, kernel and result are not split alike.
+    """
     specs = _in_one_order(specs)
+    for left, right in _pairs(eqn, specs):
+        if left != right:
+            raise PlanError(
+                f"a convolution {specs.image} * {specs.kernel} -> {specs.result} (axes of each dimension): "
+                f"{left} on one and {right} on the other side of one index; allowed: the same. "
+                "Was the plan edited? Plan again"
+            )
     per_device = jax.shard_map(
         _local(eqn, specs),
         mesh=specs.mesh,
@@ -81,6 +92,28 @@ def written_out(eqn: Any, specs: Specs) -> Any:
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     (mapped,) = open_jaxpr(jax.make_jaxpr(per_device)(*avals))[0].eqns
     return mapped.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _pairs(eqn: Any, specs: Specs) -> Iterator[tuple[Axes, Axes]]:
+    """Axes of two dimensions that are one index of the convolution, or must not be split (the other is ())."""
+    numbers = eqn.params["dimension_numbers"]
+    (batch, feature, *space), (out, into, *taps) = numbers.lhs_spec, numbers.rhs_spec
+    made_batch, made_feature, *made = numbers.out_spec
+    image, kernel, result = specs.image, specs.kernel, specs.result
+    yield kernel[out], result[made_feature]
+    if eqn.params["batch_group_count"] > 1:
+        yield image[batch], kernel[out]
+        yield result[made_batch], ()
+    else:
+        yield image[batch], result[made_batch]
+    if eqn.params["feature_group_count"] > 1:
+        yield image[feature], kernel[out]
+        yield kernel[into], ()
+    else:
+        yield image[feature], kernel[into]
+    for dim, tap, target in zip(space, taps, made, strict=True):
+        yield image[dim], kernel[tap] or result[target]
+        yield (kernel[tap] if result[target] else ()), ()
 
 
 def _in_one_order(specs: Specs) -> Specs:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from automap.apply.reemit import Reemitter
+from automap.errors import PlanError
 from automap.options import Options
 from automap.plan_build import Outcome, build_plan
 from automap.planner import find
@@ -54,3 +55,20 @@ def test_a_sum_that_lands_on_a_split_dimension():
         )  # fmt: skip
         got = build_plan(outcome).jit(step)(x)
         np.testing.assert_allclose(got, step(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_whose_parts_do_not_fit_is_refused():
+    def step(x, w):
+        return lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    arrays = jnp.ones((2, 8, 8, 4)), jnp.ones((3, 3, 4, 4))
+    emitter = Reemitter(jax.jit(step).trace(*arrays).jaxpr)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+    pins = {"0:in0": P(None, "a"), "0:made0": P(None, None, "a")}
+    with pytest.raises(PlanError, match="allowed: the same"):
+        emitter.constrained(pins, mesh)
+    pins["0:made0"] = P(None, "a")
+    (got,) = jax.jit(emitter.constrained(pins, mesh))(*arrays)
+    np.testing.assert_allclose(got, step(*arrays))
