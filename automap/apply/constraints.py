@@ -137,18 +137,21 @@ def _transitions(
 def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: AxesPerDim) -> bool:
     """Whether a result has to be pinned as its op makes it, before it is kept otherwise.
 
-    A sum that is scattered can be left to the partitioner, but for a look-up in split rows; and convolutions that
-    are written out are known by this pin.  Where an axis is idle it would split the op over that one and permute the result, and where the dimension that gets
-    the parts is split already its result can be wrong (jaxlib 0.10 and 0.12: the batch of a matmul).
+    A sum that is scattered can be left to the partitioner, but for a look-up in split rows.  What else is moved
+    would be split by the op itself, and some ops the partitioner then gets wrong (overlapping windows).  Where an
+    axis is idle it would split the op over that one and permute the result, and where the dimension that gets the
+    parts is split already the result can be wrong (jaxlib 0.10 and 0.12: the batch of a matmul).  Convolutions that
+    are written out are known by this pin.
     """
     summed = sharded.summed_axes(index)
     scattered = [summed & set(axes) for axes in kept]
     onto_split = any(new and has for new, has in zip(scattered, run))
-    idle = sharded.idle_axes(index)
-    if sharded.problem.graph.ops[index].opcode == "gather" and kept != run:
-        return True
     if sharded.is_written_out(index) or onto_split:
         return True
+    is_lookup = sharded.problem.graph.ops[index].opcode == "gather"
+    if kept != run and (is_lookup or not any(scattered)):
+        return True
+    idle = sharded.idle_axes(index)
     return bool(idle & _axes(kept) or (idle and any(scattered)))
 
 

@@ -22,6 +22,8 @@ from tests.random_programs import random_program
 
 MOST_STEPS = 30
 PROGRAMS_IN_CI = 40
+# Seeds that were wrong once.
+KNOWN = (124, 150, 275, 1097, 1117, 1343, 1500, 1602)
 # XLA does all it does, LLVM optimizes nothing.
 QUICK = {"xla_backend_optimization_level": 0}
 
@@ -46,9 +48,11 @@ def check(seed):
 
 
 def refused_by_fft(text):
-    """XLA:CPU's FFT fails in the middle of a run unless its operand is in row-major order (jaxlib 0.10)."""
-    layouts = re.findall(r"\{([\d,]*)\} fft\(", text)
-    return any(order != sorted(order)[::-1] for order in (o.split(",") for o in layouts))
+    """XLA:CPU's FFT fails in the middle of a run unless operand and result are row-major (jaxlib 0.10)."""
+    layouts = dict(re.findall(r"(%[\w.-]+) = \w+\[[\d,]*\]\{([\d,]*)\}", text))
+    found = re.findall(r"\{([\d,]*)\} fft\((?:\S+ )?(%[\w.-]+)", text)
+    orders = [order.split(",") for made, read in found for order in (made, layouts.get(read, ""))]
+    return any(order != sorted(order)[::-1] for order in orders)
 
 
 def check_shardings(outcome):
@@ -84,7 +88,7 @@ def check_shardings(outcome):
                 assert 2 * math.prod(shapes[2]) * summed * parts == whole
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS_IN_CI))
+@pytest.mark.parametrize("seed", [*range(PROGRAMS_IN_CI), *KNOWN])
 def test_a_random_program_under_random_decisions(seed):
     reason = check(seed)
     if reason is not None:
