@@ -60,28 +60,32 @@ class ShardedGraph:
         names = self.lanes.mesh.names
         return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
 
+    def _factors(self, op: int) -> list[int]:
+        """The factor that each axis splits, -1 for none."""
+        return self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        factors = self._factors(op)
         return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
 
     def slides(self, op: int) -> bool:
         """Whether an op slides a window along a dimension that some axis splits."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        factors = self._factors(op)
         rule = self.problem.linkage.rules[op]
         return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
 
     def is_written_out(self, op: int) -> bool:
         """Whether an op is a convolution with groups, or one whose image is split."""
         instruction = self.problem.graph.ops[op].instruction
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        factors = self._factors(op)
         alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
         return has_groups(instruction) or any(f in alone for f in factors)
 
     def summed_axes(self, op: int) -> set[str]:
         """Axes along which an op's result is partial."""
         rule = self.problem.linkage.rules[op]
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        factors = self._factors(op)
         return {
             name
             for name, f in zip(self.lanes.mesh.names, factors)
@@ -90,7 +94,7 @@ class ShardedGraph:
 
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
-        factors = self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        factors = self._factors(op)
         classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
         return tuple(
             self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])

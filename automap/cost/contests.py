@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import CONTESTED_OPCODES, majors
+from automap.cost.edges import CONTESTED_OPCODES, majors, rank_of
 from automap.space.problem import Problem
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Side
@@ -103,7 +103,7 @@ def build_contests(problem: Problem, row_of_value: np.ndarray, row_of_op: np.nda
     """One contest per op row of a contested opcode; rows of those opcodes stand for like ops only."""
     graph, side = problem.graph, problem.storage.side
     width = problem.linkage.factor_groups.shape[1]
-    rank = max((len(v.dims) for v in graph.values), default=0) or 1
+    rank = rank_of(problem)
     examples: dict[int, int] = {}
     for index, op in enumerate(graph.ops):
         if op.opcode in CONTESTED_OPCODES:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.flows import Entries
 from automap.cost.operand_traffic import exchanged, operand_traffic
 from automap.cost.result_traffic import result_traffic
 from automap.cost.shardings import Shardings
@@ -36,7 +37,7 @@ from automap.cost.tables import Tables
 
 
 @dataclass(frozen=True)
-class Collectives:
+class Collectives(Entries):
     """One entry per (edge row, kind) that communicates; bytes are per execution on one device.
 
     `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
@@ -44,13 +45,6 @@ class Collectives:
     `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor.
     """
 
-    kind: np.ndarray
-    mask: np.ndarray
-    n_bytes: np.ndarray
-    count: np.ndarray
-    phase: np.ndarray
-    combinable: np.ndarray
-    edge: np.ndarray
     on_operand: np.ndarray
     is_repeat: np.ndarray
     copied: np.ndarray
