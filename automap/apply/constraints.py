@@ -86,15 +86,20 @@ def _axes(per_dim: AxesPerDim) -> set[str]:
     return {axis for axes in per_dim for axis in axes}
 
 
-def _moved_values(sharded: ShardedGraph) -> set[int]:
-    """Values that some op wants otherwise than the plan keeps them.
+def _is_split_more(these: AxesPerDim, others: AxesPerDim) -> bool:
+    """Whether some dimension is split along an axis along which the other is not."""
+    return any(set(a) - set(b) for a, b in zip(these, others))
 
-    Propagation would carry that op's view back into the op that makes the value: a slice, which costs
+
+def _moved_values(sharded: ShardedGraph) -> set[int]:
+    """Values that some op wants otherwise than the plan keeps them, or that are stored so.
+
+    Propagation would carry that view back into the op that makes the value: a slice, which costs
     nothing here, may there be an exchange, and a gather may come before an op that makes a tensor smaller.
     A stored parameter is left out: it is gathered once, before it is cast or reshaped for each use.
     """
-    graph, moved = sharded.problem.graph, set[int]()
-    side = sharded.problem.storage.side
+    graph, side = sharded.problem.graph, sharded.problem.storage.side
+    moved = _sliced_outputs(sharded) | _gradients_of_pools(graph)
     for index, op in enumerate(graph.ops):
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
@@ -103,6 +108,35 @@ def _moved_values(sharded: ShardedGraph) -> set[int]:
                     if kept != run:
                         moved.add(value)
     return moved
+
+
+def _sliced_outputs(sharded: ShardedGraph) -> set[int]:
+    """New state that is stored split along more axes than it is computed: a slice at the step's end."""
+    graph = sharded.problem.graph
+    return {
+        graph.outputs[output]
+        for output, source in sharded.problem.state_map.items()
+        if _is_split_more(
+            sharded.of_value(graph.inputs[source]), sharded.of_value(graph.outputs[output])
+        )
+    }
+
+
+def _gradients_of_pools(graph: Graph) -> set[int]:
+    """What a select-and-scatter makes whose windows overlap by half, and what is cut out of that.
+
+    The partitioner's result is wrong where it splits the image (jaxlib 0.10 and 0.12), which no plan does.
+    """
+    found = set[int]()
+    for op in graph.ops:
+        if op.opcode == "select-and-scatter":
+            windows = op.instruction.attributes.window
+            if any(w.size >= 2 * w.stride for w in windows):
+                found.update(op.outputs)
+        elif op.opcode == "slice" and op.inputs[0] in found:
+            # JAX pads the image first.
+            found.update(op.outputs)
+    return found
 
 
 def _transitions(
@@ -128,7 +162,7 @@ def _transitions(
         if (varies[value] or is_written_out) and dims:
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             # Axes the op splits and the tensor does not are slices, which need no help.
-            is_change = any(set(a) - set(b) for a, b in zip(kept, run))
+            is_change = _is_split_more(kept, run)
             if is_change or results:
                 operands.append(_Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
