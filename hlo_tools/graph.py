@@ -52,6 +52,11 @@ class Op:
     op_name: str
     trip_count: int
 
+    @property
+    def is_joint_reduction(self) -> bool:
+        """Whether several arrays are reduced at once, as argmax does: partial results cannot be added up."""
+        return self.opcode == "reduce" and len(self.outputs) > 1
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -87,6 +92,11 @@ class Graph:
                 for value in op.outputs:
                     varies[value] = True
         return varies
+
+    def is_entered(self, value: int) -> bool:
+        """Whether a value is what a loop or a branch is entered with."""
+        producer = self.values[value].producer
+        return producer >= 0 and self.ops[producer].opcode in (LOOP_ENTER, BRANCH_ENTER)
 
 
 # Pseudo opcodes: a loop is an op that hands out the carries, the body's ops, and an op that ends it.

@@ -4,8 +4,8 @@ what the plan says, tensor by tensor.
 Sums over eight devices associate differently, so gradients carry relative errors of float32 roundings
 (2^-24 = 6e-8 each, some hundred terms a sum): the first moments, as one vector, must agree to 1e-5. Adam
 divides by the root of the second moment: where a gradient is zero but for rounding (the bias of the keys
-in attention) its noise decides the update, at most a learning rate of 3e-4 a step, so single parameters
-may differ by a third of one such update after two steps.
+in attention; its first moment is some 1e-10) its noise decides the update, at most a learning rate of 3e-4 a
+step. Other parameters may differ by a third of one such update after two steps.
 """
 
 from dataclasses import replace
@@ -32,12 +32,15 @@ from models.training import random_batch
 TOPOLOGY = get_topology("cpu:8")
 AXES = ("replica", "data", "model")
 SEARCHED = None
+# First moments that are rounding and no more; those of parameters that matter are 1e-5 and above.
+NOISE = 1e-8
 CASES = [
     *product(["gpt", "t5", "bert", "vgg"], ["data-parallel", "zero-3", "megatron", SEARCHED], [(4, 2), (2, 2, 2)]),
     *product(["gpt:scanned", "t5:scanned"], ["zero-3", "megatron", SEARCHED], [(4, 2)]),
-    *product(["gpt", "llama", "t5:scanned"], ["sequence-parallel"], [(4, 2)]),
+    *product(["gpt", "llama", "gpt:scanned", "bert:scanned", "t5:scanned", "moe"], ["sequence-parallel"], [(4, 2)]),
     *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
     *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
+    *product(["mamba", "vit:scanned"], ["one-weird-trick"], [(4, 2)]),
     *product(["inception", "resnet", "dlrm"], ["zero-3", SEARCHED], [(4, 2)]),
     ("rnnlm", "megatron", (4, 2)),
 ]  # fmt: skip
@@ -80,6 +83,9 @@ def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     error = jax.tree.map(np_diff, got, want)
     moments, moment_errors = want["opt"][0].mu, error["opt"][0].mu
     assert _norm(moment_errors) <= 1e-5 * _norm(moments)
-    assert max(np.abs(x).max() for x in jax.tree.leaves(error["params"])) <= 1e-4
+    beyond_noise = jax.tree.map(
+        lambda e, m: np.where(np.abs(m) > NOISE, np.abs(e), 0).max(), error["params"], moments
+    )
+    assert max(jax.tree.leaves(beyond_noise)) <= 1e-4
     text = planned.lower(state, batch).compile().as_text()
     assert predicted_transfers(outcome, CPU) == compiled_transfers(text, mesh)
