@@ -62,7 +62,8 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
     for part, _, places in seeds:
         inside[label[edges.nodes(part, places[0])]] = True
     held_by = inside[label] & (linkage.group_of_node >= 0)
-    class_of_node = np.where(held_by, class_of_group[linkage.group_of_node], -1)
+    # A step of scalars has no groups at all.
+    class_of_node = np.where(held_by, np.append(class_of_group, -1)[linkage.group_of_node], -1)
     class_of_factor = np.full(linkage.factor_groups.shape, -1, np.int64)
     for part, factor, places in (*seeds, *grown):
         class_of_factor[part.ops, factor] = class_of_node[edges.nodes(part, places[0])]

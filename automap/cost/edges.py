@@ -5,6 +5,7 @@ scattered or gathered after it; `automap.cost.traffic` reads them under a plan.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
@@ -15,6 +16,18 @@ from hlo_tools.rules import Halo
 
 # Ops that may choose which of their factors an axis splits, see `automap.cost.contests`.
 CONTESTED_OPCODES = ITERATING | {"reduce"}
+
+
+class Partials(IntEnum):
+    """What each device has of a result along the axes that split a reduction.
+
+    TERMS are summed.  CANDIDATES are gathered and combined on every device (argmax).  ROWS are the device's own part
+    of the result, which is gathered: the look-up of all rows in order.
+    """
+
+    TERMS = 0
+    CANDIDATES = 1
+    ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +53,7 @@ class Edges:
     `sum_of_factor` [edges, factors]: factors of one number are summed over in one all-reduce.
     `is_alone` [edges, factors]: whether all is summed at once if the factor is split
     (`hlo_tools.rules.convolution.partitioned_alone`).
-    `gathers_partials`: whether partial results are gathered and combined on every device (a reduce of
-    several arrays at once, such as argmax).
+    `partials`: what the devices hold that split a reduction, `Partials`.
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
@@ -59,7 +71,7 @@ class Edges:
     sums_at_once: np.ndarray
     sum_of_factor: np.ndarray
     is_alone: np.ndarray
-    gathers_partials: np.ndarray
+    partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
     repeats: np.ndarray
@@ -94,7 +106,7 @@ class EdgeKey:
     sums_at_once: bool = False
     sum_of_factor: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
-    gathers_partials: bool = False
+    partials: Partials = Partials.TERMS
     earlier: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
 
@@ -135,14 +147,14 @@ class EdgeList:
             sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
-                key.gathers_partials,
+                key.partials,
             )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
-            sum_of_factor=sums, is_alone=alone, gathers_partials=scalars[6].astype(bool),
+            sum_of_factor=sums, is_alone=alone, partials=scalars[6],
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),

@@ -1,13 +1,15 @@
 """Result edges: where ops make tensors, and what is summed there."""
 
 from dataclasses import replace
+import math
 
 import numpy as np
 
-from automap.cost.edges import EdgeKey, EdgeList, Edges, majors, rank_of
+from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, majors, rank_of
+from automap.cost.sums import Sums, merged_sums
 from automap.space.problem import Problem
-from hlo_tools.graph import STRUCTURAL
-from hlo_tools.kernels import CONTRACTIONS
+from hlo_tools.constants import Constants, counts_up
+from hlo_tools.graph import STRUCTURAL, Graph, Op
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.convolution import partitioned_alone
 from hlo_tools.storage import Side
@@ -23,18 +25,19 @@ def result_edges(
     row_of_op: np.ndarray,
     op_rows: np.ndarray,
     *,
-    merge_sums: bool,
+    simplifies: bool,
 ) -> Edges:
     """Edges from ops to the values they make.
 
-    With `merge_sums`, products that are only added up are one sum: the first of them is reduced, the
-    others repeat it.
+    `simplifies` is whether the backend merges sums (`automap.cost.sums`), of which the first term is then reduced
+    and the others repeat it, and sees through indices.
     """
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
     reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops, sum_of = row_of_op.tolist(), _sums(problem) if merge_sums else {}
+    ops, sums_of = row_of_op.tolist(), merged_sums(graph) if simplifies else Sums({}, {})
+    partials_of = _Partials(graph, simplifies=simplifies)
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         sums = reduced.get(id(rule))
@@ -46,33 +49,35 @@ def result_edges(
                     values[value], ops[index], majors(dims), sums[0], graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
-                    op.opcode == "reduce" and len(op.outputs) > 1,
+                    partials_of(op),
                 )  # fmt: skip
-                terms = first_terms.setdefault(sum_of[value], {}) if value in sum_of else {}
+                name = sums_of.name_of.get(value)
+                terms = {} if name is None else first_terms.setdefault(name, {})
                 merged = replace(key, earlier=tuple(sorted(terms.values())))
-                edge = found.add(merged, op.trip_count, value, index)
+                trips = sums_of.trips(value, op.trip_count)
+                edge = found.add(merged, trips, value, index)
                 terms.setdefault(key, edge)
     return found.edges()
 
 
-def _sums(problem: Problem) -> dict[int, int]:
-    """Values made by contractions and used only as terms of a chain of additions -> a name of the chain."""
-    graph = problem.graph
-    returned = set(graph.outputs)
-    chain: dict[int, int] = {}
-    for index in range(len(graph.ops) - 1, -1, -1):
-        op = graph.ops[index]
-        if op.opcode == "add":
-            name = chain.get(op.outputs[0], op.outputs[0])
-            for term in op.inputs:
-                if len(graph.users[term]) == 1 and term not in returned:
-                    chain[term] = name
-    return {
-        value: name
-        for value, name in chain.items()
-        if graph.values[value].producer >= 0
-        and graph.ops[graph.values[value].producer].opcode in CONTRACTIONS
-    }
+class _Partials:
+    """What the devices have of a result whose reduction is split."""
+
+    def __init__(self, graph: Graph, *, simplifies: bool) -> None:
+        self._constants = Constants(graph) if simplifies else None
+        self._graph = graph
+
+    def __call__(self, op: Op) -> Partials:
+        if op.is_joint_reduction:
+            return Partials.CANDIDATES
+        if op.opcode == "gather" and self._constants is not None:
+            table, indices = (self._graph.values[v].dims for v in op.inputs)
+            numbers = op.instruction.attributes.gather
+            rows = numbers.start_index_map if numbers else ()
+            if len(rows) == 1 and table[rows[0]] == math.prod(indices):
+                if counts_up(self._constants, op.inputs[1]):
+                    return Partials.ROWS
+        return Partials.TERMS
 
 
 def _reduced_factors(rule: Rule) -> tuple[int, ...]:

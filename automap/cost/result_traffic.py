@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import Edges
+from automap.cost.edges import Edges, Partials
 from automap.cost.flows import (
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -52,13 +52,14 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> Entr
     to_scatter = np.where(at_once, 0, want.to_scatter)
     scattered = np.where(at_once, 1, want.scattered)
     n_bytes = edges.n_bytes / want.computed
-    partial = np.where(edges.gathers_partials, reduced | to_scatter, 0)
+    partial = np.where(edges.partials != Partials.TERMS, reduced | to_scatter, 0)
     reduced[partial != 0] = to_scatter[partial != 0] = 0
     want.dim_of[:, partial != 0] = -1
     for mask in (reduced, to_scatter):
         without_repeats(mask, edges, n_bytes)
     ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
-    whole = np.where(partial != 0, n_bytes * ranks, edges.n_bytes / want.kept)
+    candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
+    whole = np.where(partial != 0, candidates, edges.n_bytes / want.kept)
     flows = [
         Flow(REDUCE_SCATTER, to_scatter, n_bytes),
         Flow(ALL_TO_ALL, want.moved, n_bytes),

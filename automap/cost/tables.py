@@ -78,8 +78,8 @@ class Tables:
     buffers: BufferTable
 
 
-# Backends whose pipeline turns all-reduce(a) + all-reduce(b) into all-reduce(a + b).
-_MERGES_SUMS: frozenset[Platform] = frozenset({"tpu", "cuda"})
+# Backends whose pipeline simplifies a program before and after it is partitioned.
+_SIMPLIFIES: frozenset[Platform] = frozenset({"tpu", "cuda"})
 # `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
@@ -91,7 +91,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     op_rows, row_of_op = _op_rows(problem, row_of_value)
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows)
     results = result_edges(
-        problem, row_of_value, row_of_op, op_rows, merge_sums=platform in _MERGES_SUMS
+        problem, row_of_value, row_of_op, op_rows, simplifies=platform in _SIMPLIFIES
     )
     kernel_list = kernels(problem.graph, FUSERS[platform])
     return Tables(

@@ -99,3 +99,10 @@ def test_a_search_ends_with_its_budget_and_says_so():
     plan = plan_workload(trace_step(*decoder()), TOPOLOGY, options)
     assert "budget of 1e-06 s" in plan.warnings[0]
     assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
+
+
+def test_a_step_of_scalars_has_a_plan():
+    scalar = jax.ShapeDtypeStruct((), "float32")
+    workload = trace_step(lambda state, x: state + x, (scalar, scalar))
+    plan = plan_workload(workload, TOPOLOGY, Options())
+    assert all(leaf.spec == () for leaf in (*plan.inputs, *plan.outputs))
