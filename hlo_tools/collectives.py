@@ -33,9 +33,10 @@ class CompiledCollective:
 def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     """All collectives of a partitioned module in program order. Raises `HloError` as `flatten` does."""
     graph = flatten(module)
+    scattered = _reduced_and_sliced(module)
     return tuple(
         CompiledCollective(
-            kind=op.opcode.removesuffix("-start"),
+            kind="reduce-scatter" if id(op.instruction) in scattered else _kind(op),
             groups=op.instruction.attributes.groups,
             n_bytes=n_bytes,
             count=op.trip_count,
@@ -46,17 +47,45 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     )
 
 
+def _kind(op: Op) -> str:
+    return op.opcode.removesuffix("-start")
+
+
+def _reduced_and_sliced(module: Module) -> frozenset[int]:
+    """Identities of the all-reduces of which a fused computation keeps a slice.
+
+    So the TPU compiler writes reduce-scatters.
+    """
+    found = set[int]()
+    for computation in module.computations.values():
+        by_id = {i.id: i for i in computation.instructions}
+        root = by_id[computation.root_id]
+        if root.opcode == "dynamic-slice":
+            sliced = by_id[root.operands[0]]
+            if sliced.opcode == "all-reduce":
+                found.add(id(sliced))
+    return frozenset(found)
+
+
 def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
     """Collective ops, each once where the TPU compiler writes one as several that run in steps.
 
-    Those are of one channel and alike; what `shard_map` writes is of one channel too, but of many kinds.
+    Those are of one channel and alike, and fused into other ops, whose names come before their own; what
+    `shard_map` writes is of one channel too, but of many kinds.
     """
+    first: dict[tuple[str, int], str] = {}
     kinds: dict[tuple[str, int], set[object]] = {}
     for op in ops:
         if op.opcode in COLLECTIVE_OPCODES:
             attributes = op.instruction.attributes
-            like = (op.op_name, attributes.groups, op.instruction.shape.dims)
-            kinds.setdefault((op.opcode, attributes.channel_id), set()).add(like)
+            key = op.opcode, attributes.channel_id
+            name = first.setdefault(key, op.op_name)
+            like = (
+                name if op.op_name.endswith(name) else op.op_name,
+                attributes.groups,
+                op.instruction.shape.dims,
+            )
+            kinds.setdefault(key, set()).add(like)
     seen: set[tuple[str, int]] = set()
     for op in ops:
         key = (op.opcode, op.instruction.attributes.channel_id)
@@ -69,7 +98,7 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
 def _tensors(graph: Graph, op: Op) -> Iterator[int]:
     """Bytes of each tensor of a collective."""
     sizes = [graph.values[v].n_bytes for v in op.inputs]
-    kind = op.opcode.removesuffix("-start")
+    kind = _kind(op)
     if kind == "all-gather":
         # A start's result is its operands, then what is gathered.
         yield from (graph.values[v].n_bytes for v in op.outputs[-len(op.inputs) :])

@@ -111,8 +111,9 @@ class Attributes:
 
     `groups` are the devices a collective joins (source and target for a permute), None for all;
     `channel_id` is its number, 0 if it has none. `combiner` is the opcode that a reduction, window or
-    scatter combines two elements with, "" if it is more than one op. `trip_count` is what XLA found out
-    about a `while`, None if nothing.
+    scatter combines two elements with, "" if it is more than one op. `precision` is the highest that is asked for an
+    operand of a product: 0 what the backend likes, 1 high, 2 highest. `trip_count` is what XLA found out about a
+    `while`, None if nothing.
     """
 
     window: tuple[WindowDim, ...] = ()
@@ -127,6 +128,7 @@ class Attributes:
     scatter: ScatterDims | None = None
     feature_group_count: int = 1
     batch_group_count: int = 1
+    precision: int = 0
     custom_call_target: str = ""
     combiner: str = ""
     comparison_direction: str = ""

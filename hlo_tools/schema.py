@@ -35,6 +35,7 @@ SCATTER = Message(
     scatter_dims_to_operand_dims=(3, [int]), index_vector_dim=(4, int),
     input_batching_dims=(5, [int]), scatter_indices_batching_dims=(6, [int]),
 )  # fmt: skip
+PRECISION = Message(operands=(1, [int]))
 SLICE_DIM = Message(start=(1, int), limit=(2, int), stride=(3, int))
 _PAD_DIM = Message(low=(1, int), high=(2, int), interior=(3, int))
 PADDING = Message(dimensions=(1, [_PAD_DIM]))
@@ -62,7 +63,7 @@ INSTRUCTION = Message(
     channel_id=(26, int), custom_call_target=(28, bytes), dot=(30, bytes), fft_length=(32, [int]),
     gather=(33, bytes), gather_slice_sizes=(34, [int]), id=(35, int), operands=(36, [int]),
     called=(38, [int]), sharding=(40, bytes), backend_config=(43, bytes), scatter=(48, bytes),
-    replica_groups=(49, [_GROUP]), feature_group_count=(50, int), source_target_pairs=(52, [_PAIR]),
+    replica_groups=(49, [_GROUP]), feature_group_count=(50, int), precision=(51, bytes), source_target_pairs=(52, [_PAIR]),
     batch_group_count=(58, int), comparison_direction=(63, bytes), device_list=(87, _DEVICE_LIST),
     ragged_dot=(90, bytes), iota_groups=(92, _IOTA), mesh_axes_groups=(93, _MESH_AXES),
 )  # fmt: skip

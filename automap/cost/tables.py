@@ -80,6 +80,8 @@ class Tables:
 
 # Backends whose pipeline simplifies a program before and after it is partitioned.
 _SIMPLIFIES: frozenset[Platform] = frozenset({"tpu", "cuda"})
+# Backends that multiply float32 as bfloat16 by default, and move it so.
+_NARROWS: frozenset[Platform] = frozenset({"tpu"})
 # `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
@@ -89,7 +91,9 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     """Fold a problem to rows; what is fused depends on the platform."""
     value_rows, row_of_value = _value_rows(problem)
     op_rows, row_of_op = _op_rows(problem, row_of_value)
-    operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows)
+    operands, copies = operand_edges(
+        problem, row_of_value, row_of_op, op_rows, narrows=platform in _NARROWS
+    )
     results = result_edges(
         problem, row_of_value, row_of_op, op_rows, simplifies=platform in _SIMPLIFIES
     )

@@ -172,3 +172,36 @@ def test_a_collective_written_in_steps_counts_once():
 }}"""
     )
     assert [(c.kind, c.n_bytes) for c in found] == [("all-gather", 256), ("all-reduce", 32)]
+
+
+def test_steps_that_are_fused_into_other_ops_count_once():
+    names = "q", "attention/q", "mlp/dot/q"
+    steps = "\n".join(
+        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, dimensions={{0}}"
+        f', metadata={{op_name="{name}"}}'
+        for i, name in enumerate(names)
+    )
+    found = _collectives(
+        f"""ENTRY %e (p: f32[8]) -> f32[64] {{
+  %p = f32[8]{{0}} parameter(0)
+{steps}
+  ROOT %s = f32[64]{{0}} add(%g0, %g2)
+}}"""
+    )
+    assert [(c.kind, c.n_bytes, c.op_name) for c in found] == [("all-gather", 256, "q")]
+
+
+def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
+    found = _collectives(
+        """%all-reduce-scatter (p: f32[64]) -> f32[8] {
+  %p = f32[64]{0} parameter(0)
+  %r = f32[64]{0} all-reduce(%p), channel_id=3, replica_groups={}, to_apply=%add
+  %start = s32[] constant(8)
+  ROOT %d = f32[8]{0} dynamic-slice(%r, %start), dynamic_slice_sizes={8}
+}
+ENTRY %e (p: f32[64]) -> f32[8] {
+  %p = f32[64]{0} parameter(0)
+  ROOT %f = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter
+}"""
+    )
+    assert [(c.kind, c.n_bytes) for c in found] == [("reduce-scatter", 256)]

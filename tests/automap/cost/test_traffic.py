@@ -2,6 +2,10 @@
 
 from collections import Counter
 
+import jax
+import jax.numpy as jnp
+import pytest
+
 from automap.cost.flows import KINDS
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
@@ -43,3 +47,31 @@ def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
         backward[platform] = int(found.count[found.phase == Phase.BACKWARD].sum())
     # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and log-softmax.
     assert backward == {"cpu": layers * (3 + 1) + 2, "tpu": layers * (1 + 1) + 2}
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "precision", "n_bytes"),
+    [
+        ("tpu", "float32", None, 2),  # multiplied as bfloat16, and gathered so
+        ("tpu", "float32", "highest", 4),
+        ("tpu", "bfloat16", None, 2),
+        ("cuda", "float32", None, 4),
+        ("cpu", "float32", None, 4),
+    ],
+)
+def test_operands_of_products_are_gathered_as_they_are_multiplied(
+    platform, dtype, precision, n_bytes
+):
+    def step(state, x):
+        return jax.tree.map(lambda w: w - jnp.matmul(x.T, x, precision=precision) @ w, state)
+
+    state = jax.ShapeDtypeStruct((64, 64), dtype)
+    problem = problem_of(step, (state, jax.ShapeDtypeStruct((8, 64), dtype)))
+    tables = build_tables(problem, platform)
+    products = [i for i, op in enumerate(problem.graph.ops) if op.opcode == "dot"]
+    first = [
+        int(tables.operands.n_bytes[e])
+        for e, op in enumerate(tables.operands.op)
+        if op == products[0]
+    ]
+    assert first and set(first) == {8 * 64 * n_bytes}
