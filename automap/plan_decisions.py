@@ -1,13 +1,13 @@
 """Why a plan is as it is: its decisions, each with what the plan would cost without it.
 
-compute   a class on axes: the dimensions of the inputs that it splits
+compute   a class on axes: the dimensions of the inputs that it splits; or its small tensors, on none
 storage   leaf classes kept split over the same axes to the same level, as one decision
 reason    step and peak of the same plan with the decision's classes taken off their axes, priced
           by the same evaluator                                                  -> in: `_reason`
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ class Explained:
 
     def decisions(self) -> tuple[DecisionRecord, ...]:
         """Compute decisions in order of precedence, then storage decisions, largest leaves first."""
-        return (*self._compute(), *self._storage())
+        return (*self._compute(), *self._whole(), *self._storage())
 
     def _compute(self) -> Iterable[DecisionRecord]:
         problem = self.context.space.problem
@@ -49,6 +49,26 @@ class Explained:
                     covers=tuple(problem.paths[i] for i in holders),
                     reason=self._reason({group_class}),
                 )
+
+    def _whole(self) -> Iterable[DecisionRecord]:
+        problem = self.context.space.problem
+        is_small, offset = problem.small.nodes, problem.linkage.node_offset
+        for group_class in sorted(self.lanes.whole):
+            holders = [
+                i
+                for i in self._holders(problem.classes_of, {group_class})
+                for value in [problem.graph.inputs[i]]
+                if is_small[offset[value] : offset[value + 1]].any()
+            ]
+            without = replace(self.lanes, whole=self.lanes.whole - {group_class})
+            yield DecisionRecord(
+                group=f"small tensors of {class_label(self.context, group_class)}",
+                kind="compute",
+                axes=(),
+                level=None,
+                covers=tuple(problem.paths[i] for i in holders),
+                reason=self._compared(without),
+            )
 
     def _storage(self) -> Iterable[DecisionRecord]:
         space = self.context.space
@@ -91,7 +111,11 @@ class Explained:
             self.lanes.mesh,
             tuple(tuple(c for c in axis if c not in classes) for axis in self.lanes.classes),
             self.lanes.last,
+            self.lanes.whole - classes,
         )
+        return self._compared(without)
+
+    def _compared(self, without: Lanes) -> str:
         evaluate, objective = self.context.evaluator.evaluate, self.context.objective
         now, then = evaluate(self.lanes), evaluate(without)
         too_much = objective.fits(now) and not objective.fits(then)

@@ -47,6 +47,8 @@ class ShardedGraph:
         Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
         """
         compute, stored, regional = classes.tolist()
+        # The small part of a class has another number in the rows.
+        compute %= self.problem.n_classes + 1
         parameter = self.parameter_side.get(stored, stored)
 
         def lifetime(axis: int) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
-Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`.  Where classes of one axis meet in an op, `automap.cost.contests` says
-which factor it splits.
+Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`.  Where classes of one axis meet
+in an op, `automap.cost.contests` says which factor it splits.  The small part of class c stands in the rows as
+n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.
 """
 
 from dataclasses import dataclass
@@ -33,8 +34,10 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     sizes = np.array(lanes.mesh.sizes, np.int64)
     dims, factors = [], []
     for size, classes in zip(lanes.mesh.sizes, lanes.classes, strict=True):
-        rank = np.full(n_classes + 1, _NEVER, np.int64)
-        rank[list(classes)] = np.arange(len(classes))
+        rank = np.full((2, n_classes + 1), _NEVER, np.int64)
+        rank[:, list(classes)] = np.arange(len(classes))
+        rank[1, list(lanes.whole)] = _NEVER
+        rank = rank.ravel()
         goes_last = np.array([c in lanes.last for c in classes], bool)
         dims.append(_first(_smallest(rank[tables.value_rows]), goes_last))
         of_factors = rank[tables.op_rows]

@@ -113,7 +113,7 @@ def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     ranks = np.diff(offset)
     dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
     owner = np.repeat(np.arange(len(ranks)), ranks)
-    rows[owner, dim, 0] = problem.compute_class_of_node
+    rows[owner, dim, 0] = _parted(problem, problem.compute_class_of_node, problem.small.nodes)
     rows[owner, dim, 1] = problem.storage_class_of_node
     rows[owner, dim, 2] = problem.regional_class_of_node
     return _distinct(rows)
@@ -125,11 +125,19 @@ def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np
     stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
     groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
     regional = problem.regional_class_of_factor
-    rows = np.stack([compute[groups[0]], stored[groups[1]], regional], axis=-1)
+    of_factor = _parted(problem, compute[groups[0]], problem.small.factors)
+    rows = np.stack([of_factor, stored[groups[1]], regional], axis=-1)
     alike = like_tensors(problem, row_of_value)
     with_tensors = np.concatenate([rows.reshape(len(rows), -1), alike[:, None]], axis=1)
     distinct, row_of_op = _distinct(with_tensors)
     return distinct[:, :-1].reshape(-1, *rows.shape[1:]), row_of_op
+
+
+def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.ndarray:
+    """Compute classes with another number for their small parts (`automap.cost.shardings`)."""
+    return np.where(
+        is_small & (classes < problem.n_compute), classes + problem.n_classes + 1, classes
+    )
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

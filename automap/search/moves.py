@@ -5,6 +5,7 @@ Exchange   move a class from one axis to another
 StoreAll   the storage level of all leaves along an axis
 StoreOne   the level of one leaf class
 Turn       let a class split the other of the dimensions that it holds of one tensor
+Part       leave the small tensors of a class whole, or split them too
 Swap       exchange the whole decisions of two axes
 """
 
@@ -98,6 +99,17 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The other state of a class's small tensors."""
+
+    group_class: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        return replace(point, whole=point.whole ^ {self.group_class})
+
+
+@dataclass(frozen=True, slots=True)
 class Swap:
     """All decisions of two axes."""
 
@@ -132,9 +144,9 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
             for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
                 if point.storage[axis][leaf] is not level:
                     yield StoreOne(axis, leaf, level)
-    for group_class in space.sided:
-        if any(group_class in classes for classes in point.compute):
-            yield Turn(group_class)
+    used = {c for classes in point.compute for c in classes}
+    yield from (Turn(c) for c in space.sided if c in used)
+    yield from (Part(c) for c in space.parted if c in used)
     yield from (Swap(first, second) for first in axes for second in axes if first < second)
 
 
@@ -155,7 +167,7 @@ def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:
     compute = list(point.compute)
     compute[axis] = space.ordered(classes)
     used = frozenset(c for on_axis in compute for c in on_axis)
-    return replace(point, compute=tuple(compute), last=point.last & used)
+    return replace(point, compute=tuple(compute), last=point.last & used, whole=point.whole & used)
 
 
 def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:

@@ -39,13 +39,14 @@ class Point:
 
     `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the level of
     leaf class k along axis a. A class in `last` splits the last of a tensor's dimensions that hold it, any
-    other class the first.
+    other class the first. Of a class in `whole` the small tensors stay whole (`automap.space.small`).
     """
 
     mesh: Mesh
     compute: tuple[tuple[int, ...], ...]
     storage: tuple[tuple[Level, ...], ...]
     last: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,4 @@ class Lanes:
     mesh: Mesh
     classes: tuple[tuple[int, ...], ...]
     last: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()

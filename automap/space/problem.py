@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from automap.space.names import readable
+from automap.space.small import Small, small_parts
 from automap.space.work import work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.flatten import flatten
@@ -174,6 +175,11 @@ class Problem:
     def work(self) -> tuple[Mapping[int, float], float]:
         """(operations that run over each compute class, all of them), per step."""
         return work(self.linkage, self.class_of_group)
+
+    @cached_property
+    def small(self) -> Small:
+        """The small parts of the compute classes."""
+        return small_parts(self.linkage, self.compute_class_of_node, self.class_of_group)
 
 
 def _class_of_node(group: np.ndarray, of_group: np.ndarray, first: int, none: int) -> np.ndarray:

@@ -74,6 +74,12 @@ class Space:
         return tuple(c for c in self.candidates if c in met)
 
     @cached_property
+    def parted(self) -> tuple[int, ...]:
+        """Candidates whose small part may be left whole; the batch's is always split."""
+        small, batch = self.problem.small.classes, self.problem.batch_class
+        return tuple(c for c in self.candidates if c in small and c != batch)
+
+    @cached_property
     def regional(self) -> tuple[int, ...]:
         """Classes that are only split around their weights (experts)."""
         return tuple(range(self.problem.n_split, self.problem.n_classes))
@@ -210,7 +216,7 @@ class Space:
                 )
                 self._store(leaf, sizes, tuple(levels), taken, parts, stored)
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
-        return Lanes(point.mesh, tuple(classes), point.last)
+        return Lanes(point.mesh, tuple(classes), point.last, point.whole)
 
     def _store(
         self,

@@ -22,7 +22,7 @@ def _last_key(path):
 
 
 def test_search_finds_megatron_when_the_batch_is_pinned_off_the_model_axis():
-    workload = trace_step(*decoder(width=512, hidden=2048, vocab=4096, batch=4, length=64))
+    workload = trace_step(*decoder(width=1024, hidden=4096, vocab=4096, batch=4, length=64))
     mesh = Mesh(("data", "model"), (2, 4))
     plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, pins=("[1]*=data,null",)))
     split = {

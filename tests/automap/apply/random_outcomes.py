@@ -35,8 +35,10 @@ def random_outcome(workload, rng):
             parts[group_class] = parts.get(group_class, 1) * size
         compute.append(tuple(chosen))
     storage = ((Level.REPLICATED,) * len(context.space.leaves),) * len(mesh.sizes)
-    last = frozenset(c for classes in compute for c in classes if rng.random() < 0.5)
-    point = Point(mesh, tuple(compute), storage, last)
+    used = [c for classes in compute for c in classes]
+    last = frozenset(c for c in used if rng.random() < 0.5)
+    whole = frozenset(c for c in used if rng.random() < 0.25)
+    point = Point(mesh, tuple(compute), storage, last, whole)
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     return Outcome(
         workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,

@@ -1,0 +1,65 @@
+"""Small tensors of a split class left whole: the same numbers, and fewer collectives, all as predicted."""
+
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.options import Options
+from automap.plan_build import build_plan
+from automap.planner import find
+from automap.search.context import Candidate
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.workload import trace_step
+from models.moe import TINY, init, moe_tiny
+from models.training import random_batch
+
+
+EXPERTS = "[0]['params']['layers'][*]['experts']['down'][0]"
+
+
+@pytest.mark.parametrize("preset", ["megatron", "sequence-parallel"])
+def test_a_router_left_whole(preset):
+    step, args = moe_tiny()
+    workload, topology = trace_step(step, args), get_topology("cpu:8")
+    mesh = Mesh(("data", "model"), (4, 2))
+    split = find(workload, topology, Options(mesh=mesh, preset=preset))
+    space = split.context.space
+    (experts,) = [c for c in space.parted if space.label_of(c) == EXPERTS]
+    point = replace(split.best.point, whole=frozenset({experts}))
+    estimate = split.context.evaluator.evaluate(space.lanes(point))
+    assert estimate.collective_seconds < split.best.estimate.collective_seconds
+    outcome = replace(split, best=Candidate(point, estimate, "test"))
+    plan = build_plan(outcome)
+    routers = [leaf for leaf in plan.inputs if "['gate']" in leaf.path and leaf.role == "parameter"]
+    assert routers and all(set(leaf.spec) == {None} for leaf in routers)
+    (why,) = [row for row in plan.decisions if row.group == f"small tensors of {EXPERTS}"]
+    assert not why.axes and {leaf.path for leaf in routers} <= set(why.covers)
+
+    state, batch = init(TINY, jax.random.key(0)), random_batch(args[1], 0)
+    planned = plan.jit(step)
+    text = planned.lower(state, batch).compile().as_text()
+    found = compiled_transfers(text, mesh)
+    assert found == predicted_transfers(outcome, CPU)
+    assert found.total() < Counter(predicted_transfers(split, CPU)).total()
+    # The step gives up its state.
+    got = jax.device_get(planned(jax.tree.map(jnp.copy, state), batch)[1])
+    want = jax.device_get(step(state, batch)[1])
+    np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-6)
+
+
+def test_search_leaves_a_router_whole_where_experts_are_pinned_to_an_axis():
+    workload = trace_step(*moe_tiny(), platform="tpu")
+    options = Options(
+        mesh=Mesh(("data", "model"), (2, 4)),
+        pins=("[1]*=data,null", "[0]['params']*['experts']['down']*=model,null,null"),
+        budget_seconds=60,
+    )
+    outcome = find(workload, get_topology("v5e:2x4"), options)
+    labels = {outcome.context.space.label_of(c) for c in outcome.best.point.whole}
+    assert EXPERTS in labels
