@@ -54,6 +54,7 @@ class Edges:
     `is_alone` [edges, factors]: whether all is summed at once if the factor is split
     (`hlo_tools.rules.convolution.partitioned_alone`).
     `partials`: what the devices hold that split a reduction, `Partials`.
+    `count`: how often a step sums there; `trips`: how often anything else is moved, or scattered.
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
@@ -66,6 +67,7 @@ class Edges:
     is_reduced: np.ndarray
     n_bytes: np.ndarray
     count: np.ndarray
+    trips: np.ndarray
     phase: np.ndarray
     combinable: np.ndarray
     sums_at_once: np.ndarray
@@ -118,18 +120,21 @@ class EdgeList:
         self.rank, self.width = rank, width
         self.index: dict[EdgeKey, int] = {}
         self.counts: list[int] = []
+        self.trips: list[int] = []
         self.examples: list[tuple[int, int]] = []
         self.repeats: dict[tuple[int, int], int] = {}
 
-    def add(self, key: EdgeKey, count: int, value: int, op: int) -> int:
-        """Count an incidence of `value` with `op`; the number of its row."""
+    def add(self, key: EdgeKey, count: int, value: int, op: int, trips: int | None = None) -> int:
+        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the number of its row."""
         row = self.index.setdefault(key, len(self.index))
         if row == len(self.counts):
             self.counts.append(0)
+            self.trips.append(0)
             self.examples.append((value, op))
             for earlier in key.earlier:
                 self.repeats.setdefault((row, earlier), len(self.repeats))
         self.counts[row] += count
+        self.trips[row] += count if trips is None else trips
         return row
 
     def edges(self) -> Edges:
@@ -152,7 +157,8 @@ class EdgeList:
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
-            n_bytes=scalars[2], count=np.array(self.counts, np.int64), phase=scalars[3],
+            n_bytes=scalars[2], count=np.array(self.counts, np.int64), trips=np.array(self.trips, np.int64),
+            phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
             sum_of_factor=sums, is_alone=alone, partials=scalars[6],
             value=examples[:, 0], op=examples[:, 1],

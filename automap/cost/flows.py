@@ -101,11 +101,12 @@ def entries(edges: Edges, flows: Sequence[Flow]) -> Entries:
     """Where some axis takes part."""
     found = [np.flatnonzero(flow.mask) for flow in flows]
     edge = np.concatenate(found)
+    kind = np.repeat([flow.kind for flow in flows], [len(f) for f in found])
     return Entries(
-        kind=np.repeat([flow.kind for flow in flows], [len(f) for f in found]),
+        kind=kind,
         mask=np.concatenate([flow.mask[f] for flow, f in zip(flows, found)]),
         n_bytes=np.concatenate([flow.n_bytes[f] for flow, f in zip(flows, found)]),
-        count=edges.count[edge],
+        count=np.where(kind == ALL_REDUCE, edges.count[edge], edges.trips[edge]),
         phase=edges.phase[edge],
         combinable=edges.combinable[edge],
         edge=edge,

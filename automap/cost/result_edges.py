@@ -54,8 +54,8 @@ def result_edges(
                 name = sums_of.name_of.get(value)
                 terms = {} if name is None else first_terms.setdefault(name, {})
                 merged = replace(key, earlier=tuple(sorted(terms.values())))
-                trips = sums_of.trips(value, op.trip_count)
-                edge = found.add(merged, trips, value, index)
+                count = sums_of.trips(value, op.trip_count)
+                edge = found.add(merged, count, value, index, op.trip_count)
                 terms.setdefault(key, edge)
     return found.edges()
 
