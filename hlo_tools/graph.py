@@ -10,7 +10,7 @@ after its loop, or a branch result.  Whatever holds for one dimension of `a` hol
 Values and ops are not frozen only because tens of thousands are built; nothing changes them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 import math
@@ -92,6 +92,18 @@ class Graph:
                 for value in op.outputs:
                     varies[value] = True
         return varies
+
+    @cached_property
+    def exit_of(self) -> Mapping[int, int]:
+        """For the index of the op that enters a loop, that of the op that ends it."""
+        entered: list[int] = []
+        found: dict[int, int] = {}
+        for index, op in enumerate(self.ops):
+            if op.opcode == LOOP_ENTER:
+                entered.append(index)
+            elif op.opcode == LOOP_EXIT:
+                found[entered.pop()] = index
+        return found
 
     def is_entered(self, value: int) -> bool:
         """Whether a value is what a loop or a branch is entered with."""

@@ -35,8 +35,5 @@ def changes(graph: Graph) -> Sequence[int]:
 
 def passed_on(graph: Graph, loop: int) -> frozenset[int]:
     """The carries of the loop that `graph.ops[loop]` enters that its body passes on as they are."""
-    enter = graph.ops[loop]
-    for op in graph.ops[loop + 1 :]:
-        if op.opcode == LOOP_EXIT and op.instruction is enter.instruction:
-            return frozenset(c for c, last in zip(enter.outputs, op.inputs) if c == last)
-    return frozenset()
+    enter, leave = graph.ops[loop], graph.ops[graph.exit_of[loop]]
+    return frozenset(c for c, last in zip(enter.outputs, leave.inputs) if c == last)

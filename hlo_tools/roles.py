@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from hlo_tools.common_run import longest_common_run
-from hlo_tools.graph import Graph
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
 from hlo_tools.phases import Phase
 
 
@@ -88,11 +88,13 @@ def roles(
 
 
 def _read_by_forward(graph: Graph, phases: Sequence[Phase]) -> set[int]:
-    read = {v for op, phase in zip(graph.ops, phases) if phase is Phase.FORWARD for v in op.inputs}
-    # A scanned model reads its stacked parameters through the loop's carry.
-    for op in graph.ops:
-        if op.opcode == "while":
+    read = set[int]()
+    for op, phase in zip(reversed(graph.ops), reversed(phases)):
+        if op.opcode == LOOP_ENTER:
+            # What a loop reads it reads inside: stacked parameters, or the state of a loop of steps.
             read.update(s for s, c in zip(op.inputs, op.outputs) if c in read)
+        elif op.opcode != LOOP_EXIT and phase is Phase.FORWARD:
+            read.update(op.inputs)
     return read
 
 

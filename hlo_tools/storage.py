@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
 from hlo_tools.linkage import Edges, Linkage, node_sizes
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
@@ -146,9 +146,7 @@ def _sides(
             side[graph.outputs[output]] = side[graph.inputs[source]]
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            for source, carried in zip(op.inputs, op.outputs):
-                if side[source] is Side.PARAMETER and _is_invariant(graph, index, carried):
-                    side[carried] = Side.PARAMETER
+            _into_loop(graph, op, graph.ops[graph.exit_of[index]], side)
         elif (
             op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]
         ):
@@ -156,13 +154,17 @@ def _sides(
     return side
 
 
-def _is_invariant(graph: Graph, loop: int, carried: int) -> bool:
-    return any(
-        op.opcode == LOOP_EXIT
-        and op.instruction is graph.ops[loop].instruction
-        and carried in op.inputs
-        for op in (graph.ops[u] for u in graph.users[carried])
-    )
+def _into_loop(graph: Graph, enter: Op, leave: Op, side: list[Side]) -> None:
+    """Give what a loop carries the side of what it starts with.
+
+    That is a parameter which it does not change, and state of which it ends with the new version: a loop of steps.
+    """
+    carries = zip(enter.inputs, enter.outputs, leave.inputs, leave.outputs, strict=True)
+    for source, carried, root, result in carries:
+        if side[source] is Side.PARAMETER and carried in leave.inputs:
+            side[carried] = Side.PARAMETER
+        elif side[source] is side[result] is not Side.NONE:
+            side[carried] = side[root] = side[source]
 
 
 def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:

@@ -5,8 +5,8 @@
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
     <site>:made<j> as out, and before it: what the op itself makes
 
-A convolution whose result is pinned as made may be written out (`automap.apply.convolutions`); the start of a
-dynamic slice is clamped (`automap.apply.slices`).
+A convolution whose result is pinned as made may be written out (`automap.apply.convolutions`), a top_k is
+(`automap.apply.top_k`); the start of a dynamic slice is clamped (`automap.apply.slices`).
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are kept.
 """
@@ -30,6 +30,7 @@ from automap.apply.convolutions import (
 from automap.apply.flatten import Level
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
+from automap.apply.top_k import is_top_k, written_out_top_k
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr, weak_shape
 
@@ -111,20 +112,31 @@ class PinRewriter:
         specs = _specs(eqn, pins)
         if specs is not None and is_written_out(eqn, specs):
             return (*before, written_out(pinned, specs), *after)
+        made = _sharding_of(pins, "made", 0)
+        if made is not None and is_top_k(eqn):
+            axes = axes_of(made.spec, len(eqn.outvars[0].aval.shape))
+            return (*before, written_out_top_k(pinned, made.mesh, axes), *after)
         return (*before, *clamped(pinned), *after)
 
 
 def _specs(eqn: Any, pins: Mapping[Place, Any]) -> Specs | None:
     """How a convolution runs, if its result is pinned as it is made."""
-    of_place = {(place.side, place.number): pin.params["sharding"] for place, pin in pins.items()}
-    made = of_place.get(("made", 0))
+    made = _sharding_of(pins, "made", 0)
     if made is None or not is_convolution(eqn):
         return None
+    operands = [_sharding_of(pins, "in", number) for number in range(2)]
     image, kernel = (
-        axes_of(of_place[place].spec if place in of_place else None, len(var.aval.shape))
-        for place, var in zip((("in", 0), ("in", 1)), eqn.invars, strict=True)
+        axes_of(sharding and sharding.spec, len(var.aval.shape))
+        for sharding, var in zip(operands, eqn.invars, strict=True)
     )
     return Specs(made.mesh, image, kernel, axes_of(made.spec, len(eqn.outvars[0].aval.shape)))
+
+
+def _sharding_of(pins: Mapping[Place, Any], side: str, number: int) -> Any | None:
+    for place, pin in pins.items():
+        if (place.side, place.number) == (side, number):
+            return pin.params["sharding"]
+    return None
 
 
 def _placed(pin: Any, eqn: Any, value: Any, constrained: Any) -> Any:

@@ -78,9 +78,11 @@ class ShardedGraph:
         return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
 
     def is_written_out(self, op: int) -> bool:
-        """Whether an op is a convolution with groups, or one whose image is split."""
+        """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
         instruction = self.problem.graph.ops[op].instruction
         factors = self._factors(op)
+        if instruction.opcode == "topk":
+            return any(f >= 0 for f in factors)
         alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
         return has_groups(instruction) or any(f in alone for f in factors)
 

@@ -38,16 +38,19 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
 
     Propagation would carry that view back into the op that makes the value: a slice, which costs
     nothing here, may there be an exchange, and a gather may come before an op that makes a tensor smaller.
-    A stored parameter is left out: it is gathered once, before it is cast or reshaped for each use.
+    A stored parameter is left out: it is gathered once, before it is cast or reshaped for each use.  But one
+    that a loop of steps keeps whole would be split by its update.
     """
     graph, side = sharded.problem.graph, sharded.problem.storage.side
     moved = _sliced_outputs(sharded) | _gradients_of_pools(graph) | _constants_of_loops(graph)
     for index, op in enumerate(graph.ops):
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
-                if graph.varies[value] and side[value] != Side.PARAMETER and value not in moved:
+                is_parameter = side[value] == Side.PARAMETER
+                is_kept = is_parameter and not graph.is_entered(value)
+                if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
-                    if kept != run:
+                    if _is_split_more(run, kept) if is_parameter else kept != run:
                         moved.add(value)
     return moved
 

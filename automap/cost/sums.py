@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph, Op
+from hlo_tools.graph import LOOP_EXIT, Graph, Op
 from hlo_tools.kernels import CONTRACTIONS
 
 
@@ -36,12 +36,10 @@ def merged_sums(graph: Graph) -> Sums:
     used_once = [len(users) == 1 for users in graph.users]
     for value in graph.outputs:
         used_once[value] = False
-    enters: list[Op] = []
-    for op in graph.ops:
-        if op.opcode == LOOP_ENTER:
-            enters.append(op)
-        elif op.opcode == LOOP_EXIT:
-            enter = enters.pop()
+    enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_of.items()}
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_EXIT:
+            enter = enter_of[index]
             for term, result in _accumulated(graph, enter, op, used_once):
                 if term in terms.name_of:
                     terms.merge(term, result)

@@ -20,7 +20,7 @@ from automap.space.work import work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.flatten import flatten
 from hlo_tools.folding import fold, numbered
-from hlo_tools.graph import Graph
+from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph
 from hlo_tools.interleaved import interleaved_rules
 from hlo_tools.linkage import Linkage, link, rules_of
 from hlo_tools.module import Module
@@ -317,12 +317,16 @@ def _fold_storage(
 
 def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, ...]:
     """Storage group, per dimension, of the op that makes a new state leaf (-1: none)."""
-    producer = linkage.graph.values[output].producer
-    rank = len(linkage.graph.values[output].dims)
-    if producer < 0 or not linkage.rules[producer].results:
-        return (-1,) * rank
+    graph, made = linkage.graph, output
+    producer = graph.values[made].producer
+    while producer >= 0 and graph.ops[producer].opcode == LOOP_EXIT:
+        op = graph.ops[producer]
+        made = op.inputs[op.outputs.index(made)]
+        producer = graph.values[made].producer
+    if producer < 0 or graph.ops[producer].opcode in STRUCTURAL:
+        return (-1,) * len(graph.values[output].dims)
     groups = stored.factor_groups[producer]
-    dims = linkage.rules[producer].results[0]
+    dims = linkage.rules[producer].results[graph.ops[producer].outputs.index(made)]
     return tuple(int(groups[factors[0]]) if factors else -1 for factors in dims)
 
 
