@@ -12,6 +12,7 @@ Values and ops are not frozen only because tens of thousands are built; nothing 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 import math
 
@@ -56,6 +57,13 @@ class Op:
     def is_joint_reduction(self) -> bool:
         """Whether several arrays are reduced at once, as argmax does: partial results cannot be added up."""
         return self.opcode == "reduce" and len(self.outputs) > 1
+
+
+class HandOver(Enum):
+    """What a loop or branch hands on: the same in every trip, or made by the trip before."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
 
 
 @dataclass(frozen=True)
@@ -105,10 +113,16 @@ class Graph:
                 found[entered.pop()] = index
         return found
 
-    def is_entered(self, value: int) -> bool:
-        """Whether a value is what a loop or a branch is entered with."""
+    def hand_over(self, value: int) -> HandOver | None:
+        """How a value is handed into or out of a loop or branch; None if an op makes it, or it is an input."""
         producer = self.values[value].producer
-        return producer >= 0 and self.ops[producer].opcode in (LOOP_ENTER, BRANCH_ENTER)
+        if producer < 0 or self.ops[producer].opcode not in STRUCTURAL:
+            return None
+        if producer not in self.exit_of:
+            return HandOver.CHANGED if self.ops[producer].opcode == LOOP_EXIT else HandOver.KEPT
+        position = self.ops[producer].outputs.index(value)
+        is_same = self.ops[self.exit_of[producer]].inputs[position] == value
+        return HandOver.KEPT if is_same else HandOver.CHANGED
 
 
 # Pseudo opcodes: a loop is an op that hands out the carries, the body's ops, and an op that ends it.

@@ -7,6 +7,7 @@ partitioner derives the plan by itself from the inputs.  The other places are *t
     a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
                                                       and `<site>:in<j>` with that the op runs on, or the
                                                       partitioner would move the change to the operands
+    what a loop hands on is used otherwise         -> `<site>:from<j>` where it is used first
     a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
                                                       the partitioner would split the op itself
 
@@ -49,6 +50,7 @@ def derive_constraints(
     """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
     found: dict[str, Constraint] = {}
     missed: dict[str, int] = {}
+    entered = set[int]()
     graph = sharded.problem.graph
     moved = moved_values(sharded)
     results = _results_of_sites(graph, site_of)
@@ -60,6 +62,10 @@ def derive_constraints(
         for change in changes:
             dims = graph.values[change.value].dims
             spot = _spot(dims, change, site_of(op), equations, results)
+            if change.place.startswith("from"):
+                if spot is None or change.value in entered:
+                    continue
+                entered.add(change.value)
             if spot is None:
                 missed[op.opcode] = missed.get(op.opcode, 0) + is_change
             elif spot.at not in found:
@@ -99,9 +105,10 @@ def _spot(
         return None
     side = change.place.rstrip("0123456789")
     number = int(change.place.removeprefix(side))
-    shapes = equations[site].operands if side == "in" else equations[site].results
+    is_operand = side in ("in", "from")
+    shapes = equations[site].operands if is_operand else equations[site].results
     made = results.get(site, ())
-    if side != "in" and len(shapes) == len(made) > 1 and change.value in made:
+    if not is_operand and len(shapes) == len(made) > 1 and change.value in made:
         number = made.index(change.value)
     if number < len(shapes) and shapes[number] == dims:
         return _Spot(f"{site}:{side}{number}", change.axes)
@@ -136,5 +143,5 @@ def _long(dims: tuple[int, ...]) -> tuple[int, ...]:
 def _describe(problem: Problem, op: Op, value: int, place: str) -> str:
     array = problem.graph.values[value]
     shape = ",".join(map(str, array.dims))
-    side = "operand" if place.startswith("in") else "result"
+    side = "operand" if place.startswith(("in", "from")) else "result"
     return f"{side} of {op.opcode} {array.dtype}[{shape}]"

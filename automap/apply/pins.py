@@ -1,6 +1,7 @@
 """Pins: sharding constraints at the places of a step, checked against it and turned into equations.
 
     arg<i>         x' = constrain(x) once, and every equation that uses input x uses x'
+    <site>:from<j> x' = constrain(x), for that equation and all that follow it
     <site>:in<j>   x' = constrain(x), for that equation only; equal pins on one value share one x'
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
     <site>:made<j> as out, and before it: what the op itself makes
@@ -93,10 +94,13 @@ class PinRewriter:
         """The equation between the constraints on its operands and on its results."""
         pins = self.of_site.get(path, {})
         before, after = [], []
+        before += [self._from_here(eqn, p, pin) for p, pin in pins.items() if p.side == "from"]
         operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
         results = list(eqn.outvars)
         # Of two pins on a result the first to be imposed is the last to be added here.
         for place, pin in sorted(pins.items(), key=lambda pair: pair[0].side == "made"):
+            if place.side == "from":
+                continue
             if place.side == "in":
                 value = operands[place.number]
                 if (value, id(pin)) not in self._copies:
@@ -117,6 +121,14 @@ class PinRewriter:
             axes = axes_of(made.spec, len(eqn.outvars[0].aval.shape))
             return (*before, written_out_top_k(pinned, made.mesh, axes), *after)
         return (*before, *clamped(pinned), *after)
+
+    def _from_here(self, eqn: Any, place: Place, pin: Any) -> Any:
+        """The constraint on an operand that takes its place from now on."""
+        original = eqn.invars[place.number]
+        value = self._now.get(original, original)
+        self._now[original] = core.Var(original.aval)
+        self._copies[self._now[original], id(pin)] = self._now[original]
+        return _placed(pin, eqn, value, self._now[original])
 
 
 def _specs(eqn: Any, pins: Mapping[Place, Any]) -> Specs | None:
@@ -150,9 +162,10 @@ def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> A
         avals, whole = tuple(var.aval for var in step.invars), "the step"
     elif place.site in sites:
         site = sites[place.site]
-        avals = site.in_avals if place.side == "in" else site.out_avals
+        is_operand = place.side in ("from", "in")
+        avals = site.in_avals if is_operand else site.out_avals
         whole = f"{site.primitive} at {site.path}"
-        if place.side == "in" and place.number in site.literal_operands:
+        if is_operand and place.number in site.literal_operands:
             raise PlanError(f"constraint {at!r}: this operand of {whole} is a literal; remove it")
     else:
         near = difflib.get_close_matches(place.site, sites, n=3, cutoff=0.0)

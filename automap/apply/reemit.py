@@ -70,7 +70,8 @@ class Reemitter:
         """The step on flat inputs to flat outputs, with shardings imposed inside.
 
         Keys are `arg<i>` (a step input, wherever it is used), `<site>:in<j>` (an operand as that equation
-        uses it), `<site>:made<j>` (a result as it is computed) and `<site>:out<j>` (as it is used). Raises `PlanError` for a place that the step does not
+        uses it), `<site>:from<j>` (as that and all later equations use it), `<site>:made<j>` (a result as it is
+        computed) and `<site>:out<j>` (as it is used). Raises `PlanError` for a place that the step does not
         have, and for a spec that does not fit the value or the mesh.
         """
         pins = Pins.parse(constraints, mesh, self._level, self.site_of_path)

@@ -3,13 +3,13 @@
     site  := index | site "." body "." index     "12", "12.b0.3"
     body  := "b" n | "c" n                       a body or branch; the condition of a while
     tag   := "am" site "~"                       a named scope around the equation
-    place := "arg" i | site ":in" j | site ":made" j | site ":out" j
+    place := "arg" i | site ":from" j | site ":in" j | site ":made" j | site ":out" j
 
 Indices count the equations of one body after inlining its calls, so a site depends on the step alone.
 "~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 import re
 from typing import Any, Literal, TypeAlias
@@ -25,8 +25,11 @@ from automap.space.names import TAG
 # of an inner body, (site.body, i).
 Source: TypeAlias = tuple[str, int]
 
+_SIDES: Mapping[str, Literal["from", "in", "made", "out"]] = {
+    "from": "from", "in": "in", "made": "made", "out": "out",
+}  # fmt: skip
 _PLACE = re.compile(
-    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>in|made|out)(?P<number>[0-9]+)"
+    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>from|in|made|out)(?P<number>[0-9]+)"
 )
 
 
@@ -53,7 +56,7 @@ class Place:
     """A parsed constraint site; `site` is "" for a step input."""
 
     site: str
-    side: Literal["arg", "in", "made", "out"]
+    side: Literal["arg", "from", "in", "made", "out"]
     number: int
 
 
@@ -69,17 +72,16 @@ def parse_site(op_name: str) -> str | None:
 
 
 def parse_place(at: str) -> Place:
-    """The parts of a constraint site. Raises `PlanError` if it has none of the four forms."""
+    """The parts of a constraint site. Raises `PlanError` if it has none of the five forms."""
     match = _PLACE.fullmatch(at)
     if match is None:
         raise PlanError(
-            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:in<j>, <site>:made<j>,"
-            " <site>:out<j> (for instance arg0, 12:out0, 12.b0.3:in1)"
+            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:from<j>, <site>:in<j>,"
+            " <site>:made<j>, <site>:out<j> (for instance arg0, 12:out0, 12.b0.3:in1)"
         )
     if match["arg"] is not None:
         return Place(site="", side="arg", number=int(match["arg"]))
-    sides: dict[str, Literal["in", "made", "out"]] = {"in": "in", "made": "made", "out": "out"}
-    return Place(site=match["site"], side=sides[match["side"]], number=int(match["number"]))
+    return Place(site=match["site"], side=_SIDES[match["side"]], number=int(match["number"]))
 
 
 def describe(level: Level) -> Iterator[Site]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.cost.edges import majors
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph
+from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, HandOver
 from hlo_tools.storage import Side
 
 
@@ -47,7 +47,7 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
                 is_parameter = side[value] == Side.PARAMETER
-                is_kept = is_parameter and not graph.is_entered(value)
+                is_kept = is_parameter and graph.hand_over(value) is None
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
                     if _is_split_more(run, kept) if is_parameter else kept != run:
@@ -121,8 +121,12 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
             kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
             # Axes the op splits and the tensor does not are slices, which need no help.
             is_change = _is_split_more(kept, run)
-            # What enters a loop has no op that makes it: it is pinned where it is used.
-            if is_change or results or (value in moved and graph.is_entered(value)):
+            # What enters or leaves a loop has no op that makes it: it is pinned from its first use on, or where
+            # it is used if it is the same in all trips.
+            hand_over = graph.hand_over(value) if value in moved else None
+            if hand_over is HandOver.CHANGED:
+                operands.append(Transition(f"from{number}", value, kept, is_change=False))
+            if is_change or results or hand_over is HandOver.KEPT:
                 operands.append(Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
 

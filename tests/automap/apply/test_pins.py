@@ -3,7 +3,7 @@
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import numpy as np
 import pytest
 
@@ -72,3 +72,37 @@ def test_a_convolution_whose_parts_do_not_fit_is_refused():
     pins["0:made0"] = P(None, "a")
     (got,) = jax.jit(emitter.constrained(pins, mesh))(*arrays)
     np.testing.assert_allclose(got, step(*arrays))
+
+
+def test_a_top_k_split_by_rows_needs_no_other_device():
+    def step(x):
+        return lax.top_k(x, 2)
+
+    x = jax.random.normal(jax.random.key(0), (8, 4, 6))
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    emitter = Reemitter(jax.jit(step).trace(x).jaxpr)
+    split = jax.device_put(x, NamedSharding(mesh, P("b", "a")))
+    pinned = jax.jit(emitter.constrained({"0:made0": P("b", "a")}, mesh))
+    assert "all-" not in pinned.lower(split).compile().as_text()
+    for got, want in zip(pinned(split), step(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(PlanError, match="top_k along dimension 2"):
+        emitter.constrained({"0:made0": P(None, None, "a")}, mesh)
+
+
+def test_a_pin_from_an_equation_on_holds_for_those_after_it():
+    def step(x):
+        return jnp.sin(x) + 1, jnp.cos(x), jnp.tan(x)
+
+    x = jnp.arange(8.0)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+    emitter = Reemitter(jax.jit(step).trace(x).jaxpr)
+    before = {site.primitive: site.path for site in emitter.sites}
+    pinned = emitter.constrained({f"{before['cos']}:from0": P("a")}, mesh)
+    eqns = jax.make_jaxpr(pinned)(x).eqns
+    (constrained,) = [e.outvars[0] for e in eqns if e.primitive.name == "sharding_constraint"]
+    read = {e.primitive.name: e.invars[0] for e in eqns}
+    assert read["sin"] is not constrained
+    assert read["cos"] is read["tan"] is constrained
+    for got, want in zip(jax.jit(pinned)(x), step(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)

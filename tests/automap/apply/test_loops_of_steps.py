@@ -1,0 +1,51 @@
+"""Several train steps in one jitted loop: state is known as such, and stored and moved as the plan says."""
+
+import jax
+from jax import lax
+import numpy as np
+import pytest
+
+from automap.options import Options
+from automap.plan_build import build_plan
+from automap.planner import find
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.workload import trace_step
+from models import gpt, mlp
+from models.training import random_batch
+
+
+TOPOLOGY = get_topology("cpu:8")
+MESH = Mesh(("data", "model"), (4, 2))
+STEPS = 3
+MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
+
+
+@pytest.mark.parametrize("preset", ["data-parallel", "zero-1", "zero-3", "megatron"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loop_of_steps(name, preset):
+    module, tiny = MODELS[name]
+    step, args = tiny()
+
+    def steps(state, batches):
+        return lax.scan(step, state, batches)
+
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((STEPS, *x.shape), x.dtype), args[1])
+    outcome = find(trace_step(steps, (args[0], many)), TOPOLOGY, Options(mesh=MESH, preset=preset))
+    plan = build_plan(outcome)
+    role_of = {leaf.path: leaf.role for leaf in plan.inputs}
+    for path, role in role_of.items():
+        if ".mu" in path or ".nu" in path:
+            assert role == "optimizer state"
+        elif "['params']" in path:
+            assert role == "parameter"
+
+    state = module.init(module.TINY, jax.random.key(0))
+    batches = random_batch(many, 0)
+    planned = plan.jit(steps)
+    found = compiled_transfers(planned.lower(state, batches).compile().as_text(), MESH)
+    assert found == predicted_transfers(outcome, CPU)
+    want = jax.device_get(jax.jit(steps)(state, batches)[1]["loss"])
+    got = jax.device_get(planned(state, batches)[1]["loss"])
+    np.testing.assert_allclose(got, want, rtol=1e-5)
