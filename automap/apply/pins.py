@@ -93,8 +93,8 @@ class PinRewriter:
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
         """The equation between the constraints on its operands and on its results."""
         pins = self.of_site.get(path, {})
-        before, after = [], []
-        before += [self._from_here(eqn, p, pin) for p, pin in pins.items() if p.side == "from"]
+        before = [self._from_here(eqn, p, pin) for p, pin in pins.items() if p.side == "from"]
+        after = []
         operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
         results = list(eqn.outvars)
         # Of two pins on a result the first to be imposed is the last to be added here.

@@ -4,7 +4,8 @@ The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(
 
     c <- c + all-reduce(d)     into     c <- c + d,  with one all-reduce of what the loop ends with
 
-(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion).  So a value that is only added to others of its
+(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler, for GPUs only
+read from its list of passes).  So a value that is only added to others of its
 kind is a *term*, all terms of one sum have one name, and a sum may be reduced at the trip count outside of a
 loop instead of its own; reduce-scatters stay where they are.  A scatter-add is first merged with what it is added to, whatever that is.
 """
@@ -19,14 +20,14 @@ from hlo_tools.kernels import CONTRACTIONS
 
 @dataclass(frozen=True)
 class Sums:
-    """For each term the name of its sum, and for each name how often it is reduced if not in every trip."""
+    """The name of each term's sum, and how often those terms are reduced that are not in every trip."""
 
     name_of: Mapping[int, int]
     trips_of: Mapping[int, int]
 
     def trips(self, value: int, otherwise: int) -> int:
         """How often a value is reduced in a step."""
-        return self.trips_of.get(self.name_of.get(value, -1), otherwise)
+        return self.trips_of.get(value, otherwise)
 
 
 def merged_sums(graph: Graph) -> Sums:
@@ -42,8 +43,9 @@ def merged_sums(graph: Graph) -> Sums:
             enter = enter_of[index]
             for term, result in _accumulated(graph, enter, op, used_once):
                 if term in terms.name_of:
+                    inside = terms.members[terms.name_of[term]]
+                    trips_of.update(dict.fromkeys(inside, enter.trip_count))
                     terms.merge(term, result)
-                    trips_of[terms.name_of[term]] = enter.trip_count
         elif op.opcode == "add":
             left, right = op.inputs
             if left != right and all(used_once[v] and v in terms.name_of for v in op.inputs):

@@ -78,6 +78,9 @@ def _loop(body, outside=lambda c: c):
         (_loop(lambda c, a, b: c + jnp.sin(a @ b)), [(TRIPS, 1)]),
         (_loop(lambda c, a, b: c + c @ b), [(TRIPS, 1)]),  # the carry is read
         (_loop(lambda c, a, b: jnp.sin(c + a @ b)), [(TRIPS, 1)]),
+        # Tied weights: what the loop ends with is added to a product outside.
+        (lambda a, b, c: b @ b + _loop(lambda c, a, b: c + a @ b)(a, b, c), [(1, 2)]),
+        (lambda a, b, c: _loop(lambda c, a, b: c + a @ b)(a, b, c) + b @ b, [(1, 2)]),
     ],
 )
 def test_an_accumulated_sum_leaves_its_loop(step, wanted):
