@@ -4,11 +4,14 @@
 to a value id, or to a nested tuple of them.  The trip count of a loop is read from its condition
 (`counter < limit` with a known start); a loop whose count cannot be read is counted once and named in
 `Graph.assumptions`.
+
+What XLA has fused is inlined too, unless fusions are kept as the ops that run (`hlo_tools.scheduled`).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 import re
+from typing import Literal
 
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
@@ -25,6 +28,7 @@ from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
 from hlo_tools.rules.notation import Notation
 
 
+Fusions = Literal["inlined", "kept"]
 Leaf = int
 Tree = Leaf | tuple["Tree", ...]
 
@@ -39,7 +43,12 @@ _MAX_FLAT_OPS = 2_000_000
 
 
 @collector_paused()
-def flatten(module: Module, user_rules: Mapping[str, Notation] | None = None) -> Graph:
+def flatten(
+    module: Module,
+    user_rules: Mapping[str, Notation] | None = None,
+    *,
+    fusions: Fusions = "inlined",
+) -> Graph:
     """Inline `module` to one flat graph.
 
     A function that has a rule for its shapes in `user_rules` becomes one custom call of its name.
@@ -48,7 +57,7 @@ def flatten(module: Module, user_rules: Mapping[str, Notation] | None = None) ->
     inlining grows past two million ops.
     """
     try:
-        return _Flattener(module, user_rules or {}).graph()
+        return _Flattener(module, user_rules or {}, fusions).graph()
     except HloError:
         raise
     except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -59,9 +68,10 @@ def flatten(module: Module, user_rules: Mapping[str, Notation] | None = None) ->
 
 
 class _Flattener:
-    def __init__(self, module: Module, user_rules: Mapping[str, Notation]):
+    def __init__(self, module: Module, user_rules: Mapping[str, Notation], fusions: Fusions):
         self.module = module
         self.user_rules = user_rules
+        self.handlers = _HANDLERS if fusions == "inlined" else _KEEPING_FUSIONS
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.ties: list[tuple[int, int]] = []
@@ -115,7 +125,7 @@ class _Flattener:
         environment: dict[int, Tree] = {}
         for instruction in computation.instructions:
             operands = [environment[i] for i in instruction.operands]
-            handler = _HANDLERS.get(instruction.opcode)
+            handler = self.handlers.get(instruction.opcode)
             if instruction.opcode == "parameter":
                 result = arguments[instruction.parameter_number]
             elif handler is not None:
@@ -317,3 +327,4 @@ _HANDLERS: Mapping[str, _Handler] = {
     "while": _while,
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
+_KEEPING_FUSIONS = {name: handler for name, handler in _HANDLERS.items() if name != "fusion"}

@@ -12,10 +12,14 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
 Everything else is recomputed by each user from its *sources*: the stored values it is made from.  A
 kernel is one op whose result is stored; it reads the sources of its operands.  Of what is sliced on the
 way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a time.
+
+Elementwise kernels and reductions between two kernels of other kinds are fused to one with several results where the
+backend does so: what one of them reads or writes, the later ones have           -> in: `_share_reads`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from hlo_tools.graph import STRUCTURAL, Graph, Op
 
@@ -53,27 +57,31 @@ _READ_THROUGH = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fuser:
-    """A backend's fusion pass: operands of the opcodes in `loads` must be in memory."""
+    """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
+
+    `results` says whether kernels that read the same are made one.
+    """
 
     loads: frozenset[str]
+    results: Literal["one", "several"]
 
 
 # TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
 # matrix libraries read finished operands.
 FUSERS: Mapping[str, Fuser] = {
-    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS),
-    "cuda": Fuser(loads=_OWN_KERNEL),
-    "cpu": Fuser(loads=_OWN_KERNEL),
+    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS, results="several"),
+    "cuda": Fuser(loads=_OWN_KERNEL, results="several"),
+    "cpu": Fuser(loads=_OWN_KERNEL, results="one"),
 }
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes.
 _RECOMPUTE_RATIO = 1.5
 
 
-def kernels(graph: Graph, fuser: Fuser) -> list[Kernel]:
-    """Kernels in program order."""
+def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
+    """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
     stored = _stored(graph, fuser)
-    sources = _Sources(graph, stored)
+    sources = _Sources(graph, stored, n_bytes)
     result: list[Kernel] = []
     for index, op in enumerate(graph.ops):
         written = [v for v in op.outputs if sources.stored[v]]
@@ -81,35 +89,53 @@ def kernels(graph: Graph, fuser: Fuser) -> list[Kernel]:
             continue
         reads: dict[int, int] = {}
         for position, value in enumerate(op.inputs):
-            part = _part_of_operand(graph, op, position)
-            for source, n_bytes in sources.of(value):
-                reads[source] = max(reads.get(source, 0), min(n_bytes, part))
-        part = _part_of_result(graph, op)
+            part = _part_of_operand(n_bytes, op, position)
+            for source, of_source in sources.of(value):
+                reads[source] = max(reads.get(source, 0), min(of_source, part))
+        part = _part_of_result(n_bytes, op)
         result.append(
             Kernel(
                 op=index,
-                reads=tuple(Access(source, n_bytes) for source, n_bytes in reads.items()),
-                writes=tuple(Access(v, min(part, graph.values[v].n_bytes)) for v in written),
+                reads=tuple(Access(source, of_source) for source, of_source in reads.items()),
+                writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
         )
+    return _share_reads(graph, result) if fuser.results == "several" else result
+
+
+def _share_reads(graph: Graph, found: list[Kernel]) -> list[Kernel]:
+    """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
+    result: list[Kernel] = []
+    at_hand: set[int] = set()
+    trips = 1
+    for kernel in found:
+        op = graph.ops[kernel.op]
+        if op.opcode in _OWN_KERNEL or op.trip_count != trips:
+            at_hand.clear()
+            trips = op.trip_count
+        if op.opcode not in _OWN_KERNEL:
+            reads = tuple(replace(a, n_bytes=0) if a.value in at_hand else a for a in kernel.reads)
+            at_hand.update(a.value for a in (*kernel.reads, *kernel.writes))
+            kernel = replace(kernel, reads=reads)
+        result.append(kernel)
     return result
 
 
-def _part_of_operand(graph: Graph, op: Op, position: int) -> int:
+def _part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:
     """Bytes an op looks at of one operand."""
     if position == 0 and op.opcode in ("slice", "dynamic-slice", "gather"):
-        return graph.values[op.outputs[0]].n_bytes
+        return n_bytes[op.outputs[0]]
     if position == 0:
-        return _part_of_result(graph, op)
+        return _part_of_result(n_bytes, op)
     return _WHOLE
 
 
-def _part_of_result(graph: Graph, op: Op) -> int:
+def _part_of_result(n_bytes: Sequence[int], op: Op) -> int:
     """Bytes an op changes of its result (and of the operand it updates in place)."""
     if op.opcode == "dynamic-update-slice":
-        return graph.values[op.inputs[1]].n_bytes
+        return n_bytes[op.inputs[1]]
     if op.opcode == "scatter":
-        return graph.values[op.inputs[-1]].n_bytes
+        return n_bytes[op.inputs[-1]]
     return _WHOLE
 
 
@@ -146,13 +172,14 @@ def _read_through(graph: Graph, value: int) -> int:
 class _Sources:
     """Stored values each value is made from; decides on the way what recomputing would cost too much."""
 
-    def __init__(self, graph: Graph, stored: list[bool]):
+    def __init__(self, graph: Graph, stored: list[bool], n_bytes: Sequence[int]):
         self.graph = graph
         self.stored = stored
+        self.n_bytes = n_bytes
         self._of: list[dict[int, int]] = [{} for _ in graph.values]
         for value, is_stored in enumerate(stored):
             if is_stored:
-                self._of[value] = {value: graph.values[value].n_bytes}
+                self._of[value] = {value: n_bytes[value]}
         for op in graph.ops:
             self._visit(op)
 
@@ -161,17 +188,16 @@ class _Sources:
         return sorted(self._of[value].items())
 
     def _visit(self, op: Op) -> None:
-        values = self.graph.values
         for value in op.outputs:
             if self.stored[value] or not self.graph.varies[value]:
                 continue
             sources: dict[int, int] = {}
             for position, operand in enumerate(op.inputs):
-                part = _part_of_operand(self.graph, op, position)
-                for source, n_bytes in self._of[operand].items():
-                    sources[source] = max(sources.get(source, 0), min(n_bytes, part))
+                part = _part_of_operand(self.n_bytes, op, position)
+                for source, of_source in self._of[operand].items():
+                    sources[source] = max(sources.get(source, 0), min(of_source, part))
             if len(self.graph.users[value]) > 1:
-                if sum(sources.values()) > _RECOMPUTE_RATIO * values[value].n_bytes:
+                if sum(sources.values()) > _RECOMPUTE_RATIO * self.n_bytes[value]:
                     self.stored[value] = True
-                    sources = {value: values[value].n_bytes}
+                    sources = {value: self.n_bytes[value]}
             self._of[value] = sources

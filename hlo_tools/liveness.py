@@ -12,7 +12,8 @@ program written from its root backwards also all that weight gradients are made 
     death                 last p of a kernel that reads one of them
 
 A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated input
-shares with the output that replaces it.
+shares with the output that replaces it.  What loops read as bfloat16 and the rest of the program as float32 has a
+rounded copy, one for all of them (`hlo_tools.narrow`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,11 +68,12 @@ def buffers(
     kernels: Sequence[Kernel],
     phases: Sequence[Phase],
     donated: Mapping[int, int],
+    narrow: Sequence[bool],
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may overwrite."""
     position = schedule(graph, phases)
     last = len(graph.ops)
-    home = _homes(graph, donated)
+    home = _homes(graph, donated, narrow)
     birth: dict[int, int] = {}
     death: dict[int, int] = {}
     member: dict[int, int] = {}
@@ -109,7 +111,7 @@ def buffers(
     )
 
 
-def _homes(graph: Graph, donated: Mapping[int, int]) -> list[int]:
+def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> list[int]:
     parent = list(range(len(graph.values)))
 
     def find(value: int) -> int:
@@ -117,9 +119,15 @@ def _homes(graph: Graph, donated: Mapping[int, int]) -> list[int]:
             parent[value] = value = parent[parent[value]]
         return value
 
-    loop_ties = ((a, b) for a, b in graph.ties if graph.varies[a])
+    loop_ties = [(a, b) for a, b in graph.ties if graph.varies[a]]
     for a, b in loop_ties:
-        parent[find(a)] = find(b)
+        if narrow[a] == narrow[b]:
+            parent[find(a)] = find(b)
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
+    copies: dict[int, int] = {}
+    for a, b in loop_ties:
+        if narrow[a] != narrow[b]:
+            whole, rounded = (b, a) if narrow[a] else (a, b)
+            parent[find(rounded)] = find(copies.setdefault(find(whole), rounded))
     return [find(v) for v in range(len(graph.values))]

@@ -32,14 +32,7 @@ def decode_module(data: bytes) -> Module:
 
     Raises `HloError` with the reason for anything malformed.
     """
-    if data.startswith(_GZIP_MAGIC):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise HloError(f"damaged gzip file: {error}") from error
-    if not data:
-        raise HloError("an empty HLO proto; dump the module again")
-    message = _module_message(data)
+    message = module_message(data)
     reader = _Reader()
     computations: dict[int, Computation] = {}
     for computation in map(reader.computation, message.computations):
@@ -77,7 +70,18 @@ def _name_combiners(computations: dict[int, Computation]) -> None:
                     instruction.attributes = combined[key]
 
 
-def _module_message(data: bytes) -> Any:
+def module_message(data: bytes) -> Any:
+    """The message (`hlo_tools.schema.MODULE`) of an HloModuleProto or HloProto, gzipped or not.
+
+    Raises `HloError` if it is none.
+    """
+    if data.startswith(_GZIP_MAGIC):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise HloError(f"damaged gzip file: {error}") from error
+    if not data:
+        raise HloError("an empty HLO proto; dump the module again")
     # In a wrapper, field 1 is the module, which begins with the tag of one of its first fields; in a module it
     # is the name, which begins with no control character.
     inner = schema.WRAPPER.parse(data).module

@@ -1,9 +1,7 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
     step = compute + collective
-    compute     sum over kernels of max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
-                where parts is how many ways the op's factors are split, bytes are local,
-                e_m and e_b the device's matmul and memory efficiencies           -> in: `_compute`
+    compute     sum over kernels of their seconds, by a roofline                  -> in: `automap.cost.compute`
     collective  sum over collectives of alpha + beta * bytes; XLA merges the collectives of
                 gradients and parameters, so theirs pay alpha once per COMBINE_BYTES
                                                                                   -> in: `_collective`
@@ -12,16 +10,16 @@
 No overlap of computation and communication is assumed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from automap.cost.collectives import AlphaBeta, alpha_beta
+from automap.cost.compute import Roofline
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory, Profile
-from automap.cost.shardings import Shardings, shardings
+from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
 from automap.space.point import Lanes
@@ -59,9 +57,11 @@ class Evaluator:
         """Seconds and bytes of one step under `lanes`."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
+        of_collective = self._collective(found, lanes.mesh.sizes)
+        of_kernel = self._roofline.seconds(sharding, found, of_collective)
         return Estimate(
-            compute_seconds=float(self._compute(sharding).sum()),
-            collective_seconds=float(self._collective(found, lanes.mesh.sizes).sum()),
+            compute_seconds=float(of_kernel @ self.tables.kernels.count),
+            collective_seconds=float(of_collective @ found.count),
             peak_bytes=self._profile.peak_bytes(
                 sharding.parts_of_value, found.copied, found.is_repeat
             ),
@@ -74,6 +74,10 @@ class Evaluator:
         return self._profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @cached_property
+    def _roofline(self) -> Roofline:
+        return Roofline(self.tables.kernels, self.topology)
+
+    @cached_property
     def _profile(self) -> Profile:
         tables = self.tables
         return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
@@ -83,25 +87,8 @@ class Evaluator:
         sharding = shardings(self.tables, self.n_classes, lanes)
         return collectives(self.tables, sharding, lanes.mesh.sizes)
 
-    @cached_property
-    def _peak_flops_per_s(self) -> np.ndarray:
-        device = self.topology.device
-        rates: Mapping[str, float] = {
-            d: device.peak_flops_per_s(d) * device.matmul_efficiency if d else np.inf
-            for d in set(self.tables.kernels.dtype)
-        }
-        return np.array([rates[d] for d in self.tables.kernels.dtype])
-
-    def _compute(self, sharding: Shardings) -> np.ndarray:
-        table, device = self.tables.kernels, self.topology.device
-        flops = table.flops / sharding.parts_of_op[table.op_row]
-        local = table.traffic_bytes / sharding.parts_of_value[table.traffic_row]
-        moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
-        memory = moved / (device.hbm_bytes_per_s * device.memory_efficiency)
-        each = np.maximum(np.maximum(flops / self._peak_flops_per_s, memory), device.launch_seconds)
-        return each * table.count
-
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """Seconds of each entry of `found` once."""
         alpha, beta = (
             np.zeros((len(KINDS), 1 << len(sizes))),
             np.zeros((len(KINDS), 1 << len(sizes))),
@@ -109,10 +96,9 @@ class Evaluator:
         for kind, mask in set(zip(found.kind.tolist(), found.mask.tolist())):
             link = self._link(kind, mask, sizes)
             alpha[kind, mask], beta[kind, mask] = link.alpha_seconds, link.beta_seconds_per_byte
-        merged = np.minimum(found.count, found.count * found.n_bytes / COMBINE_BYTES)
-        messages = np.where(found.combinable, merged, found.count)
+        messages = np.where(found.combinable, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
         seconds = alpha[found.kind, found.mask] * messages
-        return seconds + beta[found.kind, found.mask] * found.n_bytes * found.count
+        return seconds + beta[found.kind, found.mask] * found.n_bytes
 
     def _link(self, kind: int, mask: int, sizes: tuple[int, ...]) -> AlphaBeta:
         key = (kind, mask, sizes)

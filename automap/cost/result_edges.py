@@ -26,8 +26,8 @@ def result_edges(
     op_rows: np.ndarray,
     *,
     simplifies: bool,
-) -> Edges:
-    """Edges from ops to the values they make.
+) -> tuple[Edges, np.ndarray]:
+    """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `simplifies` is whether the backend merges sums (`automap.cost.sums`), of which the first term is then reduced
     and the others repeat it, and sees through indices.
@@ -39,6 +39,7 @@ def result_edges(
     ops, sums_of = row_of_op.tolist(), merged_sums(graph) if simplifies else Sums({}, {})
     partials_of = _Partials(graph, simplifies=simplifies)
     first_terms: dict[int, dict[EdgeKey, int]] = {}
+    edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         sums = reduced.get(id(rule))
         if sums is None:
@@ -57,7 +58,9 @@ def result_edges(
                 count = sums_of.trips(value, op.trip_count)
                 edge = found.add(merged, count, value, index, op.trip_count)
                 terms.setdefault(key, edge)
-    return found.edges()
+                if value == op.outputs[0]:
+                    edge_of_op[index] = edge
+    return found.edges(), edge_of_op
 
 
 class _Partials:

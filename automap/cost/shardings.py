@@ -21,8 +21,12 @@ _NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class Shardings:
-    """Per row: the split dimension or factor of each axis (-1: none), and the number of parts."""
+    """Per row: the split dimension or factor of each axis (-1: none), and the number of parts.
 
+    `sizes` are those of the mesh axes.
+    """
+
+    sizes: tuple[int, ...]
     dim_of_axis: np.ndarray
     factor_of_axis: np.ndarray
     parts_of_value: np.ndarray
@@ -48,6 +52,7 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     dim_of_axis = np.stack(dims, axis=1)
     factor_of_axis = np.stack(factors, axis=1)
     return Shardings(
+        sizes=lanes.mesh.sizes,
         dim_of_axis=dim_of_axis,
         factor_of_axis=factor_of_axis,
         parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),

@@ -8,10 +8,11 @@ with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a 
     op_rows[r, f, k]      class that may split factor f
     OperandEdges          (value row -> op row): what must be gathered before an op can run
     ResultEdges           (op row -> value row): what must be summed, scattered or gathered after it
-    KernelTable           FLOPs and bytes per kernel
+    KernelTable           FLOPs and bytes per kernel                    -> in: `automap.cost.kernel_table`
     BufferTable           intervals of stored buffers and of gathered copies, for the memory peak
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,28 +20,14 @@ import numpy as np
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
+from automap.cost.kernel_table import KernelTable, kernel_table
 from automap.cost.operand_edges import operand_edges
 from automap.cost.result_edges import result_edges
 from automap.space.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, Op
 from hlo_tools.kernels import FUSERS, Kernel, kernels
 from hlo_tools.liveness import buffers
-
-
-@dataclass(frozen=True)
-class KernelTable:
-    """Distinct kernels; `traffic_*` list their memory accesses, [accesses]."""
-
-    op_row: np.ndarray
-    flops: np.ndarray
-    dtype: tuple[str, ...]
-    count: np.ndarray
-    phase: np.ndarray
-    traffic_kernel: np.ndarray
-    traffic_row: np.ndarray
-    traffic_bytes: np.ndarray
+from hlo_tools.narrow import narrow_values, stored_bytes
 
 
 @dataclass(frozen=True)
@@ -89,21 +76,23 @@ TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 
 def build_tables(problem: Problem, platform: Platform) -> Tables:
     """Fold a problem to rows; what is fused depends on the platform."""
+    graph = problem.graph
     value_rows, row_of_value = _value_rows(problem)
     op_rows, row_of_op = _op_rows(problem, row_of_value)
-    operands, copies = operand_edges(
-        problem, row_of_value, row_of_op, op_rows, narrows=platform in _NARROWS
-    )
-    results = result_edges(
+    is_narrow = platform in _NARROWS
+    operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
+    results, edge_of_op = result_edges(
         problem, row_of_value, row_of_op, op_rows, simplifies=platform in _SIMPLIFIES
     )
-    kernel_list = kernels(problem.graph, FUSERS[platform])
+    narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
+    n_bytes = stored_bytes(graph, narrow)
+    kernel_list = kernels(graph, FUSERS[platform], n_bytes)
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, windows=windows_of(operands), results=results,
         contests=build_contests(problem, row_of_value, row_of_op),
-        kernels=_kernel_table(problem, kernel_list, row_of_value, row_of_op),
-        buffers=_buffer_table(problem, kernel_list, row_of_value, copies),
+        kernels=kernel_table(problem, kernel_list, row_of_value, row_of_op, edge_of_op),
+        buffers=_buffer_table(problem, kernel_list, row_of_value, copies, narrow),
     )  # fmt: skip
 
 
@@ -146,59 +135,16 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct.reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class _KernelKey:
-    op_row: int
-    flops: int
-    dtype: str
-    phase: int
-    access: tuple[tuple[int, int], ...]
-
-
-def _kernel_table(
-    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, row_of_op: np.ndarray
-) -> KernelTable:
-    graph = problem.graph
-    index: dict[_KernelKey, int] = {}
-    counts: list[int] = []
-    rows, ops = row_of_value.tolist(), row_of_op.tolist()
-    for kernel in kernel_list:
-        op = graph.ops[kernel.op]
-        access = tuple((rows[a.value], a.n_bytes) for a in (*kernel.reads, *kernel.writes))
-        key = _KernelKey(
-            ops[kernel.op], flops(graph, op, problem.linkage.rules[kernel.op]), _dtype(problem, op),
-            int(problem.phases[kernel.op]), access,
-        )  # fmt: skip
-        row = index.setdefault(key, len(index))
-        if row == len(counts):
-            counts.append(0)
-        counts[row] += op.trip_count
-    keys = list(index)
-    traffic = [(k, r, b) for k, key in enumerate(keys) for r, b in key.access]
-    accesses = np.array(traffic, np.int64).reshape(-1, 3)
-    return KernelTable(
-        op_row=np.array([k.op_row for k in keys], np.int64),
-        flops=np.array([k.flops for k in keys], float),
-        dtype=tuple(k.dtype for k in keys),
-        count=np.array(counts, np.int64),
-        phase=np.array([k.phase for k in keys], np.int64),
-        traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
-    )  # fmt: skip
-
-
-def _dtype(problem: Problem, op: Op) -> str:
-    """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
-    if op.opcode not in ("dot", "convolution"):
-        return ""
-    types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
-    return max(types, key=lambda t: DTYPE_BITS[t])
-
-
 def _buffer_table(
-    problem: Problem, kernel_list: list[Kernel], row_of_value: np.ndarray, copies: Copies
+    problem: Problem,
+    kernel_list: list[Kernel],
+    row_of_value: np.ndarray,
+    copies: Copies,
+    narrow: Sequence[bool],
 ) -> BufferTable:
     graph = problem.graph
-    live = buffers(graph, kernel_list, problem.phases, problem.donated)
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow)
+    n_bytes = stored_bytes(graph, narrow)
     role_of = {
         v: INPUT_KINDS.index(role.value)
         for v, role in zip(graph.inputs, problem.roles, strict=True)
@@ -215,7 +161,7 @@ def _buffer_table(
     position = live.position_of_op
     return BufferTable(
         row=row_of_value[live.value],
-        n_bytes=np.array([graph.values[v].n_bytes for v in live.value], float),
+        n_bytes=np.array([n_bytes[v] for v in live.value], float),
         birth=live.birth, death=live.death, kind=np.array(kinds, np.int64),
         n_positions=live.n_positions,
         copy_edge=copies.edge,

@@ -23,6 +23,11 @@ _ASSUMED_GPU: Final = Source(
     document="assumption",
     note="large library matmuls and streaming kernels at sustained clocks; one launch per op",
 )
+_VMEM: Final = Source(
+    field="on_chip_bytes",
+    document="https://docs.jax.dev/en/latest/pallas/tpu/index.html",
+    note="vmem_capacity_bytes of jax.experimental.pallas.tpu.get_tpu_info, times the cores of a device",
+)
 _F32_IS_BF16: Final = Source(
     field="flops_per_s.f32",
     document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
@@ -40,6 +45,7 @@ def _tpu(
     *,
     memory_bytes: int,
     hbm_gb_per_s: float,
+    vmem_mib: int,
     tflops: dict[str, float],
     note: str,
     page: str = "",
@@ -51,8 +57,11 @@ def _tpu(
         hbm_bytes_per_s=hbm_gb_per_s * 1e9,
         flops_per_s=tuple((dtype, value * 1e12) for dtype, value in peaks.items()),
         matmul_efficiency=0.8,
-        memory_efficiency=0.85,
+        memory_efficiency=0.8,
         launch_seconds=1e-6,
+        on_chip_bytes=vmem_mib * 2**20,
+        class_efficiency=(("reduce", 0.4),),
+        matmul_tile=128,
         source=(
             Source(
                 field="memory_bytes, hbm_bytes_per_s, flops_per_s",
@@ -60,6 +69,7 @@ def _tpu(
                 note=note,
             ),
             _F32_IS_BF16,
+            _VMEM,
             _ASSUMED_TPU,
         ),
     )
@@ -111,6 +121,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v4",
             memory_bytes=32 * _GIB,
             hbm_gb_per_s=1200,
+            vmem_mib=32,
             tflops={"bf16": 275, "s8": 275},
             note="32 GiB, 1200 GB/s, 275 TFLOPs bf16 or int8 per chip; one JAX device per chip",
         ),
@@ -118,6 +129,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v5e",
             memory_bytes=16 * _GB,
             hbm_gb_per_s=819,
+            vmem_mib=128,
             tflops={"bf16": 197, "s8": 393},
             note="16 GB, 819 GB/s, 197 TFLOPs bf16, 393 TOPs int8",
         ),
@@ -125,6 +137,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v5p",
             memory_bytes=95 * _GIB,
             hbm_gb_per_s=2765,
+            vmem_mib=128,
             tflops={"bf16": 459, "s8": 918},
             note="95 GiB for users, 2765 GB/s, 459 TFLOPs bf16; int8 at twice that",
         ),
@@ -132,6 +145,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v6e",
             memory_bytes=32 * _GB,
             hbm_gb_per_s=1638,
+            vmem_mib=128,
             tflops={"bf16": 918, "s8": 1836},
             note="32 GB, 1638 GB/s, 918 TFLOPs bf16, 1836 TOPs int8",
         ),
@@ -139,6 +153,7 @@ DEVICES: Final[dict[str, Device]] = {
             "tpu7x",
             memory_bytes=96 * _GIB,
             hbm_gb_per_s=3690,
+            vmem_mib=64,
             tflops={"bf16": 1153.5, "f8e4m3fn": 2307},
             note="half a chip: the two dies of a chip (192 GiB, 7380 GB/s, 2307 TFLOPs bf16, 4614"
             " fp8) are two JAX devices",

@@ -22,8 +22,11 @@ from automap.topology.dtypes import DTYPE_FALLBACK
 
 Platform = Literal["tpu", "cuda", "cpu"]
 LevelKind = Literal["ring", "line", "switch"]
+OP_CLASSES: Final = ("product", "reduce", "elementwise")
+"""Classes of ops that a device may have an efficiency of its own for."""
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
+_PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}
 _Row = TypeVar("_Row", "Device", "Level")
 
 
@@ -51,7 +54,11 @@ class Device:
 
     `flops_per_s` holds (HLO element type, peak of dense multiply-adds, two operations each);
     the efficiencies are the fractions of those peaks that a large op reaches, and
-    `launch_seconds` is what an op costs at least.
+    `launch_seconds` is what an op costs at least. `on_chip_bytes` is memory beside the arithmetic in
+    which a compiler keeps what is read soon; 0 where only caches do. `class_efficiency` holds (class of
+    op, fraction of the memory's peak) where it is not `memory_efficiency`, `matmul_tile` the side of the
+    matrix unit that products are rounded up to, `vector_element_bytes` what an element takes in the
+    vector unit at least.
     """
 
     name: str
@@ -61,6 +68,9 @@ class Device:
     matmul_efficiency: float
     memory_efficiency: float
     launch_seconds: float
+    on_chip_bytes: int = 0
+    class_efficiency: tuple[tuple[str, float], ...] = ()
+    matmul_tile: int = 1
     source: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -78,6 +88,11 @@ class Device:
         checks.check_fraction("matmul_efficiency", self.matmul_efficiency)
         checks.check_fraction("memory_efficiency", self.memory_efficiency)
         checks.check_not_negative("launch_seconds", self.launch_seconds)
+        checks.check_integer("on_chip_bytes", self.on_chip_bytes, low=0, high=_MAX_BYTES)
+        for name, value in self.class_efficiency:
+            checks.check_choice("class_efficiency", name, OP_CLASSES)
+            checks.check_fraction(f"class_efficiency.{name}", value)
+        checks.check_integer("matmul_tile", self.matmul_tile, low=1, high=4096)
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """The peak for an HLO element type, by the fallback rule of `automap.topology.dtypes`.
@@ -153,7 +168,8 @@ class Topology:
     def to_dict(self) -> dict[str, Any]:
         """The plan file's form: JSON values only, read back by `from_dict`."""
         data = dataclasses.asdict(self)
-        data["device"]["flops_per_s"] = dict(self.device.flops_per_s)
+        for name in _PAIRS:
+            data["device"][name] = dict(data["device"][name])
         data["device"]["source"] = list(data["device"]["source"])
         data["levels"] = [level | {"source": list(level["source"])} for level in data["levels"]]
         return data
@@ -180,11 +196,12 @@ class Topology:
 
 
 def _device_from(table: object) -> Device:
-    if isinstance(table, dict) and "flops_per_s" in table:
-        rates = table["flops_per_s"]
-        if not isinstance(rates, dict):
-            raise checks.refuse("flops_per_s", rates, "a table of element type = number")
-        table = table | {"flops_per_s": tuple(rates.items())}
+    for name, key in _PAIRS.items():
+        if isinstance(table, dict) and name in table:
+            pairs = table[name]
+            if not isinstance(pairs, dict):
+                raise checks.refuse(name, pairs, f"a table of {key} = number")
+            table = table | {name: tuple(pairs.items())}
     return _from_table(Device, table)
 
 

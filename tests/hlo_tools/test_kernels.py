@@ -9,6 +9,7 @@ from hlo_tools.flatten import flatten
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.kernels import FUSERS, kernels
 from hlo_tools.liveness import buffers
+from hlo_tools.narrow import narrow_values, stored_bytes
 from hlo_tools.phases import phases
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes
@@ -26,6 +27,14 @@ def _lowered(step, *shapes):
 def _graph(step, *shapes):
     proto = _lowered(step, *shapes).compiler_ir("hlo").as_serialized_hlo_module_proto()
     return flatten(decode_module(proto))
+
+
+def _kernels(graph, platform):
+    return kernels(graph, FUSERS[platform], stored_bytes(graph, _wide(graph)))
+
+
+def _wide(graph):
+    return [False] * len(graph.values)
 
 
 def _relu_chain(weights, x):
@@ -47,10 +56,7 @@ def _scanned(weights, x):
 def test_a_relu_is_stored_where_contractions_load_their_operands(platform, stored_per_layer):
     graph = _graph(_relu_chain, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
     written = [
-        a
-        for k in kernels(graph, FUSERS[platform])
-        for a in k.writes
-        if a.n_bytes == ACTIVATION_BYTES
+        a for k in _kernels(graph, platform) for a in k.writes if a.n_bytes == ACTIVATION_BYTES
     ]
     # The last relu feeds a sum, which computes it on the way.
     assert len(written) == stored_per_layer * (DEPTH - 1) + 1
@@ -58,23 +64,24 @@ def test_a_relu_is_stored_where_contractions_load_their_operands(platform, store
 
 def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
     graph = _graph(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
-    (dot,) = [k for k in kernels(graph, FUSERS["tpu"]) if graph.ops[k.op].opcode == "dot"]
+    (dot,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "dot"]
     loop_counter = 4
     assert {a.n_bytes for a in dot.reads} == {ACTIVATION_BYTES, 4 * WIDTH * WIDTH, loop_counter}
 
 
 def test_a_gather_reads_the_rows_it_returns():
     graph = _graph(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
-    (gather,) = [k for k in kernels(graph, FUSERS["cpu"]) if graph.ops[k.op].opcode == "gather"]
+    (gather,) = [k for k in _kernels(graph, "cpu") if graph.ops[k.op].opcode == "gather"]
     assert sum(a.n_bytes for a in gather.reads) <= 4 * WIDTH * 4 + 64
 
 
 def _peak_bytes(graph, platform):
     live = buffers(
         graph,
-        kernels(graph, FUSERS[platform]),
+        _kernels(graph, platform),
         phases(graph, frozenset(range(len(graph.outputs) - 1))),
         {},
+        _wide(graph),
     )
     values = [graph.values[v] for v in live.value]
     sizes = np.array([np.prod(v.dims, initial=1) * DTYPE_BITS[v.dtype] / 8 for v in values])
@@ -101,3 +108,84 @@ def test_the_peak_does_not_depend_on_how_the_program_is_written_down(platform):
     # At the turn from forward to backward all activations are alive, and a gradient or two.
     assert inputs + activations <= peak + ACTIVATION_BYTES
     assert peak <= inputs + activations + 3 * ACTIVATION_BYTES
+
+
+def test_fused_kernels_read_what_they_share_once():
+    def step(x):
+        y = x * 2
+        return y.sum(0), y.sum(1), (y * y).sum()
+
+    graph = _graph(step, (ROWS, WIDTH))
+    read = {
+        platform: [sum(a.n_bytes for a in k.reads) for k in _kernels(graph, platform)]
+        for platform in ("cpu", "cuda")
+    }
+    assert read["cpu"] == [ACTIVATION_BYTES] * 3
+    assert read["cuda"] == [ACTIVATION_BYTES, 0, 0]
+
+
+def _narrow_inside(graph, opcode):
+    narrow = narrow_values(graph)
+    return [narrow[v] for op in graph.ops if op.opcode == opcode for v in op.outputs]
+
+
+def test_what_only_products_read_is_narrow():
+    graph = _graph(lambda a, b: jnp.tanh(jnp.sin(a) @ b.T), (8, 16), (8, 16))
+    assert _narrow_inside(graph, "sine") == [True]
+    assert _narrow_inside(graph, "dot") == [False]  # tanh reads it
+    assert _narrow_inside(graph, "tanh") == [False]  # a result of the step
+
+
+def test_products_of_high_precision_read_whole_floats():
+    graph = _graph(lambda a, b: jnp.matmul(jnp.sin(a), b, precision="highest"), (8, 16), (16, 8))
+    assert _narrow_inside(graph, "sine") == [False]
+
+
+def test_residuals_of_products_are_stacked_narrow_and_others_are_not():
+    def loss(weights, x):
+        def layer(c, w):
+            # Of the sine the weight's gradient needs the value, a product; its own gradient the cosine, as it is.
+            return jnp.sin(c) @ w + c, None
+
+        return lax.scan(layer, x, weights)[0].sum()
+
+    shapes = [(DEPTH, WIDTH, WIDTH), (ROWS, WIDTH)]
+    graph = _graph(lambda w, x: jax.grad(loss)(w, x), *shapes)
+    narrow = narrow_values(graph)
+    stacks = [
+        narrow[op.outputs[0]]
+        for op in graph.ops
+        if op.opcode == "dynamic-update-slice"
+        and graph.values[op.outputs[0]].dims == (DEPTH, ROWS, WIDTH)
+    ]
+    assert sorted(stacks) == [False, True]
+
+
+def test_a_loop_that_multiplies_what_it_does_not_change_has_a_rounded_copy():
+    def step(weights, x):
+        grown = lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ weights), x)
+        return grown, weights * 2
+
+    graph = _graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    narrow = narrow_values(graph)
+    sizes = stored_bytes(graph, narrow)
+    live = buffers(
+        graph, kernels(graph, FUSERS["tpu"], sizes), phases(graph, frozenset()), {}, narrow
+    )
+    stored = sorted(sizes[v] for v in live.value if graph.values[v].dims == (WIDTH, WIDTH))
+    whole = 4 * WIDTH * WIDTH
+    assert stored == [whole // 2, whole, whole]  # the copy, the input, the result
+
+
+def test_narrow_values_are_a_fixed_point_that_no_value_could_join():
+    graph = _graph(_relu_step_flat, *[(WIDTH, WIDTH)] * DEPTH, (ROWS, WIDTH))
+    narrow = narrow_values(graph)
+    for value, users in enumerate(graph.users):
+        if narrow[value]:
+            assert graph.values[value].dtype == "f32" and value not in graph.outputs
+            for user in (graph.ops[u] for u in users):
+                assert user.opcode == "dot" or any(narrow[v] for v in user.outputs)
+
+
+def _relu_step_flat(*arrays):
+    return _relu_step(list(arrays[:-1]), arrays[-1])

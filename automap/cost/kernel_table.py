@@ -1,0 +1,165 @@
+"""The kernels of a program folded to distinct rows, as the roofline reads them (`automap.cost.compute`).
+
+Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from automap.space.problem import Problem
+from hlo_tools.counts import flops
+from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Op
+from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
+from hlo_tools.rules import FactorKind, Rule
+
+
+class KernelClass(StrEnum):
+    """Kinds of kernels that reach different shares of a device's peaks."""
+
+    PRODUCT = "product"
+    REDUCE = "reduce"
+    ELEMENTWISE = "elementwise"
+
+
+CLASSES = tuple(KernelClass)
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
+
+    `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
+    `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
+    dimension of its result with what lies beside them; 1 for all others.
+    `traffic_is_near`: whether the value is made and last read in one phase, outside of what loops stack up.
+    """
+
+    op_row: np.ndarray
+    product_edge: np.ndarray
+    kernel_class: np.ndarray
+    side_sizes: np.ndarray
+    flops: np.ndarray
+    dtype: tuple[str, ...]
+    count: np.ndarray
+    phase: np.ndarray
+    traffic_kernel: np.ndarray
+    traffic_row: np.ndarray
+    traffic_bytes: np.ndarray
+    traffic_is_near: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    op_row: int
+    product_edge: int
+    kernel_class: KernelClass
+    sides: tuple[tuple[int, ...], tuple[int, ...]]
+    sizes: tuple[int, ...]
+    flops: int
+    dtype: str
+    phase: int
+    access: tuple[tuple[int, int, bool], ...]
+
+
+def kernel_table(
+    problem: Problem,
+    kernels: list[Kernel],
+    row_of_value: np.ndarray,
+    row_of_op: np.ndarray,
+    edge_of_op: np.ndarray,
+) -> KernelTable:
+    """Fold `kernels`; `edge_of_op` is the result edge of each op."""
+    rows, near = row_of_value.tolist(), _near(problem)
+    ops, edges = row_of_op.tolist(), edge_of_op.tolist()
+    index: dict[_Key, int] = {}
+    counts: list[int] = []
+    sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def access_of(access: Access) -> tuple[int, int, bool]:
+        return rows[access.value], access.n_bytes, near[access.value]
+
+    for kernel in kernels:
+        op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
+        is_dot = op.opcode == "dot"
+        if is_dot and id(rule) not in sides:
+            sides[id(rule)] = _sides(rule)
+        key = _Key(
+            ops[kernel.op], edges[kernel.op] if op.opcode in CONTRACTIONS else -1, _class_of(op),
+            sides[id(rule)] if is_dot else ((), ()),
+            tuple(f.size for f in rule.factors) if is_dot else (),
+            flops(problem.graph, op, rule), _dtype(problem, op), int(problem.phases[kernel.op]),
+            tuple(access_of(a) for a in (*kernel.reads, *kernel.writes) if a.n_bytes),
+        )  # fmt: skip
+        row = index.setdefault(key, len(index))
+        if row == len(counts):
+            counts.append(0)
+        counts[row] += op.trip_count
+    return _columns(list(index), counts)
+
+
+def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
+    traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
+    accesses = np.array(traffic, np.int64).reshape(-1, 4)
+    width = max((len(key.sizes) for key in keys), default=0)
+    side_sizes = np.ones((2, len(keys), width), np.int64)
+    for k, key in enumerate(keys):
+        for side, factors in enumerate(key.sides):
+            for factor in factors:
+                side_sizes[side, k, factor] = key.sizes[factor]
+    return KernelTable(
+        op_row=np.array([k.op_row for k in keys], np.int64),
+        product_edge=np.array([k.product_edge for k in keys], np.int64),
+        kernel_class=np.array([CLASSES.index(k.kernel_class) for k in keys], np.int64),
+        side_sizes=side_sizes,
+        flops=np.array([k.flops for k in keys], float),
+        dtype=tuple(k.dtype for k in keys),
+        count=np.array(counts, np.int64),
+        phase=np.array([k.phase for k in keys], np.int64),
+        traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
+        traffic_is_near=accesses[:, 3].astype(bool),
+    )  # fmt: skip
+
+
+def _class_of(op: Op) -> KernelClass:
+    if op.opcode in CONTRACTIONS:
+        return KernelClass.PRODUCT
+    if op.opcode in ("reduce", "reduce-window"):
+        return KernelClass.REDUCE
+    return KernelClass.ELEMENTWISE
+
+
+def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Factors that a dot sums over, and those of the operand that brings the result's last dimension."""
+    summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
+    of_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
+    last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)
+    beside = next((o for o in of_operand if last in o), frozenset[int]())
+    other = of_operand[0] ^ of_operand[1]
+    return summed, tuple(sorted((beside & other) - frozenset(summed)))
+
+
+def _near(problem: Problem) -> list[bool]:
+    """For each value whether it is made and read within one phase, and no loop hands it on."""
+    graph = problem.graph
+    near = [value.producer >= 0 for value in graph.values]
+    for value in graph.outputs:
+        near[value] = False
+    for index, op in enumerate(graph.ops):
+        for value in op.inputs:
+            producer = graph.values[value].producer
+            if op.opcode in STRUCTURAL or problem.phases[producer] != problem.phases[index]:
+                near[value] = False
+        if op.opcode in STRUCTURAL or op.opcode == "dynamic-update-slice":
+            for value in op.outputs:
+                near[value] = False
+    return near
+
+
+def _dtype(problem: Problem, op: Op) -> str:
+    """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
+    if op.opcode not in ("dot", "convolution"):
+        return ""
+    types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
+    return max(types, key=lambda t: DTYPE_BITS[t])

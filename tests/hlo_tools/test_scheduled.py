@@ -1,0 +1,83 @@
+"""Estimates of the TPU compiler, read from programs written by hand."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from hlo_tools.errors import HloError
+from hlo_tools.jax_compat import text_to_proto
+from hlo_tools.scheduled import read_schedule
+
+
+def _config(cycles):
+    return json.dumps({"window_config": {"estimated_cycles": str(cycles)}})
+
+
+PROGRAM = f"""
+HloModule step, is_scheduled=true
+
+%fused (p: f32[8]) -> f32[8] {{
+  %p = f32[8] parameter(0)
+  %one = f32[8] add(%p, %p)
+  ROOT %two = f32[8] multiply(%one, %p)
+}}
+
+%body (c: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %c = (s32[], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %x = f32[8] get-tuple-element(%c), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %inner = f32[8] fusion(%x), kind=kLoop, calls=%fused, backend_config={_config(100)}
+  ROOT %t = (s32[], f32[8]) tuple(%next, %inner)
+}}
+
+%condition (c: (s32[], f32[8])) -> pred[] {{
+  %c = (s32[], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %n = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}}
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  %x = f32[8] parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[8]) tuple(%zero, %x)
+  %loop = (s32[], f32[8]) while(%start), condition=%condition, body=%body
+  %y = f32[8] get-tuple-element(%loop), index=1
+  %sum = f32[8] all-reduce(%y), replica_groups={{}}, to_apply=%add
+  ROOT %out = f32[8] exponential(%sum), backend_config={_config(7)}
+}}
+"""
+
+
+def test_cycles_are_counted_once_per_trip():
+    schedule = read_schedule(text_to_proto(PROGRAM))
+    assert schedule.cycles == 5 * 100 + 7
+    assert {(op.opcode, op.count) for op in schedule.unestimated} == {("add", 5)}
+    assert not schedule.assumptions
+
+
+def test_a_gzipped_proto_is_read_too():
+    assert read_schedule(gzip.compress(text_to_proto(PROGRAM))).cycles == 507
+
+
+@pytest.mark.parametrize("config", ["{", "[1]", "estimated_cycles", '{\\"estimated_cycles\\": 7}'])
+def test_estimates_that_are_none_are_left_out(config):
+    text = PROGRAM.replace(_config(7), f'"{config}"')
+    assert read_schedule(text_to_proto(text)).cycles == 500
+
+
+def test_a_broken_proto_is_refused():
+    with pytest.raises(HloError):
+        read_schedule(text_to_proto(PROGRAM)[:-40])
+    with pytest.raises(HloError):
+        read_schedule(Path(__file__).read_bytes())
