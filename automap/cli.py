@@ -57,9 +57,15 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.argument("target"),
         click.option(
-            "--topology", required=True, help="v5e:4x4, 8xh100, 4x8xv100, local, or a TOML file"
+            "--topology",
+            required=True,
+            help="v5e:4x4, 8xh100, 4x8xv100, flexflow-p100, local, or a TOML file",
         ),
-        click.option("--mesh", default="auto", help="auto, or sizes by name: data=4,model=2"),
+        click.option(
+            "--mesh",
+            default="auto",
+            help="auto, or sizes by name in any order: data=4,model=2; the best order on the links is taken",
+        ),
         click.option(
             "--arg", "arguments", multiple=True, help="name=value for the target function"
         ),

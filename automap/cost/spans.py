@@ -11,9 +11,10 @@ and exists when hi > lo. Every quotient must be whole, else the mesh cuts across
 -> in: `spans`. Neighbouring pieces of one level are joined -> in: `_join`.
 
 How fast a span is, per device and in one direction -> in: `Span.bytes_per_s`: a level gives
-bytes_per_s / shared_by, of which a protocol leaves a fraction (`automap.cost.protocols`), because the program is the same everywhere and all the devices that share a
-link talk at once. On a ring or line with stride t the t interleaved groups share the links and each
-neighbour is t hops away, so a group gets 1/t. A span closes into a ring only when its level is one
+bytes_per_s / shared_by, because the program is the same everywhere and all the devices that share a
+link talk at once; of that a protocol leaves a fraction (`automap.cost.protocols`). On a ring or line
+with stride t the t interleaved groups share the links and each neighbour is t hops away, so a group
+gets 1/t. A span closes into a ring only when its level is one
 and the span reaches around it (stride * ranks = n_l); otherwise it is a line, whose end devices
 have one of the two links: half.
 """

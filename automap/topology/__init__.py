@@ -10,7 +10,11 @@ from automap.topology.catalogue import (
 from automap.topology.graph import Graph as Graph, Link as Link, Node as Node
 from automap.topology.graph_levels import graph_of as graph_of
 from automap.topology.local import topology_of as topology_of
-from automap.topology.meshes import mesh_shapes as mesh_shapes
+from automap.topology.meshes import (
+    lies_on as lies_on,
+    mesh_shapes as mesh_shapes,
+    nearest_shapes as nearest_shapes,
+)
 from automap.topology.model import (
     Device as Device,
     Level as Level,
