@@ -18,10 +18,11 @@ from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.planner import plan_workload
 from automap.report.progress import SearchProgress
+from automap.report.topologies import show_catalogue, show_machine
 from automap.search import STRATEGIES
 from automap.space.presets import PRESETS
 from automap.space.problem import Layers
-from automap.topology import catalogue, get_topology
+from automap.topology import catalogue, get_machine, get_topology
 from automap.topology.model import Topology
 from automap.workload import Workload, load_target, read_workload, trace_step
 from automap.workload.rules import user_rules
@@ -56,9 +57,15 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.argument("target"),
         click.option(
-            "--topology", required=True, help="v5e:4x4, 8xh100, 4x8xv100, local, or a TOML file"
+            "--topology",
+            required=True,
+            help="v5e:4x4, 8xh100, 4x8xv100, flexflow-p100, local, or a TOML file",
         ),
-        click.option("--mesh", default="auto", help="auto, or sizes by name: data=4,model=2"),
+        click.option(
+            "--mesh",
+            default="auto",
+            help="auto, or sizes by name in any order: data=4,model=2; the best order on the links is taken",
+        ),
         click.option(
             "--arg", "arguments", multiple=True, help="name=value for the target function"
         ),
@@ -145,16 +152,13 @@ def explain_command(plan_file: str, what: str | None) -> None:
 
 
 @main.command("topologies")
-def topologies_command() -> None:
-    """The catalogue of machines, with the source of every number."""
-    for entry in catalogue():
-        device = entry.device
-        click.echo(
-            f"{entry.pattern}  (as {entry.example})  {device.name}: {device.memory_bytes / 2**30:.0f} GiB, "
-            f"{device.peak_flops_per_s('bf16') / 1e12:.0f} TFLOP/s bf16, {device.hbm_bytes_per_s / 1e9:.0f} GB/s"
-        )
-        for source in entry.sources:
-            click.echo(f"    {source.field}: {source.document} ({source.note})")
+@click.argument("name", required=False)
+def topologies_command(name: str | None) -> None:
+    """The catalogue of machines; with NAME (or a TOML file) one machine, its meshes and its sources."""
+    if name is None:
+        show_catalogue(catalogue())
+    else:
+        show_machine(get_machine(name))
 
 
 def _plan(preset: str | None, given: dict[str, Any]) -> Plan:

@@ -20,7 +20,7 @@ UnknownOps = Literal["replicate", "refuse"]
 class Options:
     """Checked options.
 
-    `mesh` None searches all shapes, `preset` skips the search, `memory_limit_bytes` None allows all
+    `mesh` None searches all shapes, a mesh is tried in every order of its axes, `preset` skips the search, `memory_limit_bytes` None allows all
     of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
     of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
     with ops that have none; `layers` "apart" decides for each of several equal layers. Raises `InputError` for numbers out of range, unknown names and bad rules.
@@ -66,7 +66,8 @@ def read_options(
     """Options as the command takes them.
 
     Args:
-        mesh: "auto", or sizes by name, major first: "data=4,model=2" or {"data": 4, "model": 2}.
+        mesh: "auto", or sizes by name: "data=4,model=2" or {"data": 4, "model": 2}. Every order of the axes
+            that lies on the topology is tried; an axis called "model" is the one that presets give features.
         strategy: a name from `automap.search.STRATEGIES`.
         preset: a name from `automap.space.presets.PRESETS`; no search then.
         budget: seconds of search.

@@ -60,6 +60,22 @@ def mesh_text(plan: "Plan") -> str:
     return f"{axes or 'of one device'} ({plan.mesh.device_count} devices)"
 
 
+def _laid(plan: "Plan") -> list[str]:
+    """Which links each axis runs over, outermost first: `  data over network 2 and nvlink 4; ...`."""
+    # Reading a plan file should not need the catalogue until it is explained.
+    from automap.cost.spans import spans
+    from automap.topology import Topology, lies_on
+
+    topology, sizes = Topology.from_dict(plan.topology), [size for _, size in plan.mesh.axes]
+    if not lies_on(topology, sizes):
+        return []
+    axes = []
+    for axis, (name, _) in enumerate(plan.mesh.axes):
+        over = [f"{s.level.name} {s.ranks}" for s in reversed(spans(topology, sizes, (axis,)))]
+        axes += [f"{name} over {' and '.join(over)}"] if over else []
+    return [f"  {'; '.join(axes)}"] if axes else []
+
+
 def spec_text(spec: Spec) -> str:
     """`[whole, data+model]`: per dimension the axes that split it."""
     return "[" + ", ".join("whole" if axes is None else "+".join(axes) for axes in spec) + "]"
@@ -104,6 +120,7 @@ def _header(plan: "Plan") -> list[str]:
     lines = [
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
+        *_laid(plan),
         f"predicted step {seconds_text(cost.step_seconds)}" + (f" = {listed}" if listed else ""),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
         f"on each device: {fits}",

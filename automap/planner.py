@@ -8,8 +8,9 @@ from collections.abc import Callable
 import time
 
 from automap.cost.evaluate import Evaluator
+from automap.cost.layouts import layouts
 from automap.cost.tables import build_tables
-from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
@@ -90,16 +91,10 @@ def find(
 
 
 def _meshes(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
+    """All sensible shapes, or a named mesh in every order of its axes that makes a difference."""
     if mesh is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
-    count = 1
-    for size in mesh.sizes:
-        count *= size
-    if count != topology.device_count:
-        raise TopologyError(
-            f"mesh {dict(mesh.axes)} has {count} devices, {topology.name} has {topology.device_count}"
-        )
-    return (mesh,)
+    return layouts(topology, mesh)
 
 
 def _price_presets(context: SearchContext) -> None:

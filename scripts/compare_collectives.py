@@ -178,7 +178,7 @@ def compare(program: Program) -> Comparison | None:
     return Comparison(
         program=program,
         predicted=predicted,
-        compiled=compiled_transfers(text, mesh),
+        compiled=compiled_transfers(text, outcome.best.point.mesh),
         is_flagged=is_warned or any(t.kind in compiler.rewrites for t in predicted),
     )
 

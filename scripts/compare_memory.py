@@ -89,7 +89,7 @@ def compare(case: Case) -> list[str]:
     return [
         case.target, options, case.topology, "x".join(map(str, case.mesh.values())), case.preset,
         f"{peak / GIB:.2f}", f"{needed / GIB:.2f}", f"{peak / needed:.2f}",
-        _summary(predicted_transfers(outcome, TPU)), _compiled_summary(compiled, mesh), f"{seconds:.0f}",
+        _summary(predicted_transfers(outcome, TPU)), _compiled_summary(compiled, outcome.best.point.mesh), f"{seconds:.0f}",
     ]  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
     step = compute + collective
     compute     sum over kernels of their seconds, by a roofline                  -> in: `automap.cost.compute`
-    collective  sum over collectives of alpha + beta * bytes; XLA merges the collectives of
-                gradients and parameters, so theirs pay alpha once per COMBINE_BYTES
+    collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
+                collectives of gradients and parameters into messages of COMBINE_BYTES
                                                                                   -> in: `_collective`
     peak        max over schedule positions of the bytes of live buffers and gathered copies
                                                                                   -> in: `automap.cost.memory`
@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.collectives import AlphaBeta, alpha_beta
+from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory, Profile
@@ -46,12 +46,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Prices lanes on one topology. Pure; `_links` only remembers alpha-beta pairs by mesh."""
+    """Prices lanes on one topology. Pure; `_links` only remembers costs by mesh."""
 
     tables: Tables
     n_classes: int
     topology: Topology
-    _links: dict[object, AlphaBeta] = field(default_factory=dict, repr=False)
+    _links: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
 
     def evaluate(self, lanes: Lanes) -> Estimate:
         """Seconds and bytes of one step under `lanes`."""
@@ -89,20 +89,18 @@ class Evaluator:
 
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""
-        alpha, beta = (
-            np.zeros((len(KINDS), 1 << len(sizes))),
-            np.zeros((len(KINDS), 1 << len(sizes))),
-        )
-        for kind, mask in set(zip(found.kind.tolist(), found.mask.tolist())):
-            link = self._link(kind, mask, sizes)
-            alpha[kind, mask], beta[kind, mask] = link.alpha_seconds, link.beta_seconds_per_byte
         messages = np.where(found.combinable, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
-        seconds = alpha[found.kind, found.mask] * messages
-        return seconds + beta[found.kind, found.mask] * found.n_bytes
+        seconds = np.zeros(len(messages))
+        of_link = (found.kind << len(sizes)) + found.mask
+        for link in np.unique(of_link).tolist():
+            rows = of_link == link
+            cost = self._link(link >> len(sizes), link & (1 << len(sizes)) - 1, sizes)
+            seconds[rows] = cost.seconds(found.n_bytes[rows], messages[rows])
+        return seconds
 
-    def _link(self, kind: int, mask: int, sizes: tuple[int, ...]) -> AlphaBeta:
+    def _link(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
         key = (kind, mask, sizes)
         if key not in self._links:
             axes = tuple(a for a in range(len(sizes)) if mask >> a & 1)
-            self._links[key] = alpha_beta(KINDS[kind], self.topology, sizes, axes)
+            self._links[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
         return self._links[key]

@@ -12,8 +12,9 @@ and exists when hi > lo. Every quotient must be whole, else the mesh cuts across
 
 How fast a span is, per device and in one direction -> in: `Span.bytes_per_s`: a level gives
 bytes_per_s / shared_by, because the program is the same everywhere and all the devices that share a
-link talk at once. On a ring or line with stride t the t interleaved groups share the links and each
-neighbour is t hops away, so a group gets 1/t. A span closes into a ring only when its level is one
+link talk at once; of that a protocol leaves a fraction (`automap.cost.protocols`). On a ring or line
+with stride t the t interleaved groups share the links and each neighbour is t hops away, so a group
+gets 1/t. A span closes into a ring only when its level is one
 and the span reaches around it (stride * ranks = n_l); otherwise it is a line, whose end devices
 have one of the two links: half.
 """
@@ -24,17 +25,19 @@ from itertools import accumulate
 from math import prod
 from operator import mul
 
+from automap.cost.protocols import PLAIN, Protocol
 from automap.errors import TopologyError
 from automap.topology.model import Level, LevelKind, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """`ranks` of a group along one level, `stride` places of the level apart."""
+    """`ranks` of a group along one level, `stride` places of the level apart, sending by a protocol."""
 
     level: Level
     ranks: int
     stride: int = 1
+    protocol: Protocol = PLAIN
 
     @property
     def kind(self) -> LevelKind:
@@ -46,7 +49,7 @@ class Span:
     @property
     def bytes_per_s(self) -> float:
         """What one rank sends in one direction while every group does the same."""
-        share = self.level.bytes_per_s / self.level.shared_by
+        share = self.level.bytes_per_s / self.level.shared_by * self.protocol.bandwidth_fraction
         if self.kind == "switch":
             return share
         return share / self.stride / (2 if self.kind == "line" else 1)
@@ -55,7 +58,7 @@ class Span:
     def hop_seconds(self) -> float:
         """The latency from one rank to the next."""
         hops = 1 if self.kind == "switch" else self.stride
-        return hops * self.level.latency_seconds
+        return hops * self.protocol.hop_seconds(self.level.latency_seconds, self.level.reach)
 
 
 def spans(topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]) -> tuple[Span, ...]:

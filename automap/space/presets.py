@@ -1,7 +1,8 @@
 """Presets: named plans that people write by hand, as points of the space.
 
 Each entry of `PRESETS` makes the points of its kind on one mesh, or nothing if the mesh does not suit it:
-data-parallel and the ZeRO family use every axis for the batch, Megatron the last axis for features.  Sources:
+data-parallel and the ZeRO family use every axis for the batch, Megatron one axis for features: the one called
+"model", whatever its place in the mesh, or each in turn if none is called so -> in: `_feature_axes`.  Sources:
 zero-1 and zero-3 Rajbhandari et al. 2020, megatron Shoeybi et al. 2019, sequence-parallel Korthikanti et al.
 2022, expert-parallel Lepikhin et al. 2020 (GShard), one-weird-trick Krizhevsky 2014.
 """
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from automap.errors import InputError
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
+
+
+_MODEL_AXIS = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,16 @@ def _data_parallel(level: Level) -> Callable[[Space, Mesh], Sequence[Point]]:
     return points
 
 
+def _feature_axes(mesh: Mesh) -> Sequence[int]:
+    """The axes that may take the features, most minor first.
+
+    A mesh's order is where its axes lie on the hardware, so a role does not follow from the place.
+    """
+    if _MODEL_AXIS in mesh.names:
+        return (mesh.names.index(_MODEL_AXIS),)
+    return range(len(mesh.sizes) - 1, -1, -1)
+
+
 def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     """Megatron's choice on one axis: the largest features that do not meet, but for the residual.
 
@@ -63,31 +77,40 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
 
 
 def _with_sequence(space: Space, mesh: Mesh) -> Sequence[Point]:
-    """Megatron, with what no feature splits on the last axis split by its sequences.
+    """Megatron, with what no feature splits on its axis split by its sequences.
 
     An image's positions are no sequence: its convolutions read their neighbours.
     """
     if space.convolved:
         return ()
-    for point in _megatron(space, mesh):
-        features, batch = point.compute[-1], space.problem.batch_class
-        sequences = [
-            c
-            for c in space.activations
-            if space.problem.limits[c] % mesh.sizes[-1] == 0 and c != batch
-        ]
-        if sequences:
-            return (space.point(mesh, [*point.compute[:-1], [*features, *sequences]]),)
-    return ()
+    found = (_sequences_beside(space, mesh, axis) for axis in _feature_axes(mesh))
+    return tuple(point for point in found if point is not None)
+
+
+def _sequences_beside(space: Space, mesh: Mesh, axis: int) -> Point | None:
+    point = _megatron_on(space, mesh, axis)
+    batch, size = space.problem.batch_class, mesh.sizes[axis]
+    sequences = [c for c in space.activations if space.problem.limits[c] % size == 0 and c != batch]
+    if point is None or not sequences:
+        return None
+    compute = [list(classes) for classes in point.compute]
+    compute[axis] += sequences
+    return space.point(mesh, compute)
 
 
 def _expert_parallel(space: Space, mesh: Mesh) -> Sequence[Point]:
-    """The batch everywhere, but on the last axis around the experts' weights the experts."""
+    """The batch everywhere, but on one axis around the experts' weights the experts."""
     compute = _batch_axes(space, mesh)
-    experts = [c for c in space.regional if space.problem.limits[c] % mesh.sizes[-1] == 0]
-    if compute is None or not experts:
+    if compute is None:
         return ()
-    return (space.point(mesh, [*compute[:-1], [*experts, *compute[-1]]]),)
+    points = []
+    for axis in _feature_axes(mesh):
+        size = mesh.sizes[axis]
+        experts = [c for c in space.regional if space.problem.limits[c] % size == 0]
+        if experts:
+            mixed = [*compute[:axis], [*experts, *compute[axis]], *compute[axis + 1 :]]
+            points.append(space.point(mesh, mixed))
+    return tuple(points)
 
 
 def _one_weird_trick(space: Space, mesh: Mesh) -> Sequence[Point]:
@@ -111,15 +134,23 @@ def _one_weird_trick(space: Space, mesh: Mesh) -> Sequence[Point]:
 
 
 def _megatron(space: Space, mesh: Mesh) -> Sequence[Point]:
-    features = feature_classes(space, mesh.sizes[-1])
+    found = (_megatron_on(space, mesh, axis) for axis in _feature_axes(mesh))
+    return tuple(point for point in found if point is not None)
+
+
+def _megatron_on(space: Space, mesh: Mesh, axis: int) -> Point | None:
+    """Features on one axis, the batch on the others; None if either does not fit."""
+    features = feature_classes(space, mesh.sizes[axis])
     if not features:
-        return ()
-    outer = Mesh(mesh.names[:-1], mesh.sizes[:-1])
-    compute = _batch_axes(space, outer) if outer.sizes else []
+        return None
+    others = Mesh(
+        mesh.names[:axis] + mesh.names[axis + 1 :], mesh.sizes[:axis] + mesh.sizes[axis + 1 :]
+    )
+    compute = _batch_axes(space, others) if others.sizes else []
     if compute is None:
-        return ()
-    point = space.point(mesh, [*compute, features])
-    return (point,) if space.is_valid(point) else ()
+        return None
+    point = space.point(mesh, [*compute[:axis], features, *compute[axis:]])
+    return point if space.is_valid(point) else None
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -142,17 +173,17 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             "megatron",
-            "the batch on the outer axes, attention heads, feed-forward and vocabulary on the last",
+            "the batch on all axes but one, attention heads, feed-forward and vocabulary on that one",
             _megatron,
         ),
         Preset(
             "sequence-parallel",
-            "megatron, and on its last axis the sequence wherever no feature is split",
+            "megatron, and on its own axis the sequence wherever no feature is split",
             _with_sequence,
         ),
         Preset(
             "expert-parallel",
-            "data-parallel, and on the last axis tokens move to the devices of their experts",
+            "data-parallel, and on one axis tokens move to the devices of their experts",
             _expert_parallel,
         ),
         Preset(

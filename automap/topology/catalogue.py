@@ -1,4 +1,4 @@
-"""From what a user writes to a topology, and the list of what can be written."""
+"""From what a user writes to a machine, and the list of what can be written."""
 
 from dataclasses import dataclass
 import os
@@ -8,44 +8,48 @@ from typing import Final
 from automap.errors import TopologyError
 from automap.topology.checks import check_text
 from automap.topology.cpu import cpu_devices
-from automap.topology.devices import DEVICES
-from automap.topology.gpu import HOSTS, gpu_hosts
+from automap.topology.gpu import gpu_hosts
+from automap.topology.gpu_links import HOSTS
+from automap.topology.graph import Graph
+from automap.topology.graph_levels import graph_of
 from automap.topology.local import local_topology
-from automap.topology.model import Device, Level, Source, Topology
-from automap.topology.toml_file import read_topology
+from automap.topology.machines import MACHINES
+from automap.topology.model import Source, Topology
+from automap.topology.toml_file import read_machine
 from automap.topology.tpu import GENERATIONS, tpu_slice
 
 
 _TPU_NAME: Final = re.compile(r"(?P<generation>[a-z0-9]+):(?P<dims>.*)")
 _CPU_NAME: Final = re.compile(r"cpu:(?P<count>[0-9]{1,6})")
 _GPU_NAME: Final = re.compile(
-    r"(?:(?P<hosts>[0-9]{1,6})x)?(?P<gpus>[0-9]{1,6})x(?P<gpu>[a-z][a-z0-9-]*)"
+    r"(?:(?P<hosts>[0-9]{1,6})x)?(?P<gpus>[0-9]{1,6})x(?P<gpu>[a-z0-9][a-z0-9-]*)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One family of names: its pattern, an example, and what the example is made of."""
+    """One family of names: its pattern, an example, what the example is, and whose machine it is."""
 
     pattern: str
     example: str
-    device: Device
-    levels: tuple[Level, ...]
-    sources: tuple[Source, ...]
+    machine: Topology | Graph
+    source: tuple[Source, ...] = ()
 
 
-def get_topology(name_or_path: str) -> Topology:
-    """The topology of a name, of this machine ("local"), or of a TOML file.
+def get_machine(name_or_path: str) -> Topology | Graph:
+    """The machine of a name, this machine ("local"), or that of a TOML file.
 
-    Names: `v5e:4x4`, `v5p:4x4x4`, `8xh100`, `2x8xv100`, `cpu:8`, `local`; what ends in `.toml` or
-    holds a path separator is a file. Raises `TopologyError` that lists what is allowed.
+    Names: `v5e:4x4`, `v5p:4x4x4`, `8xh100`, `2x8xv100`, `flexflow-k80`, `cpu:8`, `local`; what ends in
+    `.toml` or holds a path separator is a file. Raises `TopologyError` that lists what is allowed.
     """
     check_text("topology", name_or_path)
     if name_or_path.endswith(".toml") or os.sep in name_or_path:
-        return read_topology(name_or_path)
+        return read_machine(name_or_path)
     name = name_or_path.strip().lower()
     if name == "local":
         return local_topology()
+    if name in MACHINES:
+        return MACHINES[name].build()
     if match := _CPU_NAME.fullmatch(name):
         return cpu_devices(int(match["count"]))
     if (match := _TPU_NAME.fullmatch(name)) and match["generation"] in GENERATIONS:
@@ -58,24 +62,46 @@ def get_topology(name_or_path: str) -> Topology:
     )
 
 
+def get_topology(name_or_path: str) -> Topology:
+    """`get_machine` for a program that is the same on every device, which a mesh lies on.
+
+    Raises `TopologyError` also for a machine that is a graph of its own.
+    """
+    machine = get_machine(name_or_path)
+    if isinstance(machine, Graph):
+        kinds = ", ".join(kind.name for kind in machine.kinds)
+        raise TopologyError(
+            f"topology: got {machine.name!r}, a graph of {machine.device_count} devices ({kinds}) that no "
+            "mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 or v5e:4x4; "
+            "a graph serves placement, where every device has its own program"
+        )
+    return machine
+
+
+def get_graph(name_or_path: str) -> Graph:
+    """`get_machine` as a graph, whatever its form; raises `TopologyError`."""
+    machine = get_machine(name_or_path)
+    return machine if isinstance(machine, Graph) else graph_of(machine)
+
+
 def catalogue() -> tuple[CatalogueEntry, ...]:
     """Every family of names with an example, for `automap topologies`."""
     families = [
         *((f"{g.name}:{'x'.join('ABC'[: g.dimensions])}", g.example) for g in GENERATIONS.values()),
-        *((f"[HOSTSx]GPUSx{gpu}", f"2x8x{gpu}") for gpu in HOSTS),
+        *((f"[HOSTSx]GPUSx{gpu}", f"2x{kind.max_gpus}x{gpu}") for gpu, kind in HOSTS.items()),
         ("cpu:N", "cpu:8"),
     ]
-    return tuple(_entry(pattern, get_topology(example)) for pattern, example in families)
-
-
-def _entry(pattern: str, topology: Topology) -> CatalogueEntry:
-    device = DEVICES[topology.device.name]
-    return CatalogueEntry(
-        pattern=pattern,
-        example=topology.name,
-        device=device,
-        levels=topology.levels,
-        sources=device.source + tuple(s for level in topology.levels for s in level.source),
+    return (
+        *(
+            CatalogueEntry(pattern=pattern, example=example, machine=get_machine(example))
+            for pattern, example in families
+        ),
+        *(
+            CatalogueEntry(
+                pattern=name, example=name, machine=machine.build(), source=(machine.source,)
+            )
+            for name, machine in MACHINES.items()
+        ),
     )
 
 
@@ -83,5 +109,5 @@ def _patterns() -> str:
     tpus = ", ".join(f"{g.name}:{'x'.join('ABC'[: g.dimensions])}" for g in GENERATIONS.values())
     return (
         f"{tpus} (as v5e:4x4), [HOSTSx]GPUSxGPU with GPU one of {', '.join(HOSTS)} (as 8xh100 or "
-        "2x8xv100), cpu:N, local, or the path of a .toml file"
+        f"2x8xv100), {', '.join(MACHINES)}, cpu:N, local, or the path of a .toml file"
     )

@@ -6,6 +6,8 @@ step and are marked as assumptions; `automap calibrate` writes measured ones for
 
 from typing import Final
 
+from automap.topology.cpu_devices import HASWELL
+from automap.topology.gpu_devices import GPUS
 from automap.topology.model import Device, Source
 
 
@@ -18,11 +20,6 @@ _ASSUMED_TPU: Final = Source(
     document="assumption",
     note="large fused ops; XLA runs one program, so an op starts in about a microsecond",
 )
-_ASSUMED_GPU: Final = Source(
-    field="matmul_efficiency, memory_efficiency, launch_seconds",
-    document="assumption",
-    note="large library matmuls and streaming kernels at sustained clocks; one launch per op",
-)
 _VMEM: Final = Source(
     field="on_chip_bytes",
     document="https://docs.jax.dev/en/latest/pallas/tpu/index.html",
@@ -32,11 +29,6 @@ _F32_IS_BF16: Final = Source(
     field="flops_per_s.f32",
     document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
     note="the default precision of an f32 dot on TPU is one bf16 pass",
-)
-_F32_IS_TF32: Final = Source(
-    field="flops_per_s.f32",
-    document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
-    note="the default precision of an f32 dot on A100 and later is TF32, whose rate this is",
 )
 
 
@@ -73,45 +65,6 @@ def _tpu(
             _ASSUMED_TPU,
         ),
     )
-
-
-def _gpu(
-    name: str,
-    *,
-    memory_gb: int,
-    hbm_gb_per_s: float,
-    tflops: dict[str, float],
-    matmul_efficiency: float,
-    document: str,
-    note: str,
-) -> Device:
-    datasheet = Source(
-        field="memory_bytes, hbm_bytes_per_s, flops_per_s", document=document, note=note
-    )
-    f32 = (_F32_IS_TF32,) if "bf16" in tflops else ()
-    return Device(
-        name=name,
-        memory_bytes=memory_gb * _GB,
-        hbm_bytes_per_s=hbm_gb_per_s * 1e9,
-        flops_per_s=tuple((dtype, value * 1e12) for dtype, value in tflops.items()),
-        matmul_efficiency=matmul_efficiency,
-        memory_efficiency=0.85,
-        launch_seconds=4e-6,
-        source=(datasheet, *f32, _ASSUMED_GPU),
-    )
-
-
-_HOPPER_TFLOPS: Final = {
-    "f64": 67,
-    "f32": 494.7,
-    "bf16": 989.4,
-    "f16": 989.4,
-    "f8e4m3fn": 1978.9,
-    "s8": 1978.9,
-}
-_V100_TFLOPS: Final = {"f64": 7.8, "f32": 15.7, "f16": 125}
-_V100_SHEET: Final = "NVIDIA V100 Tensor Core GPU datasheet (Volta V100, SXM2)"
-_V100_NOTE: Final = "900 GB/s, 125 TFLOPS f16 tensor, 15.7 f32; no bf16 unit, bf16 runs as f32"
 
 
 DEVICES: Final[dict[str, Device]] = {
@@ -158,51 +111,8 @@ DEVICES: Final[dict[str, Device]] = {
             note="half a chip: the two dies of a chip (192 GiB, 7380 GB/s, 2307 TFLOPs bf16, 4614"
             " fp8) are two JAX devices",
         ),
-        _gpu(
-            "v100",
-            memory_gb=16,
-            hbm_gb_per_s=900,
-            tflops=_V100_TFLOPS,
-            matmul_efficiency=0.75,
-            document=_V100_SHEET,
-            note=f"16 GB, {_V100_NOTE}",
-        ),
-        _gpu(
-            "v100-32gb",
-            memory_gb=32,
-            hbm_gb_per_s=900,
-            tflops=_V100_TFLOPS,
-            matmul_efficiency=0.75,
-            document=_V100_SHEET,
-            note=f"32 GB, {_V100_NOTE}",
-        ),
-        _gpu(
-            "a100",
-            memory_gb=80,
-            hbm_gb_per_s=2039,
-            tflops={"f64": 19.5, "f32": 156, "bf16": 312, "f16": 312, "s8": 624},
-            matmul_efficiency=0.8,
-            document="NVIDIA A100 Tensor Core GPU datasheet (A100 80GB SXM)",
-            note="80 GB, 2039 GB/s; dense rates: TF32 156, bf16 and f16 312, int8 624, f64 19.5",
-        ),
-        _gpu(
-            "h100",
-            memory_gb=80,
-            hbm_gb_per_s=3350,
-            tflops=_HOPPER_TFLOPS,
-            matmul_efficiency=0.7,
-            document="NVIDIA H100 Tensor Core GPU datasheet (H100 SXM)",
-            note="80 GB, 3.35 TB/s; half the sparse rates shown: TF32 495, bf16 989, fp8 1979",
-        ),
-        _gpu(
-            "h200",
-            memory_gb=141,
-            hbm_gb_per_s=4800,
-            tflops=_HOPPER_TFLOPS,
-            matmul_efficiency=0.7,
-            document="NVIDIA H200 Tensor Core GPU datasheet (H200 SXM)",
-            note="141 GB, 4.8 TB/s; the rates of H100 SXM",
-        ),
+        *GPUS,
+        HASWELL,
         Device(
             name="cpu",
             memory_bytes=8 * _GIB,

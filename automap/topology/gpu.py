@@ -1,82 +1,16 @@
 """GPU machines by name: `MxGPU` is one host of M GPUs, `NxMxGPU` is N such hosts.
 
-GPUs of a host are joined by NVLink ("nvlink", a switch), hosts by a network ("network", a switch
-without oversubscription). NVLink's bytes per second are half the datasheet's bidirectional total.
-The network is a stated assumption per part: one card for the whole host on V100, one card for each
-GPU from A100 on.
+The M GPUs of a host fill its link levels (`automap.topology.gpu_links`) from the inside out -> in:
+`_inside`. Hosts are joined by a network, a switch -> in: `_network`.
 """
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterator
+from math import gcd
 
 from automap.errors import TopologyError
 from automap.topology.devices import DEVICES
-from automap.topology.model import MAX_DEVICES, Level, Source, Topology
-
-
-MAX_GPUS_PER_HOST: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """A host's way out: cards of `card_bytes_per_s` in one direction, one per host or per GPU."""
-
-    card_bytes_per_s: float
-    cards: Literal["per-host", "per-gpu"]
-    latency_seconds: float
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostKind:
-    """The links of the hosts that carry one kind of GPU; NVLink in one direction per GPU."""
-
-    nvlink_bytes_per_s: float
-    nvlink_note: str
-    network: Network
-
-
-_ETHERNET_25: Final = Network(
-    card_bytes_per_s=25e9 / 8,
-    cards="per-host",
-    latency_seconds=30e-6,
-    note="25 Gb/s Ethernet per host, shared by its GPUs (the clusters of DAPPLE and Auto-MAP);"
-    " TCP latency assumed",
-)
-_HDR_200: Final = Network(
-    card_bytes_per_s=200e9 / 8,
-    cards="per-gpu",
-    latency_seconds=6e-6,
-    note="one 200 Gb/s card per GPU (NVIDIA DGX A100 datasheet); RDMA latency assumed",
-)
-_NDR_400: Final = Network(
-    card_bytes_per_s=400e9 / 8,
-    cards="per-gpu",
-    latency_seconds=6e-6,
-    note="one 400 Gb/s card per GPU (NVIDIA DGX H100/H200 datasheet); RDMA latency assumed",
-)
-_V100_HOST: Final = HostKind(
-    nvlink_bytes_per_s=150e9,
-    nvlink_note="300 GB/s bidirectional (V100 datasheet); the cube mesh is taken as a switch",
-    network=_ETHERNET_25,
-)
-_HOPPER_HOST: Final = HostKind(
-    nvlink_bytes_per_s=450e9,
-    nvlink_note="900 GB/s bidirectional through NVSwitch (H100 and H200 datasheets)",
-    network=_NDR_400,
-)
-
-HOSTS: Final[dict[str, HostKind]] = {
-    "v100": _V100_HOST,
-    "v100-32gb": _V100_HOST,
-    "a100": HostKind(
-        nvlink_bytes_per_s=300e9,
-        nvlink_note="600 GB/s bidirectional through NVSwitch (A100 datasheet)",
-        network=_HDR_200,
-    ),
-    "h100": _HOPPER_HOST,
-    "h200": _HOPPER_HOST,
-}
+from automap.topology.gpu_links import HOSTS
+from automap.topology.model import MAX_DEVICES, Level, Topology
 
 
 def gpu_hosts(hosts: int, gpus_per_host: int, gpu: str) -> Topology:
@@ -87,51 +21,53 @@ def gpu_hosts(hosts: int, gpus_per_host: int, gpu: str) -> Topology:
             f"topology: got {got!r}; allowed GPUs: {', '.join(HOSTS)}; for another one write a "
             "TOML file (see automap.topology.toml_file)"
         )
-    max_hosts = MAX_DEVICES // MAX_GPUS_PER_HOST
-    if not 1 <= gpus_per_host <= MAX_GPUS_PER_HOST or not 1 <= hosts <= max_hosts:
-        raise TopologyError(
-            f"topology: got {got!r}; allowed: 1 to {MAX_GPUS_PER_HOST} GPUs a host and 1 to "
-            f"{max_hosts} hosts, as 8x{gpu} or 2x8x{gpu} (hosts x GPUs a host x GPU)"
-        )
-    levels = []
-    if gpus_per_host > 1:
-        levels.append(_nvlink(gpu, gpus_per_host))
-    if hosts > 1:
-        levels.append(_network(gpu, hosts, gpus_per_host))
-    return Topology(name=got, platform="cuda", device=DEVICES[gpu], levels=tuple(levels))
-
-
-def _nvlink(gpu: str, size: int) -> Level:
     kind = HOSTS[gpu]
-    latency = Source(
-        field="latency_seconds",
-        document="assumption",
-        note="a step of an NCCL collective",
-    )
-    source = Source(
-        field="bytes_per_s",
-        document=f"NVIDIA {gpu.upper()} datasheet",
-        note=kind.nvlink_note,
-    )
-    return Level(
-        name="nvlink",
-        size=size,
-        kind="switch",
-        bytes_per_s=kind.nvlink_bytes_per_s,
-        latency_seconds=3e-6,
-        source=(source, latency),
-    )
+    max_hosts = MAX_DEVICES // kind.max_gpus
+    if not 1 <= gpus_per_host <= kind.max_gpus or not 1 <= hosts <= max_hosts:
+        raise TopologyError(
+            f"topology: got {got!r}; allowed: 1 to {kind.max_gpus} GPUs a host and 1 to "
+            f"{max_hosts} hosts, as {kind.max_gpus}x{gpu} or 2x{kind.max_gpus}x{gpu} "
+            "(hosts x GPUs a host x GPU)"
+        )
+    levels = (*_inside(gpu, gpus_per_host, got), *_network(gpu, hosts, gpus_per_host))
+    return Topology(name=got, platform="cuda", device=DEVICES[gpu], levels=levels)
 
 
-def _network(gpu: str, hosts: int, gpus_per_host: int) -> Level:
+def _inside(gpu: str, count: int, got: str) -> Iterator[Level]:
+    """The levels of a host with `count` GPUs."""
+    below, links = 1, HOSTS[gpu].inside
+    for place, link in enumerate(links):
+        left = count // below
+        is_last = place == len(links) - 1
+        size = left if is_last else gcd(left, link.most)
+        if size > link.most or (size == 1 and left > 1):
+            raise TopologyError(
+                f"topology: got {got!r}; allowed: GPUs a host that fill its links, "
+                f"{' x '.join(f'up to {each.most} on {each.name}' for each in links)}"
+            )
+        if size > 1:
+            yield Level(
+                name=link.name,
+                size=size,
+                kind="switch",
+                bytes_per_s=link.bytes_per_s,
+                latency_seconds=link.latency_seconds,
+                shared_by=min(link.shared_by, below),
+                source=link.source,
+            )
+        below *= size
+
+
+def _network(gpu: str, hosts: int, gpus_per_host: int) -> Iterator[Level]:
     network = HOSTS[gpu].network
-    source = Source(field="bytes_per_s, latency_seconds", document="assumption", note=network.note)
-    return Level(
-        name="network",
-        size=hosts,
-        kind="switch",
-        bytes_per_s=network.card_bytes_per_s,
-        latency_seconds=network.latency_seconds,
-        shared_by=gpus_per_host if network.cards == "per-host" else 1,
-        source=(source,),
-    )
+    if hosts > 1:
+        yield Level(
+            name="network",
+            size=hosts,
+            kind="switch",
+            bytes_per_s=network.card_bytes_per_s,
+            latency_seconds=network.latency_seconds,
+            shared_by=gpus_per_host if network.cards == "per-host" else 1,
+            reach="network",
+            source=network.source,
+        )

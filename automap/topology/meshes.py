@@ -12,8 +12,10 @@ different speeds, and the finer mesh that keeps them apart contains its plans. T
 most `max_axes` axes, each greater than 1, are returned; one device has the shape (1,).
 """
 
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from math import isqrt, log2, prod
+from operator import mul
 
 from automap.topology.model import Topology
 
@@ -26,6 +28,32 @@ def mesh_shapes(topology: Topology, *, max_axes: int = 3) -> tuple[tuple[int, ..
     if not sizes:
         return ((1,),)
     return tuple(sorted(set(_aligned(sizes, max_axes)), key=lambda shape: (len(shape), shape)))
+
+
+def lies_on(topology: Topology, shape: Sequence[int]) -> bool:
+    """Whether a mesh of this shape, major to minor, has all devices and cuts no level unevenly."""
+    if prod(shape) != topology.device_count:
+        return False
+    levels = [level.size for level in topology.levels]
+    boundaries = {*accumulate(reversed(shape), mul), *accumulate(levels, mul)}
+    return all(outer % inner == 0 for inner, outer in pairwise(sorted(boundaries)))
+
+
+def nearest_shapes(
+    topology: Topology, shape: Sequence[int], *, most: int = 3
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes that lie on the topology closest to one that does not, with no more axes than it.
+
+    Distance is the sum over axes, both sorted, of |log2 of the quotient|. At most four axes are returned.
+    """
+    wanted, total = sorted(shape, reverse=True), topology.device_count
+
+    def distance(other: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        filled = sorted((*other, *[1] * (len(wanted) - len(other))), reverse=True)
+        return sum(abs(log2(a / b)) for a, b in zip(wanted, filled, strict=True)), other
+
+    shapes = [(total,), *_ordered_factors(total, min(len(wanted), 4))]
+    return tuple(sorted((x for x in shapes if lies_on(topology, x)), key=distance)[:most])
 
 
 def _aligned(sizes: tuple[int, ...], max_axes: int) -> Iterator[tuple[int, ...]]:
@@ -48,9 +76,9 @@ def _ordered_factors(size: int, max_factors: int) -> list[tuple[int, ...]]:
     if max_factors < 2:
         return []
     splits = []
-    for first in range(2, size // 2 + 1):
-        if size % first == 0:
-            rest = size // first
-            splits += [(first, rest)]
-            splits += [(first, *tail) for tail in _ordered_factors(rest, max_factors - 1)]
+    small = [low for low in range(2, isqrt(size) + 1) if size % low == 0]
+    for first in sorted({*small, *(size // low for low in small)}):
+        rest = size // first
+        splits += [(first, rest)]
+        splits += [(first, *tail) for tail in _ordered_factors(rest, max_factors - 1)]
     return splits

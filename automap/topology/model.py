@@ -22,12 +22,13 @@ from automap.topology.dtypes import DTYPE_FALLBACK
 
 Platform = Literal["tpu", "cuda", "cpu"]
 LevelKind = Literal["ring", "line", "switch"]
+Reach = Literal["host", "network"]
 OP_CLASSES: Final = ("product", "reduce", "elementwise")
 """Classes of ops that a device may have an efficiency of its own for."""
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
 _PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}
-_Row = TypeVar("_Row", "Device", "Level")
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,9 @@ class Level:
     neighbours' links for a ring and for the inside of a line, the port for a switch.
     `shared_by` devices share it (the GPUs of a host one network card, the dies of a chip its
     links). `latency_seconds` is paid per hop. Adjacent ring and line levels are the dimensions
-    of one torus: collectives use them at the same time.
+    of one torus: collectives use them at the same time. `reach` says whether the links join
+    devices without leaving the host (NVLink, PCIe, a TPU slice's own links) or hosts through
+    their network cards.
     """
 
     name: str
@@ -129,6 +132,7 @@ class Level:
     bytes_per_s: float
     latency_seconds: float
     shared_by: int = 1
+    reach: Reach = "host"
     source: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -139,6 +143,7 @@ class Level:
         checks.check_positive("bytes_per_s", self.bytes_per_s)
         checks.check_not_negative("latency_seconds", self.latency_seconds)
         checks.check_integer("shared_by", self.shared_by, low=1, high=MAX_DEVICES)
+        checks.check_choice("reach", self.reach, get_args(Reach))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +173,7 @@ class Topology:
     def to_dict(self) -> dict[str, Any]:
         """The plan file's form: JSON values only, read back by `from_dict`."""
         data = dataclasses.asdict(self)
-        for name in _PAIRS:
-            data["device"][name] = dict(data["device"][name])
-        data["device"]["source"] = list(data["device"]["source"])
+        data["device"] = device_to_dict(self.device)
         data["levels"] = [level | {"source": list(level["source"])} for level in data["levels"]]
         return data
 
@@ -182,11 +185,11 @@ class Topology:
         """
         table = checks.check_keys(data, required=("name", "platform", "device", "levels"))
         with checks.within("device"):
-            device = _device_from(table["device"])
+            device = device_from(table["device"])
         levels = []
         for index, row in enumerate(checks.check_list("levels", table["levels"])):
             with checks.within(f"levels[{index}]"):
-                levels.append(_from_table(Level, row))
+                levels.append(row_from(Level, row))
         return cls(
             name=table["name"],
             platform=table["platform"],
@@ -195,27 +198,36 @@ class Topology:
         )
 
 
-def _device_from(table: object) -> Device:
+def device_to_dict(device: Device) -> dict[str, Any]:
+    """JSON values only, read back by `device_from`."""
+    data = dataclasses.asdict(device)
+    pairs = {name: dict(data[name]) for name in _PAIRS}
+    return data | pairs | {"source": list(data["source"])}
+
+
+def device_from(table: object) -> Device:
+    """A device from a table of its fields; raises `TopologyError` that names the field."""
     for name, key in _PAIRS.items():
         if isinstance(table, dict) and name in table:
             pairs = table[name]
             if not isinstance(pairs, dict):
                 raise checks.refuse(name, pairs, f"a table of {key} = number")
             table = table | {name: tuple(pairs.items())}
-    return _from_table(Device, table)
+    return row_from(Device, table)
 
 
-def _from_table(cls: type[_Row], table: object) -> _Row:
-    fields = dataclasses.fields(cls)
+def row_from(cls: type[Row], table: object) -> Row:
+    """A dataclass with sources from a table of its fields; raises `TopologyError` as above."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
     optional = [field.name for field in fields if field.name not in required]
     values = dict(checks.check_keys(table, required=required, optional=optional))
     sources = []
-    for index, row in enumerate(checks.check_list("source", values.pop("source", ()))):
+    for index, row in enumerate(checks.check_list("source", values.get("source", ()))):
         with checks.within(f"source[{index}]"):
             row = checks.check_keys(row, required=("field", "document", "note"))
             sources.append(Source(**row))
-    return cls(**values, source=tuple(sources))
+    return cls(**values | {"source": tuple(sources)})
 
 
 def _dtype_names() -> str:

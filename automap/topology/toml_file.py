@@ -1,4 +1,4 @@
-"""A user's own machine as a TOML file. The fields are those of `Topology`; an example:
+"""A user's own machine as a TOML file. A regular one has levels, the fields of `Topology`; an example:
 
     name = "two quiet boxes"
     platform = "cuda"                # tpu | cuda | cpu
@@ -26,12 +26,40 @@
     kind = "switch"
     bytes_per_s = 12.5e9             # out of one host ...
     shared_by = 4                    # ... by its four devices; 1 when left out
+    reach = "network"                # host | network; host when left out
     latency_seconds = 10e-6
 
-`source` is optional on a device and a level: a list of {field, document, note}.
+One with devices of several kinds, or links of no regular form, is a graph, the fields of `Graph`:
+
+  | name = "desk"
+  | platform = "cuda"                # tpu | cuda | cpu
+  | hubs = ["root"]                  # pass messages on, do not compute: PCIe switches, root complexes
+  |
+  | [[devices]]
+  | name = "cpu"
+  | device = "haswell"               # a device of the catalogue, or a table [kinds.haswell] as [device]
+  | host = 0                         # 0 when left out
+  |
+  | [[devices]]
+  | name = "gpu"
+  | device = "2080ti"
+  |
+  | [[links]]
+  | name = "memory bus"
+  | ends = ["cpu", "root"]           # two devices or hubs
+  | bytes_per_s = 60e9               # each direction
+  | latency_seconds = 1e-6
+  |
+  | [[links]]
+  | name = "slot"
+  | ends = ["gpu", "root"]
+  | bytes_per_s = 12e9
+  | latency_seconds = 5e-6
+  | # medium = "..."                 # links of one medium share its bytes per second
+
+`source` is optional on a device, a level and a link: a list of {field, document, note}.
 """
 
-import dataclasses
 from pathlib import Path
 import tomllib
 from typing import Any
@@ -39,14 +67,15 @@ from typing import Any
 from automap.errors import TopologyError
 from automap.topology.checks import check_keys, within
 from automap.topology.devices import DEVICES
-from automap.topology.model import Topology
+from automap.topology.graph import Graph
+from automap.topology.model import Topology, device_to_dict
 
 
 _MAX_FILE_BYTES = 2**20
 
 
-def read_topology(path: str | Path) -> Topology:
-    """Read a topology file; raises `TopologyError` with the file and the field's path."""
+def read_machine(path: str | Path) -> Topology | Graph:
+    """Read a machine's file; raises `TopologyError` with the file and the field's path."""
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -59,19 +88,39 @@ def read_topology(path: str | Path) -> Topology:
     if len(content) > _MAX_FILE_BYTES:
         raise TopologyError(f"topology file {str(path)!r}: over {_MAX_FILE_BYTES} bytes")
     with within(f"topology file {str(path)!r}: "):
-        return parse_topology(content.decode("utf-8", errors="replace"))
+        return parse_machine(content.decode("utf-8", errors="replace"))
 
 
-def parse_topology(text: str) -> Topology:
-    """The topology a TOML text describes; raises `TopologyError` with the field's path."""
+def parse_machine(text: str) -> Topology | Graph:
+    """What a TOML text describes; raises `TopologyError` with the field's path.
+
+    A text with `links` or `devices` is a graph, any other a regular topology.
+    """
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TopologyError(f"no valid TOML: {error}") from error
+    if "links" in data or "devices" in data:
+        return Graph.from_dict({"kinds": {}} | _with_kinds(data))
     table = dict(check_keys(data, required=("name", "platform", "device", "levels")))
     if isinstance(table["device"], str):
         table["device"] = _device_by_name(table["device"])
     return Topology.from_dict(table)
+
+
+def _with_kinds(data: dict[str, Any]) -> dict[str, Any]:
+    """The table with those kinds of the catalogue that devices name and the file does not define."""
+    kinds, rows = data.get("kinds", {}), data.get("devices")
+    # What is of another form is left to `Graph.from_dict`, which refuses it.
+    if not isinstance(kinds, dict) or not isinstance(rows, list):
+        return data
+    named = [row.get("device") for row in rows if isinstance(row, dict)]
+    found = {
+        name: device_to_dict(DEVICES[name])
+        for name in named
+        if isinstance(name, str) and name in DEVICES
+    }
+    return data | {"kinds": found | kinds}
 
 
 def _device_by_name(name: str) -> dict[str, Any]:
@@ -79,5 +128,4 @@ def _device_by_name(name: str) -> dict[str, Any]:
         raise TopologyError(
             f"device: got {name!r}; allowed: a table, or one of {', '.join(DEVICES)}"
         )
-    device = dataclasses.asdict(DEVICES[name])
-    return device | {"flops_per_s": dict(device["flops_per_s"])}
+    return device_to_dict(DEVICES[name])

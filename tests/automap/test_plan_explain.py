@@ -15,6 +15,7 @@ PLAN = Plan.load(Path(__file__).with_name("plan_sample.json"))
 OVERVIEW = """\
 plan for models.mlp:small on v5e:2x4
 mesh data=2 x model=4 (8 devices)
+  data over ici-x 2; model over ici-y 4
 predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms
 predicted peak 3 GiB of 14.9 GiB on each device: fits
   = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB

@@ -81,6 +81,44 @@ def test_bad_requests_are_refused():
         trace_step(lambda x: x + "a", (jax.ShapeDtypeStruct((2,), "float32"),))
 
 
+TWO_HOSTS = get_topology("2x8xv100")
+NAMED = (Mesh(("data", "model"), (8, 2)), Mesh(("model", "data"), (2, 8)))
+
+
+@pytest.mark.parametrize("mesh", NAMED)
+@pytest.mark.parametrize(
+    ("model", "inside"),
+    [
+        # Activations are summed over the model axis in every layer: many tokens make it the heavier.
+        (decoder(batch=64, length=256, width=256, hidden=512, layers=4), "model"),
+        # Gradients are summed over the data axis: large weights and few tokens make that the heavier.
+        (decoder(batch=8, length=2, width=256, hidden=8192, layers=4), "data"),
+    ],
+)
+def test_the_axis_with_the_heavier_traffic_lies_inside_the_hosts(mesh, model, inside):
+    plan = plan_workload(trace_step(*model), TWO_HOSTS, Options(mesh=mesh, preset="megatron"))
+    assert dict(plan.mesh.axes) == {"data": 8, "model": 2}
+    assert plan.mesh.axes[-1][0] == inside
+    assert f"{inside} over nvlink {dict(plan.mesh.axes)[inside]}" in plan.explain()
+    split = {leaf.path: leaf.spec for leaf in plan.inputs if leaf.role == "parameter"}
+    up = next(spec for path, spec in split.items() if path.endswith("['up']"))
+    assert up == (None, ("model",))
+
+
+def test_a_mesh_without_a_model_axis_lets_each_take_the_features():
+    workload = trace_step(*decoder(batch=64, length=64))
+    axes = {}
+    for sizes in ((8, 2), (2, 8)):
+        plan = plan_workload(
+            workload, TWO_HOSTS, Options(mesh=Mesh(("x", "y"), sizes), preset="megatron")
+        )
+        (up,) = {
+            leaf.spec for leaf in plan.inputs if leaf.path.endswith("['params']['layers'][0]['up']")
+        }
+        axes[sizes] = dict(plan.mesh.axes)[up[1][0]]
+    assert axes[8, 2] == axes[2, 8]
+
+
 def test_an_interrupted_search_keeps_its_best_plan_and_says_so():
     calls = []
 

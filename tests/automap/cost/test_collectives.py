@@ -1,5 +1,9 @@
-"""Collective costs against closed forms, a linear programme, and algebra that must hold."""
+"""Collective costs against closed forms, a linear programme, and algebra that must hold.
 
+Simulated links are the oracle in `test_collectives_by_events`.
+"""
+
+import dataclasses
 from itertools import permutations
 from math import prod
 
@@ -8,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from automap.cost.collectives import CollectiveKind, alpha_beta
+from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.spans import spans
 from automap.topology import Level, Topology, get_topology, mesh_shapes
 
@@ -17,7 +21,7 @@ AR, AG, RS, A2A, PERMUTE = CollectiveKind
 B, H = 100.0, 0.5
 
 
-def machine(*levels):
+def machine(*levels, reaches=("host",) * 3, platform="cpu"):
     """Topology of (kind, size) or (kind, size, bytes per second), innermost first."""
     made = tuple(
         Level(
@@ -26,15 +30,22 @@ def machine(*levels):
             kind=kind,
             bytes_per_s=rate[0] if rate else B,
             latency_seconds=H,
+            reach=reaches[index],
         )
         for index, (kind, size, *rate) in enumerate(levels)
     )
-    return Topology(name="t", platform="cpu", device=get_topology("cpu:1").device, levels=made)
+    return Topology(name="t", platform=platform, device=get_topology("cpu:1").device, levels=made)
+
+
+def line_of(kind, topology, shape, axes):
+    """The only line of a collective of a platform that has one way to send."""
+    (line,) = collective_cost(kind, topology, shape, axes).lines
+    return line
 
 
 def whole(kind, topology):
     """The line of one group of all devices."""
-    return alpha_beta(kind, topology, (topology.device_count,), (0,))
+    return line_of(kind, topology, (topology.device_count,), (0,))
 
 
 RING16 = machine(("ring", 16))
@@ -43,11 +54,11 @@ RING16 = machine(("ring", 16))
 @pytest.mark.parametrize(
     ("kind", "level", "alpha", "beta"),
     [
-        (RS, "switch", 3 * H, 7 / 8 / B),
+        (RS, "switch", 7 * H, 7 / 8 / B),
         (RS, "ring", 4 * H, 7 / 8 / B),
         (RS, "line", 7 * H, 7 / 8 / (B / 2)),
         (AG, "ring", 4 * H, 7 / 8 / B),
-        (AR, "switch", 6 * H, 2 * 7 / 8 / B),
+        (AR, "switch", 14 * H, 2 * 7 / 8 / B),
         (AR, "ring", 8 * H, 2 * 7 / 8 / B),
         (AR, "line", 14 * H, 2 * 7 / 8 / (B / 2)),
         (A2A, "switch", 7 * H, 7 / 8 / B),
@@ -62,7 +73,6 @@ def test_closed_forms_on_one_level_of_eight(kind, level, alpha, beta):
     cost = whole(kind, machine((level, 8)))
     assert cost.alpha_seconds == pytest.approx(alpha)
     assert cost.beta_seconds_per_byte == pytest.approx(beta)
-    assert cost.seconds(10) == pytest.approx(alpha + 10 * beta)
 
 
 @pytest.mark.parametrize("level", ["ring", "line"])
@@ -117,37 +127,79 @@ def test_torus_is_the_best_split_over_orders(levels):
     assert cost.beta_seconds_per_byte == pytest.approx(best, rel=1e-6)
 
 
-def test_hosts_shrink_the_bytes_before_the_network():
-    topology = machine(("switch", 8, 400.0), ("switch", 4, 10.0))
-    cost = whole(RS, topology)
-    assert cost.beta_seconds_per_byte == pytest.approx(7 / 8 / 400 + 3 / 4 / 8 / 10)
-    assert cost.alpha_seconds == pytest.approx((3 + 2) * H)
+def hosts(name, n_hosts, gpus):
+    """A topology of the catalogue's GPU hosts that sends in one way, as other platforms do."""
+    return dataclasses.replace(get_topology(f"{n_hosts}x{gpus}x{name}"), platform="cpu")
+
+
+@pytest.mark.parametrize(("kind", "factor", "steps"), [(RS, 1, 2), (AG, 1, 2), (AR, 2, 3)])
+def test_across_hosts_stages_or_one_ring(kind, factor, steps):
+    """Four hosts of eight: stages start sooner (2 halvings or 3 ring steps outside), a ring loads less."""
+    topology = hosts("h100", 4, 8)
+    (inner, h), (outer, k) = ((x.bytes_per_s, x.latency_seconds) for x in topology.levels)
+    stages, ring = collective_cost(kind, topology, (32,), (0,)).lines
+    assert stages.alpha_seconds == pytest.approx(factor * (7 * h + steps * k))
+    assert stages.beta_seconds_per_byte == pytest.approx(
+        factor * (7 / 8 / inner + 3 / 4 / (8 * outer))
+    )
+    assert ring.alpha_seconds == pytest.approx(factor * (4 * 7 * h + 3 * k))
+    assert ring.beta_seconds_per_byte == pytest.approx(factor * 31 / 32 / (8 * outer))
+
+
+@pytest.mark.parametrize("name", ["2x8xv100", "4x8xv100", "flexflow-k80", "8x8xh100"])
+@given(n_bytes=st.floats(1, 1e10))
+def test_stages_help_where_cards_are_slow(name, n_bytes):
+    """Hierarchical is at most flat: the choice never exceeds one ring through all ranks."""
+    topology = get_topology(name)
+    total = topology.device_count
+    inside, edges, slowest = 1, 0.0, 0.0
+    for level in topology.levels:
+        rate = level.bytes_per_s / level.shared_by
+        slowest = max(slowest, 1 / (inside * rate))
+        edges += (level.size - 1) * total / (inside * level.size) * level.latency_seconds
+        inside *= level.size
+    flat = 8.4e-6 + 2 * edges + 2 * (1 - 1 / total) * slowest * n_bytes
+    assert collective_cost(AR, topology, (total,), (0,)).seconds(n_bytes) <= flat * (1 + 1e-9)
 
 
 def test_devices_of_a_host_share_its_card():
-    one, eight = get_topology("2x1xv100"), get_topology("2x8xv100")
-    alone = alpha_beta(AR, one, (2,), (0,)).beta_seconds_per_byte
-    together = alpha_beta(AR, eight, (2, 8), (0,)).beta_seconds_per_byte
+    one, eight = hosts("v100", 2, 1), hosts("v100", 2, 8)
+    alone = line_of(AR, one, (2,), (0,)).beta_seconds_per_byte
+    together = line_of(AR, eight, (2, 8), (0,)).beta_seconds_per_byte
     assert together == pytest.approx(8 * alone)
 
 
+def test_direct_messages_load_the_slowest_way_out():
+    """All-to-all over two hosts of eight: eight of sixteen parts leave through a rank's card."""
+    topology = hosts("h100", 2, 8)
+    line = line_of(A2A, topology, (16,), (0,))
+    assert line.beta_seconds_per_byte == pytest.approx(8 / 16 / 50e9)
+    assert line.alpha_seconds == pytest.approx(7 * 3.4e-6 + 8 * 9.6e-6)
+
+
 def test_strided_groups_share_a_ring_but_not_a_switch():
-    strided = alpha_beta(RS, RING16, (4, 4), (0,)).beta_seconds_per_byte
+    strided = line_of(RS, RING16, (4, 4), (0,)).beta_seconds_per_byte
     assert strided == pytest.approx(3 / 4 / (B / 4))
     switch = machine(("switch", 16))
-    betas = {alpha_beta(RS, switch, (4, 4), (axis,)).beta_seconds_per_byte for axis in (0, 1)}
+    betas = {line_of(RS, switch, (4, 4), (axis,)).beta_seconds_per_byte for axis in (0, 1)}
     assert sorted(betas) == pytest.approx([3 / 4 / B])
 
 
 def test_pieces_of_one_ring_are_not_counted_as_two_dimensions():
-    apart = alpha_beta(RS, RING16, (2, 2, 4), (0, 2)).beta_seconds_per_byte
+    apart = line_of(RS, RING16, (2, 2, 4), (0, 2)).beta_seconds_per_byte
     assert apart == pytest.approx(3 / 4 / (B / 2) + 1 / 2 / 4 / (B / 8))
 
 
 KINDS = st.sampled_from(["ring", "line", "switch"])
-MACHINES = st.lists(
-    st.tuples(KINDS, st.integers(2, 8), st.floats(1.0, 1e3)), min_size=1, max_size=3
-).map(lambda levels: machine(*levels))
+REACHES = st.sampled_from(["host", "network"])
+PLATFORMS = st.sampled_from(["cpu", "cuda"])
+BYTES = st.floats(0, 1e10)
+MACHINES = st.builds(
+    lambda levels, reaches, platform: machine(*levels, reaches=reaches, platform=platform),
+    st.lists(st.tuples(KINDS, st.integers(2, 8), st.floats(1.0, 1e3)), min_size=1, max_size=3),
+    st.lists(REACHES, min_size=3, max_size=3),
+    PLATFORMS,
+)
 
 
 @st.composite
@@ -161,12 +213,16 @@ def groups(draw):
 
 @given(groups(), st.floats(0, 1e9), st.floats(1, 1e9))
 def test_algebra(group, n_bytes, more):
-    cost = {kind: alpha_beta(kind, *group) for kind in CollectiveKind}
+    cost = {kind: collective_cost(kind, *group) for kind in CollectiveKind}
     seconds = {kind: cost[kind].seconds(n_bytes) for kind in CollectiveKind}
-    assert seconds[AR] == pytest.approx(seconds[RS] + seconds[AG], rel=1e-12)
+    assert seconds[RS] == seconds[AG]
     assert 0 < seconds[RS] < seconds[AR]
     for kind in CollectiveKind:
         assert cost[kind].seconds(n_bytes + more) > seconds[kind]
+        # Concave: a message of twice the size costs less than two.
+        assert cost[kind].seconds(2 * n_bytes) <= 2 * seconds[kind] * (1 + 1e-12)
+    if group[0].platform != "cuda" and all(x.reach == "host" for x in group[0].levels):
+        assert seconds[AR] == pytest.approx(seconds[RS] + seconds[AG], rel=1e-12)
 
 
 @given(groups())
@@ -175,26 +231,44 @@ def test_no_gather_beats_what_the_links_can_carry(group):
     used = spans(*group)
     ranks = prod(span.ranks for span in used)
     ceiling = sum(span.level.bytes_per_s for span in used)
-    assert alpha_beta(AG, *group).beta_seconds_per_byte >= (1 - 1 / ranks) / ceiling * (1 - 1e-12)
+    for line in collective_cost(AG, *group).lines:
+        assert line.beta_seconds_per_byte >= (1 - 1 / ranks) / ceiling * (1 - 1e-12)
 
 
-@given(KINDS, st.integers(2, 64), st.sampled_from([AR, AG, RS, A2A, PERMUTE]))
-def test_more_ranks_cost_no_less(level, n, kind):
-    small, large = (whole(kind, machine((level, size))) for size in (n, n + 1))
-    assert large.seconds(1.0) >= small.seconds(1.0)
-    assert large.beta_seconds_per_byte >= small.beta_seconds_per_byte
+@given(KINDS, REACHES, PLATFORMS, st.integers(2, 64), st.sampled_from(CollectiveKind), BYTES)
+def test_more_ranks_cost_no_less(level, reach, platform, n, kind, n_bytes):
+    def seconds(size):
+        topology = machine((level, size), reaches=[reach], platform=platform)
+        return collective_cost(kind, topology, (size,), (0,)).seconds(n_bytes)
+
+    assert seconds(n + 1) >= seconds(n) * (1 - 1e-12)
 
 
-@given(st.sampled_from(CollectiveKind), st.sampled_from(["2x8xv100", "2x8xa100", "8x8xh100"]))
-def test_inside_a_host_is_cheaper_than_across(kind, name):
+@given(st.sampled_from(CollectiveKind), st.integers(1, 8), st.integers(1, 7), BYTES)
+def test_more_hosts_and_more_gpus_cost_no_less(kind, n_hosts, gpus, n_bytes):
+    def seconds(*shape):
+        topology = get_topology("x".join(map(str, shape)) + "xh100")
+        return collective_cost(kind, topology, (topology.device_count,), (0,)).seconds(n_bytes)
+
+    least = seconds(n_hosts, gpus) * (1 - 1e-12)
+    assert seconds(n_hosts + 1, gpus) >= least
+    # A bigger host has more cards: what it sends through them may be less for each.
+    if n_hosts == 1:
+        assert seconds(n_hosts, gpus + 1) >= least
+
+
+@given(
+    st.sampled_from(CollectiveKind), st.sampled_from(["2x8xv100", "2x8xa100", "8x8xb200"]), BYTES
+)
+def test_inside_a_host_is_cheaper_than_across(kind, name, n_bytes):
     topology = get_topology(name)
-    hosts = topology.levels[-1].size
-    shape = (hosts, 8 // hosts, hosts)
-    inside, across = (alpha_beta(kind, topology, shape, (axis,)) for axis in (2, 0))
-    assert inside.seconds(1 << 20) < across.seconds(1 << 20)
+    n_hosts = topology.levels[-1].size
+    shape = (n_hosts, 8 // n_hosts, n_hosts)
+    inside, across = (collective_cost(kind, topology, shape, (axis,)) for axis in (2, 0))
+    assert inside.seconds(n_bytes) < across.seconds(n_bytes)
 
 
 @pytest.mark.parametrize("kind", CollectiveKind)
 def test_a_group_of_one_is_free(kind):
-    for cost in (alpha_beta(kind, RING16, (16, 1), (1,)), alpha_beta(kind, RING16, (16,), ())):
-        assert cost.seconds(1e9) == 0.0
+    for shape, axes in (((16, 1), (1,)), ((16,), ())):
+        assert collective_cost(kind, RING16, shape, axes).seconds(1e9) == 0.0

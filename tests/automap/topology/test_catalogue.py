@@ -1,11 +1,12 @@
 """Names of topologies: what they mean, and what is refused with which words."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
 from automap.errors import TopologyError
-from automap.topology import catalogue, get_topology, topology_of
+from automap.topology import Graph, catalogue, get_graph, get_machine, get_topology, topology_of
 
 
 def shape(topology):
@@ -26,6 +27,19 @@ def shape(topology):
         ("8xh100", [("nvlink", 8, "switch")]),
         ("2x8xv100", [("nvlink", 8, "switch"), ("network", 2, "switch")]),
         ("4x1xa100", [("network", 4, "switch")]),
+        ("4x8xb200", [("nvlink", 8, "switch"), ("network", 4, "switch")]),
+        ("2x72xgb200", [("nvlink", 72, "switch"), ("network", 2, "switch")]),
+        ("gb200-nvl72", [("nvlink", 72, "switch")]),
+        ("4x2080ti", [("pcie", 4, "switch")]),
+        ("2x4x2080ti", [("pcie", 4, "switch"), ("network", 2, "switch")]),
+        ("2xk80", [("pcie-pair", 2, "switch")]),
+        ("6xk80", [("pcie-pair", 2, "switch"), ("pcie-host", 3, "switch")]),
+        ("flexflow-p100", [("nvlink", 4, "switch"), ("network", 4, "switch")]),
+        (
+            "flexflow-k80",
+            [("pcie-pair", 2, "switch"), ("pcie-host", 2, "switch"), ("network", 16, "switch")],
+        ),
+        ("automap-b", [("nvlink", 8, "switch"), ("network", 3, "switch")]),
         ("cpu:1", []),
         ("cpu:8", [("host", 8, "switch")]),
         ("  8xH100 ", [("nvlink", 8, "switch")]),
@@ -45,6 +59,29 @@ def test_one_card_per_host_is_shared_and_one_per_gpu_is_not():
     assert (shared.bytes_per_s, shared.shared_by) == (25e9 / 8, 4)
     own = get_topology("2x4xh100").levels[-1]
     assert (own.bytes_per_s, own.shared_by) == (50e9, 1)
+    k80 = get_topology("flexflow-k80").levels
+    assert [(level.shared_by, level.reach) for level in k80] == [
+        (1, "host"), (2, "host"), (4, "network"),
+    ]  # fmt: skip
+    assert k80[-1].bytes_per_s == 7e9
+
+
+def test_what_a_named_machine_is_made_of():
+    for config, hosts in (("a", 2), ("b", 3), ("c", 4)):
+        machine, generic = get_topology(f"automap-{config}"), get_topology(f"{hosts}x8xv100")
+        assert (machine.levels, machine.device) == (generic.levels, generic.device)
+        assert machine.levels[-1].bytes_per_s == 25e9 / 8
+    graph = get_graph("haswell-4xk80")
+    assert [kind.name for kind in graph.kinds] == ["haswell", "k80"]
+    assert graph.device_count == 5
+    assert get_graph("flexflow-k80").device_count == 64
+
+
+def test_a_graph_is_no_topology():
+    with pytest.raises(
+        TopologyError, match=r"graph of 3 devices \(haswell, k80\).*serves placement"
+    ):
+        get_topology("haswell-2xk80")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +99,10 @@ def test_one_card_per_host_is_shared_and_one_per_gpu_is_not():
         ("v9:2x2", r"got 'v9:2x2'; allowed: v4:AxBxC, v5e:AxB, .*local, or the path of a .toml"),
         ("16xh100", "1 to 8 GPUs a host .* 2x8xh100"),
         ("0x8xh100", "1 to 8192 hosts"),
-        ("8xb200", "allowed GPUs: v100, v100-32gb, a100, h100, h200; .*TOML file"),
+        ("8xb300", "allowed GPUs: k80, p100, titan-xp, .*h200, b200, gb200; .*TOML file"),
+        ("3xk80", "up to 2 on pcie-pair x up to 4 on pcie-host"),
+        ("5xp100", "1 to 4 GPUs a host .*2x4xp100"),
+        ("automap-d", "flexflow-p100, flexflow-k80, automap-a, .*haswell-2xk80"),
         ("cpu:0", "cpu:1 to cpu:4096"),
         ("h100", "allowed: v4:AxBxC"),
         ("", "topology: got ''"),
@@ -78,11 +118,28 @@ def test_every_entry_is_sourced_and_its_example_is_its_own():
     entries = catalogue()
     assert len({entry.pattern for entry in entries}) == len(entries)
     for entry in entries:
-        topology = get_topology(entry.example)
-        assert (topology.device, topology.levels) == (entry.device, entry.levels)
-        spoken_of = {name for source in entry.device.source for name in source.field.split(", ")}
-        assert spoken_of >= {"matmul_efficiency", "hbm_bytes_per_s"} or spoken_of == {"all"}
-        assert all(level.source for level in entry.levels)
+        assert get_machine(entry.example) == entry.machine
+        graph = isinstance(entry.machine, Graph)
+        for link in entry.machine.links if graph else entry.machine.levels:
+            assert spoken_of(link) == {"all"} or {"bytes_per_s", "latency_seconds"} <= spoken_of(
+                link
+            )
+        for kind in entry.machine.kinds if graph else [entry.machine.device]:
+            numbers = {f.name for f in dataclasses.fields(kind)} - {"name", "source"}
+            assert spoken_of(kind) == {"all"} or spoken_of(kind) >= numbers
+
+
+def spoken_of(row):
+    return {name for source in row.source for name in source.field.split(", ")}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [("8xb200", "bf16", 2250), ("8xb200", "f8e5m2", 4500), ("4xp100", "f16", 21.2), ("4xp100", "bf16", 10.6),
+     ("1xk80", "f16", 4.37), ("1xtitan-xp", "f16", 12.15), ("1x2080ti", "f16", 53.8)],
+)  # fmt: skip
+def test_rates_of_the_papers_gpus(name, dtype, tflops):
+    assert get_topology(name).device.peak_flops_per_s(dtype) == pytest.approx(tflops * 1e12)
 
 
 def device(kind, platform, **fields):

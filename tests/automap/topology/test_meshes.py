@@ -6,7 +6,16 @@ from math import prod
 from hypothesis import given, strategies as st
 import pytest
 
-from automap.topology import Level, Topology, get_topology, mesh_shapes
+from automap.cost.spans import spans
+from automap.errors import TopologyError
+from automap.topology import (
+    Level,
+    Topology,
+    get_topology,
+    lies_on,
+    mesh_shapes,
+    nearest_shapes,
+)
 
 
 def topology_with(sizes):
@@ -72,3 +81,39 @@ def test_at_most_a_few_dozen(name):
 def test_no_axes_is_refused():
     with pytest.raises(ValueError, match="max_axes: got 0"):
         mesh_shapes(get_topology("cpu:8"), max_axes=0)
+
+
+@given(st.lists(st.integers(2, 6), min_size=1, max_size=3), st.data())
+def test_what_lies_on_a_topology_is_what_has_spans(sizes, data):
+    topology, left, shape = topology_with(sizes), prod(sizes), []
+    while left > 1 and len(shape) < 3:
+        shape.append(data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0])))
+        left //= shape[-1]
+    shape.append(left)
+    try:
+        for axis in range(len(shape)):
+            spans(topology, shape, (axis,))
+        has_spans = True
+    except TopologyError:
+        has_spans = False
+    assert lies_on(topology, shape) == has_spans
+    assert not lies_on(topology, [*shape, 2])
+
+
+def test_aligned_shapes_lie_on_their_topology():
+    for name in ("automap-b", "flexflow-k80", "tpu7x:2x2x4"):
+        topology = get_topology(name)
+        assert all(lies_on(topology, shape) for shape in mesh_shapes(topology))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "nearest"),
+    [
+        ("automap-b", (2, 12), ((12, 2), (3, 8), (6, 4))),
+        ("9x4xv100", (6, 6), ((9, 4), (3, 12), (18, 2))),
+        ("8xh100", (3, 3), ((2, 4), (4, 2), (8,))),
+        ("cpu:1", (2,), ((1,),)),
+    ],
+)
+def test_nearest_shapes(name, shape, nearest):
+    assert nearest_shapes(get_topology(name), shape) == nearest

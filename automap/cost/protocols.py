@@ -1,0 +1,98 @@
+"""How a library sends a message: the choice that makes bandwidth depend on the message's size.
+
+NCCL sends in one of three protocols. LL puts a flag beside every four bytes, so that a receiver needs no
+fence: quick to start, a quarter of the bandwidth. LL128 puts one beside every 120 bytes; Simple fences whole
+chunks. A row says what one costs:
+
+    start_seconds        once per collective
+    host_, network_step_seconds
+                         one step between devices of a host over NVLink, and between hosts. A level's
+                         `latency_seconds` is a step of ring and Simple; of those, up to the table's own step
+                         is the protocol's and changes with it, what is above is the wire's and stays
+                                                                         -> in: `Protocol.hop_seconds`
+    bandwidth_fraction   of a link's bytes per second
+
+The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU slices and
+CPU devices move data by XLA itself, in one way: `PLAIN`.
+
+Source: NCCL, src/graph/tuning.cc at commit 01afd20a (baseLat, hwLat and the refinements of busBw). That LL128
+needs NVLink, and that LL's steps over PCIe take 1.0 us, is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from automap.topology.model import Platform, Reach
+
+
+Algorithm = Literal["ring", "tree"]
+_RING_SIMPLE_STEP_SECONDS: Final[Mapping[Reach, float]] = {"host": 3.4e-6, "network": 9.6e-6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """One algorithm with one way of sending."""
+
+    algorithm: Algorithm
+    name: str
+    start_seconds: float
+    host_step_seconds: float
+    network_step_seconds: float
+    bandwidth_fraction: float
+
+    def hop_seconds(self, latency_seconds: float, reach: Reach) -> float:
+        """A step over a level whose ring and Simple step takes `latency_seconds`."""
+        simple = _RING_SIMPLE_STEP_SECONDS[reach]
+        own = self.host_step_seconds if reach == "host" else self.network_step_seconds
+        wire_seconds = max(latency_seconds - simple, 0.0)
+        return (latency_seconds - wire_seconds) * (own / simple) + wire_seconds
+
+
+PLAIN: Final = Protocol(
+    algorithm="ring",
+    name="plain",
+    start_seconds=0.0,
+    host_step_seconds=_RING_SIMPLE_STEP_SECONDS["host"],
+    network_step_seconds=_RING_SIMPLE_STEP_SECONDS["network"],
+    bandwidth_fraction=1.0,
+)
+"""What a level's own numbers say."""
+
+
+def _nccl(
+    algorithm: Algorithm,
+    name: str,
+    *,
+    start_us: float,
+    host_us: float,
+    network_us: float,
+    bandwidth_fraction: float,
+) -> Protocol:
+    return Protocol(
+        algorithm=algorithm,
+        name=name,
+        start_seconds=start_us * 1e-6,
+        host_step_seconds=host_us * 1e-6,
+        network_step_seconds=network_us * 1e-6,
+        bandwidth_fraction=bandwidth_fraction,
+    )
+
+
+NCCL: Final = (
+    _nccl("ring", "LL", start_us=3.6, host_us=0.47, network_us=2.7, bandwidth_fraction=1 / 4),
+    _nccl("ring", "LL128", start_us=10.0, host_us=1.9, network_us=4.0, bandwidth_fraction=0.92),
+    _nccl("ring", "Simple", start_us=8.4, host_us=3.4, network_us=9.6, bandwidth_fraction=1.0),
+    _nccl("tree", "LL", start_us=4.4, host_us=0.52, network_us=5.0, bandwidth_fraction=0.9 / 3.8),
+    _nccl(
+        "tree", "LL128", start_us=4.4, host_us=1.2, network_us=8.5, bandwidth_fraction=0.9 * 0.915
+    ),
+    _nccl("tree", "Simple", start_us=0.0, host_us=28.0, network_us=50.0, bandwidth_fraction=0.9),
+)
+
+PROTOCOLS: Final[Mapping[Platform, tuple[Protocol, ...]]] = {
+    "tpu": (PLAIN,),
+    "cpu": (PLAIN,),
+    "cuda": NCCL,
+}
+"""Platform -> the ways its collectives are sent; each collective takes the fastest for its size."""

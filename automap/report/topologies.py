@@ -1,0 +1,174 @@
+"""Machines as text: the catalogue as one table, one machine in full with the source of every number.
+
+On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one line a row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from itertools import groupby
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from automap.topology import (
+    CatalogueEntry,
+    Device,
+    Graph,
+    Level,
+    Link,
+    Source,
+    Topology,
+    mesh_shapes,
+    routes,
+)
+from automap.topology.machines import MACHINES
+
+
+# Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
+_MOST_ROWS: Final = 40
+_PIPE_COLUMNS: Final = 1000
+_UNITS: Final = (
+    ("flops_per_s", 1e12, "TFLOP/s"),
+    ("bytes_per_s", 1e9, "GB/s"),
+    ("_bytes", 1e9, "GB"),
+    ("_seconds", 1e-6, "us"),
+)
+"""A field's ending (of what is before a dot) -> what its value is divided by, and the unit shown."""
+
+
+def show_catalogue(entries: Iterable[CatalogueEntry]) -> None:
+    """Print every family of names with its example."""
+    heads = ("name", "example", "devices", "kind", "memory", "bf16 dots", "memory speed", "links")
+    _print(heads, (_entry_row(entry) for entry in entries))
+
+
+def show_machine(machine: Topology | Graph) -> None:
+    """Print a machine's devices, links and meshes with sources."""
+    if isinstance(machine, Graph):
+        _show_graph(machine)
+        return
+    _show_title(machine, "")
+    _show_rows(machine.device, f"device {machine.device.name}")
+    for place, level in enumerate(machine.levels):
+        _show_rows(level, f"level {place}, {level.name}" + " (innermost)" * (place == 0))
+    shapes = ["x".join(map(str, shape)) for shape in mesh_shapes(machine)]
+    _print((f"meshes that lie along its levels, major to minor ({len(shapes)})",), _cut(shapes))
+
+
+def _show_title(machine: Topology | Graph, form: str) -> None:
+    title = f"{machine.name}: {machine.device_count} devices, {machine.platform}{form}"
+    _console().print(title, markup=False)
+    named = MACHINES.get(machine.name)
+    if named is not None and named.build() == machine:
+        _console().print(f"{named.source.document}: {named.source.note}", markup=False)
+
+
+def _show_graph(graph: Graph) -> None:
+    _show_title(graph, ", a graph: for placement, no mesh lies on it")
+    _print(
+        ("device", "kind", "host"), ((n.name, n.device.name, str(n.host)) for n in graph.devices)
+    )
+    for kind in graph.kinds:
+        _show_rows(kind, f"kind {kind.name}")
+    for link in graph.links[:_MOST_ROWS]:
+        _show_rows(link, f"link {link.name}: {link.ends[0]} - {link.ends[1]}")
+    _print(("from", "to", "speed", "latency", "over"), list(_route_rows(graph))[:_MOST_ROWS])
+
+
+def _route_rows(graph: Graph) -> Iterator[tuple[str, ...]]:
+    found = routes(graph)
+    for low, first in enumerate(graph.devices):
+        for high in range(low + 1, graph.device_count):
+            yield (
+                first.name,
+                graph.devices[high].name,
+                _shown("bytes_per_s", float(found.bytes_per_s[low, high])),
+                _shown("latency_seconds", float(found.latency_seconds[low, high])),
+                ", ".join(found.medium_names[m][:-2] for m in found.between(low, high)),
+            )
+
+
+def _entry_row(entry: CatalogueEntry) -> tuple[str, ...]:
+    machine = entry.machine
+    graph = isinstance(machine, Graph)
+    kinds = machine.kinds if graph else (machine.device,)
+    links = f"graph of {len(machine.links)} links" if graph else ", ".join(_alike_levels(machine))
+    return (
+        entry.pattern,
+        entry.example,
+        str(machine.device_count),
+        ", ".join(kind.name for kind in kinds),
+        ", ".join(_shown("memory_bytes", kind.memory_bytes) for kind in kinds),
+        ", ".join(_shown("flops_per_s", kind.peak_flops_per_s("bf16")) for kind in kinds),
+        ", ".join(_shown("hbm_bytes_per_s", kind.hbm_bytes_per_s) for kind in kinds),
+        links,
+    )
+
+
+def _alike_levels(topology: Topology) -> Iterator[str]:
+    """Neighbouring levels of one kind and speed as one: the dimensions of a torus."""
+    for (kind, bytes_per_s), run in groupby(topology.levels, lambda x: (x.kind, x.bytes_per_s)):
+        levels = list(run)
+        sizes = "x".join(str(level.size) for level in levels)
+        name = levels[0].name.partition("-")[0]
+        yield f"{name} {sizes} {kind} {_shown('bytes_per_s', bytes_per_s)}"
+
+
+def _show_rows(row: Device | Level | Link, title: str) -> None:
+    """Each number of a device, level or link with its source."""
+    rows = []
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        pairs = [(field.name, value)]
+        if field.name == "flops_per_s":
+            pairs = [(f"{field.name}.{dtype}", rate) for dtype, rate in value]
+        rows += [
+            (name, _shown(name, each), _source_of(name, row.source))
+            for name, each in pairs
+            if isinstance(each, int | float | str) and name not in ("name", "medium")
+        ]
+    _print((title, "", "source"), rows)
+
+
+def _source_of(field: str, sources: Sequence[Source]) -> str:
+    """What is said of a field: what names it fully, else what names its table, else what is about all."""
+    for wanted in (field, field.partition(".")[0], "all"):
+        found = [s for s in sources if wanted in s.field.split(", ")]
+        if found:
+            return "; ".join(f"{source.document}: {source.note}" for source in found)
+    return ""
+
+
+def _shown(field: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    name = field.partition(".")[0]
+    for ending, divisor, unit in _UNITS:
+        if name.endswith(ending):
+            return f"{value / divisor:.4g} {unit}"
+    return f"{value:g}"
+
+
+def _cut(lines: Sequence[str]) -> list[tuple[str]]:
+    shown = [(line,) for line in lines[:_MOST_ROWS]]
+    left = len(lines) - len(shown)
+    return shown + ([(f"... and {left} more",)] if left else [])
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS, highlight=False)
+
+
+def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    console = _console()
+    table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    for head in heads:
+        table.add_column(Text(head))
+    for row in rows:
+        # Names such as [HOSTSx]GPUSxh100 are no markup.
+        table.add_row(*map(Text, row))
+    console.print(table)

@@ -1,0 +1,176 @@
+"""The GPUs of the catalogue: dense peaks from NVIDIA's documents, efficiencies assumed.
+
+flops_per_s   half of what a datasheet shows with sparsity; f32 is the rate of a dot at JAX's default
+              precision (`automap.topology.dtypes`): TF32 from A100 on, plain fp32 before
+memory_bytes  what a program can use where a document says so (B200: 180 of 192 GB)
+"""
+
+from typing import Final
+
+from automap.topology.model import Device, Source
+
+
+_GB: Final = 10**9
+_ASSUMED: Final = Source(
+    field="matmul_efficiency, memory_efficiency, launch_seconds",
+    document="assumption",
+    note="large library matmuls and streaming kernels at sustained clocks; one launch per op",
+)
+_F32_IS_TF32: Final = Source(
+    field="flops_per_s.f32",
+    document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
+    note="the default precision of an f32 dot on A100 and later is TF32, whose rate this is",
+)
+
+
+def _gpu(
+    name: str,
+    *,
+    memory_gb: int,
+    hbm_gb_per_s: float,
+    tflops: dict[str, float],
+    matmul_efficiency: float,
+    document: str,
+    note: str,
+) -> Device:
+    datasheet = Source(
+        field="memory_bytes, hbm_bytes_per_s, flops_per_s", document=document, note=note
+    )
+    f32 = (_F32_IS_TF32,) if "bf16" in tflops else ()
+    return Device(
+        name=name,
+        memory_bytes=memory_gb * _GB,
+        hbm_bytes_per_s=hbm_gb_per_s * 1e9,
+        flops_per_s=tuple((dtype, value * 1e12) for dtype, value in tflops.items()),
+        matmul_efficiency=matmul_efficiency,
+        memory_efficiency=0.85,
+        launch_seconds=4e-6,
+        source=(datasheet, *f32, _ASSUMED),
+    )
+
+
+_V100_TFLOPS: Final = {"f64": 7.8, "f32": 15.7, "f16": 125}
+_V100_SHEET: Final = "NVIDIA V100 Tensor Core GPU datasheet (Volta V100, SXM2)"
+_V100_NOTE: Final = "900 GB/s, 125 TFLOPS f16 tensor, 15.7 f32; no bf16 unit, bf16 runs as f32"
+_HOPPER_TFLOPS: Final = {
+    "f64": 67,
+    "f32": 494.7,
+    "bf16": 989.4,
+    "f16": 989.4,
+    "f8e4m3fn": 1978.9,
+    "s8": 1978.9,
+}
+
+
+GPUS: Final[tuple[Device, ...]] = (
+    _gpu(
+        "k80",
+        memory_gb=12,
+        hbm_gb_per_s=240,
+        tflops={"f64": 1.46, "f32": 4.37},
+        matmul_efficiency=0.65,
+        document="NVIDIA Tesla K80 GPU Accelerator board specification (BD-07317-001)",
+        note="one of the two GPUs of a board: half of 24 GB, 480 GB/s, 8.74 TFLOPS f32 and 2.91 f64"
+        " at boost clocks (5.6 f32 at base clocks)",
+    ),
+    _gpu(
+        "p100",
+        memory_gb=16,
+        hbm_gb_per_s=732,
+        tflops={"f64": 5.3, "f32": 10.6, "f16": 21.2},
+        matmul_efficiency=0.75,
+        document="NVIDIA Tesla P100 whitepaper (WP-08019-001), SXM2 16 GB",
+        note="16 GB, 732 GB/s, 10.6 TFLOPS f32, 21.2 f16, 5.3 f64; bf16 runs as f32",
+    ),
+    _gpu(
+        "titan-xp",
+        memory_gb=12,
+        hbm_gb_per_s=547.6,
+        tflops={"f64": 0.38, "f32": 12.15},
+        matmul_efficiency=0.75,
+        document="NVIDIA TITAN Xp specifications (GP102, 3840 cores at 1582 MHz boost)",
+        note="12 GB, 547.6 GB/s, 12.15 TFLOPS f32; f64 at 1/32; half types run as f32",
+    ),
+    _gpu(
+        "2080ti",
+        memory_gb=11,
+        hbm_gb_per_s=616,
+        tflops={"f64": 0.42, "f32": 13.45, "f16": 53.8, "s8": 215.2},
+        matmul_efficiency=0.75,
+        document="NVIDIA Turing GPU architecture whitepaper (WP-09183-001), GeForce RTX 2080 Ti",
+        note="11 GB, 616 GB/s, reference clocks: 13.45 TFLOPS f32, 53.8 f16 tensor with f32 sums as"
+        " XLA asks for (107.6 with f16 sums), 215.2 int8",
+    ),
+    _gpu(
+        "v100",
+        memory_gb=16,
+        hbm_gb_per_s=900,
+        tflops=_V100_TFLOPS,
+        matmul_efficiency=0.75,
+        document=_V100_SHEET,
+        note=f"16 GB, {_V100_NOTE}",
+    ),
+    _gpu(
+        "v100-32gb",
+        memory_gb=32,
+        hbm_gb_per_s=900,
+        tflops=_V100_TFLOPS,
+        matmul_efficiency=0.75,
+        document=_V100_SHEET,
+        note=f"32 GB, {_V100_NOTE}",
+    ),
+    _gpu(
+        "a100",
+        memory_gb=80,
+        hbm_gb_per_s=2039,
+        tflops={"f64": 19.5, "f32": 156, "bf16": 312, "f16": 312, "s8": 624},
+        matmul_efficiency=0.8,
+        document="NVIDIA A100 Tensor Core GPU datasheet (A100 80GB SXM)",
+        note="80 GB, 2039 GB/s; dense rates: TF32 156, bf16 and f16 312, int8 624, f64 19.5",
+    ),
+    _gpu(
+        "h100",
+        memory_gb=80,
+        hbm_gb_per_s=3350,
+        tflops=_HOPPER_TFLOPS,
+        matmul_efficiency=0.7,
+        document="NVIDIA H100 Tensor Core GPU datasheet (H100 SXM)",
+        note="80 GB, 3.35 TB/s; half the sparse rates shown: TF32 495, bf16 989, fp8 1979",
+    ),
+    _gpu(
+        "h200",
+        memory_gb=141,
+        hbm_gb_per_s=4800,
+        tflops=_HOPPER_TFLOPS,
+        matmul_efficiency=0.7,
+        document="NVIDIA H200 Tensor Core GPU datasheet (H200 SXM)",
+        note="141 GB, 4.8 TB/s; the rates of H100 SXM",
+    ),
+    _gpu(
+        "b200",
+        memory_gb=180,
+        hbm_gb_per_s=8000,
+        tflops={
+            "f64": 40, "f32": 1100, "bf16": 2250, "f16": 2250, "f8e4m3fn": 4500, "s8": 4500,
+            "f4e2m1fn": 9000,
+        },
+        matmul_efficiency=0.7,
+        document="NVIDIA DGX B200 datasheet and user guide; NVIDIA Blackwell architecture brief (HGX B200)",
+        note="an eighth of 1,440 GB (192 GB of HBM3e, 180 usable) and 64 TB/s; dense rates: TF32 1100,"
+        " bf16 2250, fp8 and int8 4500, fp4 9000",
+    ),
+    _gpu(
+        "gb200",
+        memory_gb=186,
+        hbm_gb_per_s=8000,
+        tflops={
+            "f64": 45, "f32": 1250, "bf16": 2500, "f16": 2500, "f8e4m3fn": 5000, "s8": 5000,
+            "f4e2m1fn": 10000,
+        },
+        matmul_efficiency=0.7,
+        document="NVIDIA GB200 NVL72 datasheet; NVIDIA Blackwell architecture brief (GB200)",
+        note="half of a superchip's 372 GB and 16 TB/s; half the sparse rates shown, a 72nd of the rack:"
+        " TF32 1250, bf16 2500, fp8 5000, fp4 10000",
+    ),
+)  # fmt: skip
+"""In the order shown to users: by age."""

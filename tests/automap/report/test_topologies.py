@@ -1,0 +1,49 @@
+"""`automap topologies`: the table, one machine in full, and what is refused."""
+
+import re
+
+from click.testing import CliRunner
+import pytest
+
+from automap.cli import main
+from automap.topology import catalogue
+
+
+def _run(*arguments):
+    return CliRunner().invoke(main, ["topologies", *arguments])
+
+
+def test_the_table_has_a_line_for_every_family_and_no_frames_in_a_pipe():
+    lines = _run().stdout.splitlines()
+    assert len(lines) == 1 + len(catalogue())
+    for entry, line in zip(catalogue(), lines[1:], strict=True):
+        assert line.startswith(f"{entry.pattern}  ")
+    assert "ici 4x4 line 100 GB/s" in _run().stdout
+
+
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.example)
+def test_every_number_of_a_machine_is_shown_with_a_source(entry):
+    done = _run(entry.example)
+    assert done.exit_code == 0
+    rows = [re.split("  +", line.rstrip()) for line in done.stdout.splitlines()]
+    numbers = [row for row in rows if re.search("_bytes|_per_s|_seconds|_efficiency", row[0])]
+    assert len(numbers) >= 6
+    assert [row for row in numbers if len(row) != 3] == []
+
+
+def test_one_machine_says_whose_it_is_and_what_lies_on_it():
+    shown = _run("flexflow-k80").stdout
+    assert "16 nodes with 4 K80 GPUs each" in shown
+    assert "16x2x2" in shown
+    assert "level 0, pcie-pair (innermost)" in shown
+
+
+def test_a_graph_shows_its_routes():
+    rows = [line.split() for line in _run("haswell-2xk80").stdout.splitlines()]
+    assert ["gpu:0", "gpu:1", "12", "GB/s", "5.7", "us", "pcie:0,", "pcie:1"] in rows
+
+
+def test_an_unknown_machine_is_refused_with_what_is_allowed():
+    done = _run("8xb300")
+    assert done.exit_code == 2
+    assert "allowed GPUs: k80, p100" in done.stderr
