@@ -92,11 +92,13 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
             part = _part_of_operand(n_bytes, op, position)
             for source, of_source in sources.of(value):
                 reads[source] = max(reads.get(source, 0), min(of_source, part))
-        part = _part_of_result(n_bytes, op)
+        is_in_place = any(graph.varies[v] for v in op.inputs[:1])
+        part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
         result.append(
             Kernel(
                 op=index,
                 reads=tuple(Access(source, of_source) for source, of_source in reads.items()),
+                # What is scattered into zeros writes all of them first.
                 writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
         )

@@ -59,6 +59,7 @@ class Edges:
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
     reduce over the same axes, the second does nothing.
     `windows`: of each edge, the dimensions that the op slides a window along.
+    `incidences` [incidences, 5]: row, value, op, and how often a step sums there, and moves anything else.
     """
 
     value_row: np.ndarray
@@ -78,6 +79,7 @@ class Edges:
     op: np.ndarray
     repeats: np.ndarray
     windows: tuple[tuple[Window, ...], ...]
+    incidences: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class EdgeList:
         self.trips: list[int] = []
         self.examples: list[tuple[int, int]] = []
         self.repeats: dict[tuple[int, int], int] = {}
+        self.incidences: list[tuple[int, int, int, int, int]] = []
 
     def add(self, key: EdgeKey, count: int, value: int, op: int, trips: int | None = None) -> int:
         """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the number of its row."""
@@ -133,8 +136,10 @@ class EdgeList:
             self.examples.append((value, op))
             for earlier in key.earlier:
                 self.repeats.setdefault((row, earlier), len(self.repeats))
+        moved = count if trips is None else trips
         self.counts[row] += count
-        self.trips[row] += count if trips is None else trips
+        self.trips[row] += moved
+        self.incidences.append((row, value, op, count, moved))
         return row
 
     def edges(self) -> Edges:
@@ -164,6 +169,7 @@ class EdgeList:
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),
+            incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
         )  # fmt: skip
 
 

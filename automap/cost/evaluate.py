@@ -1,13 +1,14 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
-    step = compute + collective
-    compute     sum over kernels of their seconds, by a roofline                  -> in: `automap.cost.compute`
-    collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
-                collectives of gradients and parameters into messages of COMBINE_BYTES
-                                                                                  -> in: `_collective`
-    peak        max over schedule positions of the bytes of live buffers and gathered copies
-                                                                                  -> in: `automap.cost.memory`
-No overlap of computation and communication is assumed.
+step = compute + waiting
+compute     sum over kernels of their seconds, by a roofline                  -> in: `automap.cost.compute`
+collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
+            collectives of gradients and parameters into messages of COMBINE_BYTES
+                                                                              -> in: `_collective`
+waiting     all of collective where a device does one thing after the other; where collectives run beside
+            kernels, what is left of it                                       -> in: `automap.cost.overlap`
+peak        max over schedule positions of the bytes of live buffers and gathered copies
+                                                                              -> in: `automap.cost.memory`
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory, Profile
+from automap.cost.overlap import ASYNCHRONOUS, waiting_seconds
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
@@ -32,10 +34,14 @@ COMBINE_BYTES = 30 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What one point costs, per step and per device."""
+    """What one point costs, per step and per device.
+
+    `collective_seconds` are those in which a device waits, `hidden_seconds` those of collectives beside computation.
+    """
 
     compute_seconds: float
     collective_seconds: float
+    hidden_seconds: float
     peak_bytes: float
 
     @property
@@ -59,9 +65,14 @@ class Evaluator:
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
         of_collective = self._collective(found, lanes.mesh.sizes)
         of_kernel = self._roofline.seconds(sharding, found, of_collective)
+        busy = float(of_collective @ found.count)
+        waiting = busy
+        if self.topology.platform in ASYNCHRONOUS:
+            waiting = waiting_seconds(self.tables.order, of_kernel, found, of_collective)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count),
-            collective_seconds=float(of_collective @ found.count),
+            collective_seconds=waiting,
+            hidden_seconds=busy - waiting,
             peak_bytes=self._profile.peak_bytes(
                 sharding.parts_of_value, found.copied, found.is_repeat
             ),

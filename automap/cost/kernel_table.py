@@ -69,12 +69,13 @@ def kernel_table(
     row_of_value: np.ndarray,
     row_of_op: np.ndarray,
     edge_of_op: np.ndarray,
-) -> KernelTable:
-    """Fold `kernels`; `edge_of_op` is the result edge of each op."""
+) -> tuple[KernelTable, list[int]]:
+    """Fold `kernels`, and the row of each; `edge_of_op` is the result edge of each op."""
     rows, near = row_of_value.tolist(), _near(problem)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts: list[int] = []
+    row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def access_of(access: Access) -> tuple[int, int, bool]:
@@ -96,7 +97,8 @@ def kernel_table(
         if row == len(counts):
             counts.append(0)
         counts[row] += op.trip_count
-    return _columns(list(index), counts)
+        row_of_kernel.append(row)
+    return _columns(list(index), counts), row_of_kernel
 
 
 def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:

@@ -14,6 +14,7 @@ with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -22,11 +23,12 @@ from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
 from automap.cost.kernel_table import KernelTable, kernel_table
 from automap.cost.operand_edges import operand_edges
+from automap.cost.order import Order, program_order
 from automap.cost.result_edges import result_edges
 from automap.space.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.kernels import FUSERS, Kernel, kernels
-from hlo_tools.liveness import buffers
+from hlo_tools.liveness import Buffers, buffers
 from hlo_tools.narrow import narrow_values, stored_bytes
 
 
@@ -50,6 +52,16 @@ class BufferTable:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What the rows were made of: all kernels, the row of each, and the schedule's `position` [ops]."""
+
+    problem: Problem
+    kernels: Sequence[Kernel]
+    row_of_kernel: Sequence[int]
+    position: np.ndarray
+
+
+@dataclass(frozen=True)
 class Tables:
     """All rows of a problem."""
 
@@ -63,6 +75,15 @@ class Tables:
     contests: Contests
     kernels: KernelTable
     buffers: BufferTable
+    program: Program
+
+    @cached_property
+    def order(self) -> Order:
+        """The program in the order it runs."""
+        p = self.program
+        return program_order(
+            p.problem, p.kernels, p.row_of_kernel, p.position, self.operands, self.results
+        )
 
 
 # Backends whose pipeline simplifies a program before and after it is partitioned.
@@ -87,12 +108,17 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
     kernel_list = kernels(graph, FUSERS[platform], n_bytes)
+    kernel_rows, row_of_kernel = kernel_table(
+        problem, kernel_list, row_of_value, row_of_op, edge_of_op
+    )
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow)
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, windows=windows_of(operands), results=results,
         contests=build_contests(problem, row_of_value, row_of_op),
-        kernels=kernel_table(problem, kernel_list, row_of_value, row_of_op, edge_of_op),
-        buffers=_buffer_table(problem, kernel_list, row_of_value, copies, narrow),
+        kernels=kernel_rows,
+        buffers=_buffer_table(problem, live, row_of_value, copies, n_bytes),
+        program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
     )  # fmt: skip
 
 
@@ -137,14 +163,12 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _buffer_table(
     problem: Problem,
-    kernel_list: list[Kernel],
+    live: Buffers,
     row_of_value: np.ndarray,
     copies: Copies,
-    narrow: Sequence[bool],
+    n_bytes: Sequence[int],
 ) -> BufferTable:
     graph = problem.graph
-    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow)
-    n_bytes = stored_bytes(graph, narrow)
     role_of = {
         v: INPUT_KINDS.index(role.value)
         for v, role in zip(graph.inputs, problem.roles, strict=True)

@@ -1,0 +1,143 @@
+"""The program in the order it runs: kernels as slots, and between which slots each collective has to be done.
+
+The slots are the kernels and the ends of loops by their position in the schedule (`hlo_tools.liveness`).  Boundary
+k lies before slot k.  A collective of a result is ready at the boundary after the op that makes it and needed at that
+before the first op that reads it; one of an operand is ready after its producer and needed before the op.  A sum
+that has left its loops (`automap.cost.sums`) is ready after the last of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.edges import Edges
+from automap.space.problem import Problem
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Op
+from hlo_tools.kernels import CONTRACTIONS, Kernel
+from hlo_tools.phases import Phase
+from hlo_tools.storage import Side
+
+
+KERNEL, SPARE, ENTER, EXIT = range(4)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of an edge table stand, as a list of [incidences] sorted by row; `first` [rows + 1] begins each.
+
+    `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in a step.
+    """
+
+    first: np.ndarray
+    ready: np.ndarray
+    needed: np.ndarray
+    share: np.ndarray
+
+
+@dataclass(frozen=True)
+class Order:
+    """Slots: `kind` is KERNEL, SPARE (what makes a gradient: nothing waits for it), ENTER or EXIT of a loop.
+
+    `row` is the kernel's, -1 for loops; `trips` how often it runs in a step.
+    """
+
+    kind: np.ndarray
+    row: np.ndarray
+    trips: np.ndarray
+    operands: Places
+    results: Places
+
+
+def program_order(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    row_of_kernel: Sequence[int],
+    position: np.ndarray,
+    operands: Edges,
+    results: Edges,
+) -> Order:
+    """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
+    graph = problem.graph
+    slots = [
+        (
+            int(position[k.op]),
+            _kind(problem, graph.ops[k.op], k.op),
+            row,
+            graph.ops[k.op].trip_count,
+        )
+        for k, row in zip(kernels, row_of_kernel, strict=True)
+    ]
+    loops = {LOOP_ENTER: ENTER, LOOP_EXIT: EXIT}
+    slots += [
+        (int(position[i]), loops[op.opcode], -1, 1)
+        for i, op in enumerate(graph.ops)
+        if op.opcode in loops
+    ]
+    slots.sort(key=lambda slot: slot[0])
+    columns = np.array(slots, np.int64).reshape(-1, 4)
+    at = columns[:, 0]
+    return Order(
+        kind=columns[:, 1], row=columns[:, 2], trips=columns[:, 3],
+        operands=_places(operands, *_of_operands(problem, operands, position), at),
+        results=_places(results, *_of_results(problem, results, position), at),
+    )  # fmt: skip
+
+
+def _kind(problem: Problem, op: Op, index: int) -> int:
+    is_gradient = (
+        op.opcode in CONTRACTIONS
+        and problem.phases[index] == Phase.BACKWARD
+        and problem.storage.side[op.outputs[0]] != Side.NONE
+    )
+    return SPARE if is_gradient else KERNEL
+
+
+def _of_operands(
+    problem: Problem, edges: Edges, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions after which, and before which, the incidences are gathered."""
+    producer = np.array([value.producer for value in problem.graph.values], np.int64)
+    made = producer[edges.incidences[:, 1]]
+    return np.where(made >= 0, position[made], -1), position[edges.incidences[:, 2]]
+
+
+def _of_results(
+    problem: Problem, edges: Edges, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    end = len(position)
+    users = problem.graph.users
+    first_use = [min((int(position[u]) for u in of), default=end) for of in users]
+    loop_end = _outermost_end(problem, position)
+    _, value, op, times, trips = edges.incidences.T
+    ready = np.where(times < trips, loop_end[op], position[op])
+    needed = np.array(first_use, np.int64)[value]
+    return ready, np.where(times < trips, end, np.maximum(needed, ready + 1))
+
+
+def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
+    """For each op the position of the end of the outermost loop around it; its own if there is none."""
+    graph = problem.graph
+    ends = position.copy()
+    around: list[int] = []
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            around.append(graph.exit_of[index])
+        elif op.opcode == LOOP_EXIT:
+            around.pop()
+        if around:
+            ends[index] = position[around[0]]
+    return ends
+
+
+def _places(edges: Edges, ready: np.ndarray, needed: np.ndarray, at: np.ndarray) -> Places:
+    row, trips = edges.incidences[:, 0], edges.incidences[:, 4]
+    order = np.argsort(row, kind="stable")
+    total = np.bincount(row, weights=trips, minlength=len(edges.count))
+    before = np.searchsorted(at, needed)
+    return Places(
+        first=np.searchsorted(row[order], np.arange(len(edges.count) + 1)),
+        ready=np.minimum(np.searchsorted(at, ready, side="right"), before)[order],
+        needed=before[order],
+        share=(trips / total[row])[order],
+    )
