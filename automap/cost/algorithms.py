@@ -25,6 +25,7 @@ reduce-scatter and all-gather (mirror images): the faster of
     the I_k ranks inside a span has its own ring with its own way out: beta (1 - 1/N) max_k 1 / (I_k b_k).
 all-reduce
   ring    reduce-scatter, then all-gather: twice the above, with rings across hosts too.
+  halving, of devices that meet in one memory (CPU): twice the stages with ceil(log2 n) h on every switch.
   tree    reduce to the root, then broadcast, in chunks that follow each other: NCCL's chain inside a host,
           double binary tree across                                        -> in: `_tree`
           alpha 2 sum of (n-1) h or ceil(log2 n) h, beta 2 max_k 1 / (I_k b_k).
@@ -85,6 +86,14 @@ def _scatter_then_gather(group: Group) -> Iterator[Line]:
     yield _by_stages(group, _ring_steps).times(2)
     if _is_nested_switches(group):
         yield _flat_ring(group).times(2)
+
+
+def _halve(group: Group) -> Iterator[Line]:
+    yield _by_stages(group, _logarithm_steps)
+
+
+def _halve_then_double(group: Group) -> Iterator[Line]:
+    yield _by_stages(group, _logarithm_steps).times(2)
 
 
 def _by_stages(group: Group, steps: Callable[[Span], int]) -> Line:
@@ -166,6 +175,13 @@ LINES: Final[Mapping[Algorithm, Mapping[CollectiveKind, Callable[[Group], Iterat
         CollectiveKind.PERMUTE: _shift,
     },
     "tree": {CollectiveKind.ALL_REDUCE: _tree},
+    "halving": {
+        CollectiveKind.ALL_REDUCE: _halve_then_double,
+        CollectiveKind.ALL_GATHER: _halve,
+        CollectiveKind.REDUCE_SCATTER: _halve,
+        CollectiveKind.ALL_TO_ALL: _exchange,
+        CollectiveKind.PERMUTE: _shift,
+    },
 }
 """Algorithm -> collective -> the lines of the ways to do it; what an algorithm cannot do is absent."""
 
@@ -221,7 +237,10 @@ def _ring_steps(span: Span) -> int:
     return span.ranks // 2 if span.kind == "ring" else span.ranks - 1
 
 
+def _logarithm_steps(span: Span) -> int:
+    return ceil(log2(span.ranks)) if span.kind == "switch" else _ring_steps(span)
+
+
 def _halving_steps(span: Span) -> int:
     """A ring's steps, but across hosts a logarithm of them."""
-    is_network = span.kind == "switch" and span.level.reach == "network"
-    return ceil(log2(span.ranks)) if is_network else _ring_steps(span)
+    return _logarithm_steps(span) if span.level.reach == "network" else _ring_steps(span)

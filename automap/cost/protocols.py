@@ -13,20 +13,21 @@ chunks. A row says what one costs:
     bandwidth_fraction   of a link's bytes per second
 
 The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU slices and
-CPU devices move data by XLA itself, in one way: `PLAIN`.
+CPU devices move data by XLA itself, in one way each: rings of the torus, and a meeting in shared memory whose
+steps are taken to grow with the logarithm of the devices (an assumption).
 
 Source: NCCL, src/graph/tuning.cc at commit 01afd20a (baseLat, hwLat and the refinements of busBw). That LL128
 needs NVLink, and that LL's steps over PCIe take 1.0 us, is left out.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from automap.topology.model import Platform, Reach
 
 
-Algorithm = Literal["ring", "tree"]
+Algorithm = Literal["ring", "tree", "halving"]
 _RING_SIMPLE_STEP_SECONDS: Final[Mapping[Reach, float]] = {"host": 3.4e-6, "network": 9.6e-6}
 
 
@@ -92,7 +93,7 @@ NCCL: Final = (
 
 PROTOCOLS: Final[Mapping[Platform, tuple[Protocol, ...]]] = {
     "tpu": (PLAIN,),
-    "cpu": (PLAIN,),
+    "cpu": (replace(PLAIN, algorithm="halving"),),
     "cuda": NCCL,
 }
 """Platform -> the ways its collectives are sent; each collective takes the fastest for its size."""

@@ -21,7 +21,7 @@ AR, AG, RS, A2A, PERMUTE = CollectiveKind
 B, H = 100.0, 0.5
 
 
-def machine(*levels, reaches=("host",) * 3, platform="cpu"):
+def machine(*levels, reaches=("host",) * 3, platform="tpu"):
     """Topology of (kind, size) or (kind, size, bytes per second), innermost first."""
     made = tuple(
         Level(
@@ -73,6 +73,15 @@ def test_closed_forms_on_one_level_of_eight(kind, level, alpha, beta):
     cost = whole(kind, machine((level, 8)))
     assert cost.alpha_seconds == pytest.approx(alpha)
     assert cost.beta_seconds_per_byte == pytest.approx(beta)
+
+
+@pytest.mark.parametrize("n", range(2, 18))
+def test_devices_in_one_memory_meet_in_a_logarithm_of_steps(n):
+    topology = machine(("switch", n), platform="cpu")
+    for kind, factor in ((RS, 1), (AG, 1), (AR, 2)):
+        line = whole(kind, topology)
+        assert line.alpha_seconds == pytest.approx(factor * H * (n - 1).bit_length())
+        assert line.beta_seconds_per_byte == pytest.approx(factor * (1 - 1 / n) / B)
 
 
 @pytest.mark.parametrize("level", ["ring", "line"])
@@ -129,7 +138,7 @@ def test_torus_is_the_best_split_over_orders(levels):
 
 def hosts(name, n_hosts, gpus):
     """A topology of the catalogue's GPU hosts that sends in one way, as other platforms do."""
-    return dataclasses.replace(get_topology(f"{n_hosts}x{gpus}x{name}"), platform="cpu")
+    return dataclasses.replace(get_topology(f"{n_hosts}x{gpus}x{name}"), platform="tpu")
 
 
 @pytest.mark.parametrize(("kind", "factor", "steps"), [(RS, 1, 2), (AG, 1, 2), (AR, 2, 3)])
@@ -192,7 +201,7 @@ def test_pieces_of_one_ring_are_not_counted_as_two_dimensions():
 
 KINDS = st.sampled_from(["ring", "line", "switch"])
 REACHES = st.sampled_from(["host", "network"])
-PLATFORMS = st.sampled_from(["cpu", "cuda"])
+PLATFORMS = st.sampled_from(["cpu", "tpu", "cuda"])
 BYTES = st.floats(0, 1e10)
 MACHINES = st.builds(
     lambda levels, reaches, platform: machine(*levels, reaches=reaches, platform=platform),

@@ -19,7 +19,7 @@ BYTES = st.floats(1e3, 1e9)
 
 
 def machine(kind, dims, bytes_per_s, latency_seconds):
-    """A machine of levels of one kind, innermost last in `dims`; platform cpu sends in one way."""
+    """A machine of levels of one kind, innermost last in `dims`, which sends in rings."""
     levels = tuple(
         Level(
             name=f"l{place}",
@@ -30,7 +30,7 @@ def machine(kind, dims, bytes_per_s, latency_seconds):
         )
         for place, size in enumerate(reversed(dims))
     )
-    return Topology(name="t", platform="cpu", device=get_topology("cpu:1").device, levels=levels)
+    return Topology(name="t", platform="tpu", device=get_topology("cpu:1").device, levels=levels)
 
 
 def seconds(kind, topology, n_bytes):
