@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from automap.errors import PlanError
 from automap.plan_checks import Spec
-from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord
+from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
 
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def _header(plan: "Plan") -> list[str]:
         f"on each device: {fits}",
         f"  = {memory}",
     ]
+    if plan.verified is not None:
+        lines.append(_verified(plan.verified))
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
         lines.append(
@@ -116,6 +118,15 @@ def _header(plan: "Plan") -> list[str]:
             f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
         )
     return [*lines, f"found by {search_text(plan)}"]
+
+
+def _verified(row: VerifiedRecord) -> str:
+    fits = "fits" if row.fits else "DOES NOT FIT"
+    made_by = ", ".join(f"{name} {number}" for name, number in row.versions[-1:])
+    return (
+        f"verified by the {row.compiler.upper()} compiler ({made_by}): peak {bytes_text(row.peak_bytes)}: "
+        f"{fits}; {row.tried} compiled in all"
+    )
 
 
 def _decision(row: DecisionRecord) -> str:

@@ -89,6 +89,14 @@ def flatten(closed_jaxpr: Any, rules: Rules) -> Level:
     return _level(closed_jaxpr, rules, name="arg", prefix="", trip_count=1)
 
 
+def equations(level: Level) -> Iterator[Equation]:
+    """The equations of a level and of the levels below, in program order."""
+    for equation in level.equations:
+        yield equation
+        for body in equation.bodies:
+            yield from equations(body.level)
+
+
 def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int) -> Level:
     inner, consts = open_jaxpr(jaxpr)
     builder = _Builder(
