@@ -16,6 +16,7 @@ from rich.table import Table
 from automap.cli_verify import (
     PLAN_THE_STEP,
     confirmation_options,
+    leave_accelerators_alone,
     name_and_value,
     tell,
     verify_command,
@@ -179,7 +180,10 @@ main.add_command(verify_command)
 
 def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
     target, arguments = given.pop("target"), given.pop("arguments")
-    topology = get_topology(given.pop("topology"))
+    name = given.pop("topology")
+    if name != "local":
+        leave_accelerators_alone()
+    topology = get_topology(name)
     given["rules"] = dict(name_and_value(text, "--rule") for text in given["rules"])
     options = read_options(preset=preset, **given)
     with SearchProgress(options.budget_seconds) as progress:

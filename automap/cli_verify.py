@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
+import jax
 
 from automap.errors import InputError
 from automap.plan import Plan
@@ -77,6 +78,7 @@ def verify_command(
 
     Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if not.
     """
+    leave_accelerators_alone()
     plan = Plan.load(plan_file)
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
@@ -119,6 +121,15 @@ def confirmation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         wrapped = option(wrapped)
     return wrapped
+
+
+def leave_accelerators_alone() -> None:
+    """Let JAX use the CPU only in this process, unless the user chose.
+
+    It would load libtpu if that is installed, and hold the lock that the compiler's process needs.
+    """
+    if not jax.config.read("jax_platforms"):
+        jax.config.update("jax_platforms", "cpu")
 
 
 def tell(plan: Plan, witness: Witness) -> None:

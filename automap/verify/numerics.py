@@ -5,8 +5,9 @@ For every output leaf, with root mean squares from `automap.verify.run_both`:
     allowed = t * change + SAFETY * rounding + 2 e * value
     agrees  = error <= allowed
 
-t     what sums in another order may differ by, for the least precise type the step computes in: e sqrt(n)
-      for sums of n = 2^16 terms, times SAFETY                                    -> in: `tolerance`
+t     what a sum in another order may differ by: SAFETY (a sqrt(n) + c), for sums of n = 2^16 terms, whose
+      rounding errors a (of float32 at worst: shorter types are summed in it) add up at random, and a result
+      rounded, c, to the least precise type that the step computes in             -> in: `tolerance`
 e     the rounding error of the leaf's own type: a result is stored in it, and the change of a large
       parameter by a small update is lost in it
 The `rounding` term is measured: a leaf that one rounding of the inputs moves as far is decided by rounding
@@ -124,7 +125,8 @@ def bytes_needed(program: PlannedProgram) -> float:
 
 def tolerance(dtype: Any) -> float:
     """What sums of a type may differ by, relative to their result, when taken in another order."""
-    return min(SAFETY * _rounding(dtype) * math.sqrt(_TERMS), 1.0)
+    own = _rounding(dtype)
+    return SAFETY * (min(own, _rounding(np.float32)) * math.sqrt(_TERMS) + own)
 
 
 def _rounding(dtype: Any) -> float:

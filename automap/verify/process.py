@@ -3,7 +3,7 @@
     request -> folder -> python -m automap.verify.worker folder -> answer, or `CompilerError`
 
 One process at a time may use libtpu on a machine: when another does, the job is started again every few
-seconds until it gets it or the time is up, and a line on stderr says who holds it    -> in: `_holder`
+seconds until it gets it or the time is up, and a line on stderr says who holds it    -> in: `_busy_text`
 """
 
 from collections.abc import Callable, Iterator
@@ -49,6 +49,11 @@ def run_job(
             answer = _run_once(folder, title, timeout_seconds, deadline_seconds, show)
             if answer.outcome != "busy":
                 return answer
+            if _holder_id(TPU_LOCK_FILE) == str(os.getpid()):
+                raise CompilerError(
+                    f"this process uses the TPU itself, so {title} is busy; verify in another one, "
+                    "with `automap verify plan.json` or JAX_PLATFORMS=cpu"
+                )
             if not has_told:
                 print(_busy_text(), file=sys.stderr, flush=True)  # noqa: T201 - stderr is for waits
                 has_told = True
@@ -151,17 +156,26 @@ def _busy_text() -> str:
 
 def _holder(path: Path) -> str | None:
     """`1234 (python train.py)`, the process that holds a lock on a file, where Linux tells."""
+    holder = _holder_id(path)
+    if holder is None:
+        return None
+    try:
+        command = Path(f"/proc/{holder}/cmdline").read_bytes()
+    except OSError:
+        return holder
+    shown = command.replace(b"\0", b" ").decode(errors="replace").strip()[:80]
+    return f"{holder} ({shown})"
+
+
+def _holder_id(path: Path) -> str | None:
     try:
         inode = path.stat().st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if len(fields) > 5 and fields[5].endswith(f":{inode}"):
-                command = Path(f"/proc/{fields[4]}/cmdline").read_bytes().split(b"\0")
-                shown = b" ".join(command).decode(errors="replace").strip()[:80]
-                return f"{fields[4]} ({shown})"
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
-        pass
-    return None
+        return None
+    # 1: POSIX ADVISORY WRITE <process> <device>:<inode> 0 EOF
+    found = [row[4] for row in rows if len(row) > 5 and row[5].endswith(f":{inode}")]
+    return found[0] if found else None
 
 
 def _ending(status: int) -> str:
