@@ -128,7 +128,7 @@ def leave_accelerators_alone() -> None:
 
     It would load libtpu if that is installed, and hold the lock that the compiler's process needs.
     """
-    if not jax.config.read("jax_platforms"):
+    if not getattr(jax.config, "jax_platforms", None):
         jax.config.update("jax_platforms", "cpu")
 
 

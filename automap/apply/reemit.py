@@ -62,8 +62,13 @@ class Reemitter:
 
     @cached_property
     def source_of_path(self) -> dict[str, str]:
-        """The line of the user's code each equation comes from, `file:line:column (function)`."""
-        return {e.path: summarize(e.eqn.source_info) for e in self.equations}
+        """The line of the user's code each equation comes from, `file:line:column (function)`, "" if unknown."""
+        found = {}
+        for equation in self.equations:
+            # JAX's own jitted functions keep no line of the user's; their calls do.
+            infos = (equation.eqn.source_info, *equation.callers)
+            found[equation.path] = next(filter(None, map(summarize, infos)), "")
+        return found
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:

@@ -38,17 +38,27 @@ class Backend:
     """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind.
 
     `merges` is "into buffers" where tensors are concatenated before they are sent, so that their number is lost
-    and only bytes can be compared.
+    and only bytes can be compared. `habit` says in words what it makes of collectives without being asked, that
+    no prediction foresees.
     """
 
     runs_as: Mapping[str, str]
+    habit: str = ""
     merges: Literal["into tuples", "into buffers"] = "into tuples"
 
 
 CPU = Backend({"reduce-scatter": "all-reduce"})
 """XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
-TPU = Backend({})
-GPU = Backend({}, merges="into buffers")
+TPU = Backend(
+    {},
+    habit="the TPU compiler sends what a product needs in pieces while it computes (as permutes), and turns "
+    "gathers and scatters of many small tensors into other collectives",
+)
+GPU = Backend(
+    {},
+    merges="into buffers",
+    habit="the GPU compiler concatenates tensors before it sends them: their number says nothing",
+)
 
 
 def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:

@@ -36,7 +36,7 @@ _NEEDED: Final = (
 )
 _UNIT_BYTES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # What the exported step's own wrappers put before its names.
-_WRAPPER: Final = re.compile(r"^.*call_exported/(?:jit\([^/]*\)/)?")
+_WRAPPER: Final = re.compile(r"^.*call_exported(?:/(?:jit\([^/]*\)/)?)?")
 _MAX_NAME_CHARACTERS: Final = 200
 
 

@@ -29,7 +29,7 @@ from automap.workload.rules import user_rules
 
 _TARGET = re.compile(r"custom_call @([\w.$-]+)")
 # Where MLIR's text says which source line made an op: a reference at its end, or the definition of one.
-_LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*$", re.MULTILINE)
+_LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)

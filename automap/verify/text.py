@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from automap.plan_explain import bytes_text, seconds_text
+from automap.verify.collectives import Backend
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
@@ -23,7 +24,7 @@ def report(found: "Verification") -> str:
     lines = [
         *_verdict(found),
         *_memory(found.witness, found.comparison),
-        *_collectives(found.comparison),
+        *_collectives(found.comparison, COMPILERS[found.witness.compiler].backend),
         *_places(found.comparison),
     ]
     if found.numerics is not None:
@@ -68,7 +69,7 @@ def _memory(witness: Witness, comparison: Comparison) -> Iterator[str]:
     )
 
 
-def _collectives(comparison: Comparison) -> Iterator[str]:
+def _collectives(comparison: Comparison, backend: Backend) -> Iterator[str]:
     if comparison.rows is None:
         yield "collectives: the partitioned program cannot be read"
         return
@@ -81,6 +82,8 @@ def _collectives(comparison: Comparison) -> Iterator[str]:
         if differing
         else "as predicted"
     )
+    if differing and backend.habit:
+        yield f"  ({backend.habit})"
     yield from map(_row, comparison.rows[:_SHOWN_ROWS])
     if len(comparison.rows) > _SHOWN_ROWS:
         yield f"  and {len(comparison.rows) - _SHOWN_ROWS} more kinds"

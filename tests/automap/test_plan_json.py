@@ -63,6 +63,16 @@ def leaves(draw, sizes, roles):
     return result
 
 
+VERIFIED = row(
+    compiler=st.sampled_from(["cpu", "gpu", "tpu"]),
+    versions=st.lists(st.tuples(text, text).map(list), max_size=2),
+    fits=st.booleans(),
+    peak_bytes=count,
+    compile_seconds=amount,
+    tried=count,
+)
+
+
 def decisions(axes):
     common = {"group": text, "axes": axes, "covers": st.lists(text, max_size=3), "reason": text}
     compute = row(kind=st.just("compute"), level=st.none(), **common)
@@ -112,15 +122,7 @@ def plans(draw):
             constraints=rows(value=text, at=text, spec=specs(names, 3)),
             **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
             predicted=predicted,
-            verified=st.none()
-            | row(
-                compiler=st.sampled_from(["cpu", "gpu", "tpu"]),
-                versions=st.lists(st.tuples(text, text).map(list), max_size=2),
-                fits=st.booleans(),
-                peak_bytes=count,
-                compile_seconds=amount,
-                tried=count,
-            ),
+            verified=st.none() | VERIFIED,
             presets=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
             search=row(
                 strategy=text,
