@@ -61,7 +61,8 @@ COMPILERS: Final[Mapping[CompilerName, Compiler]] = {
     ),
     "gpu": Compiler(
         name="gpu", title="the GPU compiler", platform="cuda", module="jax_cuda12_plugin",
-        extra="gpu-compiler", packages=("jax-automap", "jax", "jaxlib", "jax-cuda12-pjrt"), backend=GPU,
+        extra="gpu-compiler", packages=("jax-automap", "jax", "jaxlib", "nvidia-cuda-nvcc-cu12", "jax-cuda12-pjrt"),
+        backend=GPU,
     ),
     "tpu": Compiler(
         name="tpu", title="the TPU compiler", platform="tpu", module="libtpu", extra="tpu",

@@ -89,7 +89,9 @@ def _witness(
     is_refused = answer.outcome == "out-of-memory"
     if not is_refused and (answer.outcome != "done" or answer.memory is None):
         reason = answer.message or "it does not say how much memory the program needs"
-        raise CompilerError(f"{compiler.title} failed for {topology.name}: {reason}")
+        # CUDA 13 has dropped V100: what compiles for it comes with the extra.
+        advice = "; install jax-automap[gpu-compiler], which brings a ptxas" * ("ptxas" in reason)
+        raise CompilerError(f"{compiler.title} failed for {topology.name}: {reason}{advice}")
     peak = _bytes_it_needs(answer.message) if answer.memory is None else answer.memory.peak
     return Witness(
         compiler=compiler.name,

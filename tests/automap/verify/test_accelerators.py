@@ -19,8 +19,8 @@ needs_tpu = [
 needs_gpu = [
     pytest.mark.gpu_compiler,
     pytest.mark.skipif(
-        find_spec("jax_cuda12_plugin") is None,
-        reason="the CUDA plugin is not installed (extra gpu-compiler)",
+        find_spec("jax_cuda12_plugin") is None or find_spec("nvidia") is None,
+        reason="ptxas or the CUDA plugin is not installed (extra gpu-compiler)",
     ),
 ]
 
