@@ -88,6 +88,16 @@ def search_text(plan: "Plan") -> str:
     )
 
 
+def verified_text(row: VerifiedRecord) -> str:
+    """`the TPU compiler (libtpu 0.0.51): peak 5.1 GiB: fits; 1 compiled in all`."""
+    fits = "fits" if row.fits else "DOES NOT FIT"
+    made_by = ", ".join(f"{name} {number}" for name, number in row.versions[-1:])
+    return (
+        f"the {row.compiler.upper()} compiler ({made_by}): peak {bytes_text(row.peak_bytes)}: "
+        f"{fits}; {row.tried} compiled in all"
+    )
+
+
 def _header(plan: "Plan") -> list[str]:
     cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
     parts = {
@@ -110,7 +120,7 @@ def _header(plan: "Plan") -> list[str]:
         f"  = {memory}",
     ]
     if plan.verified is not None:
-        lines.append(_verified(plan.verified))
+        lines.append(f"verified by {verified_text(plan.verified)}")
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
         lines.append(
@@ -118,15 +128,6 @@ def _header(plan: "Plan") -> list[str]:
             f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
         )
     return [*lines, f"found by {search_text(plan)}"]
-
-
-def _verified(row: VerifiedRecord) -> str:
-    fits = "fits" if row.fits else "DOES NOT FIT"
-    made_by = ", ".join(f"{name} {number}" for name, number in row.versions[-1:])
-    return (
-        f"verified by the {row.compiler.upper()} compiler ({made_by}): peak {bytes_text(row.peak_bytes)}: "
-        f"{fits}; {row.tried} compiled in all"
-    )
 
 
 def _decision(row: DecisionRecord) -> str:
