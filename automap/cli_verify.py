@@ -14,19 +14,18 @@ from automap.plan import Plan
 from automap.plan_explain import bytes_text, seconds_text
 from automap.verify.api import (
     DEFAULT_NUMERICS_GIB,
-    DEFAULT_TIMEOUT_SECONDS,
     check_options,
     verify,
 )
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS, CompilerName
-from automap.verify.confirm import Confirmation
+from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS
+from automap.verify.confirm import DEFAULT_TOP, Confirmation
 from automap.verify.witness import Witness
 from automap.workload import load_target
 
 
 PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
-_DEFAULT_TOP: Final = 3
 _DOES_NOT_FIT: Final = 1
 
 _TIMEOUT: Final = click.option(
@@ -112,7 +111,7 @@ def confirmation_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--verify", is_flag=True, help="compile the best plans; take the best that fits"
         ),
         click.option(
-            "--verify-top", default=_DEFAULT_TOP, show_default=True, help="plans to compile at most"
+            "--verify-top", default=DEFAULT_TOP, show_default=True, help="plans to compile at most"
         ),
         _TIMEOUT,
         *_CACHE,

@@ -19,14 +19,13 @@ from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.comparison import Comparison, compare
 from automap.verify.compilers import COMPILERS, OF_PLATFORM, CompilerName
-from automap.verify.compiling import ask
+from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
 from automap.verify.numerics import Numerics, compare_numerics
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload.call import jitted, trace_call
 
 
-DEFAULT_TIMEOUT_SECONDS: Final = 3600.0
 DEFAULT_NUMERICS_GIB: Final = 4.0
 
 

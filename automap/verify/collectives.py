@@ -47,7 +47,10 @@ class Backend:
     merges: Literal["into tuples", "into buffers"] = "into tuples"
 
 
-CPU = Backend({"reduce-scatter": "all-reduce"})
+CPU = Backend(
+    {"reduce-scatter": "all-reduce"},
+    habit="the CPU compiler computes bfloat16 in float32 and may send it so, with twice the bytes",
+)
 """XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
 TPU = Backend(
     {},

@@ -34,6 +34,7 @@ _NEEDED: Final = (
     re.compile(r"Used ([\d.]+)([KMGT]?)i?B? of"),
     re.compile(r"\(([\d.]+)([KMGT]?)i?B?\) exceeds"),
 )
+DEFAULT_TIMEOUT_SECONDS: Final = 3600.0
 _UNIT_BYTES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # What the exported step's own wrappers put before its names.
 _WRAPPER: Final = re.compile(r"^.*call_exported(?:/(?:jit\([^/]*\)/)?)?")

@@ -5,9 +5,9 @@ For every output leaf, with root mean squares from `automap.verify.run_both`:
     allowed = t * change + SAFETY * rounding + 2 e * value
     agrees  = error <= allowed
 
-t     what a sum in another order may differ by: SAFETY (a sqrt(n) + c), for sums of n = 2^16 terms, whose
-      rounding errors a (of float32 at worst: shorter types are summed in it) add up at random, and a result
-      rounded, c, to the least precise type that the step computes in             -> in: `tolerance`
+t     what a sum in another order may differ by: SAFETY (a sqrt(n) + c sqrt(P)), for sums of n = 2^16 terms, whose
+      rounding errors a (of float32 at worst: shorter types are summed in it) add up at random, and the partial
+      results of P devices, each rounded, c, to the least precise type the step computes in -> in: `tolerance`
 e     the rounding error of the leaf's own type: a result is stored in it, and the change of a large
       parameter by a small update is lost in it
 The `rounding` term is measured: a leaf that one rounding of the inputs moves as far is decided by rounding
@@ -123,10 +123,11 @@ def bytes_needed(program: PlannedProgram) -> float:
     return 3.0 * program.plan.predicted.peak_bytes * program.plan.mesh.device_count
 
 
-def tolerance(dtype: Any) -> float:
+def tolerance(dtype: Any, device_count: int) -> float:
     """What sums of a type may differ by, relative to their result, when taken in another order."""
     own = _rounding(dtype)
-    return SAFETY * (min(own, _rounding(np.float32)) * math.sqrt(_TERMS) + own)
+    inside = min(own, _rounding(np.float32)) * math.sqrt(_TERMS)
+    return SAFETY * (inside + own * math.sqrt(device_count))
 
 
 def _rounding(dtype: Any) -> float:
@@ -158,7 +159,7 @@ def _skipped(reason: str) -> Numerics:
 
 
 def _judged(program: PlannedProgram, errors: Sequence[LeafErrors]) -> Numerics:
-    relative = tolerance(_least_precise(program))
+    relative = tolerance(_least_precise(program), program.plan.mesh.device_count)
     results = [
         _judge(leaf.path, leaf.dtype, found, relative)
         for leaf, found in zip(program.plan.outputs, errors, strict=True)

@@ -49,6 +49,15 @@ def test_a_plan_is_confirmed_and_its_witness_kept(folder, monkeypatch):
     assert again.witness == found.witness
 
 
+def test_planning_can_verify(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    step, args = mlp()
+    plan = automap.plan(step, args, topology="cpu:4", preset="zero-3", verify=True)
+    assert plan.verified is not None and plan.verified.fits
+    with pytest.raises(InputError, match="verify top 0"):
+        automap.plan(step, args, topology="cpu:8", verify=True, verify_top=0)
+
+
 def test_the_plan_of_another_platform_is_compiled_for_the_cpu_if_asked(folder):
     plan, step, args = _planned("v5e:2x2", "megatron")
     found = automap.verify(
@@ -186,7 +195,7 @@ def test_dropout_indices_and_concrete_inputs_agree():
     assert by_path["[0]['n']"].error == 0 and by_path["[1]['key']"].error == 0
 
 
-def test_tolerances_grow_with_the_rounding_of_a_type():
-    assert tolerance("float32") == pytest.approx(8 * 2**-24 * (2**8 + 1))
-    assert tolerance("float64") < 1e-12 < tolerance("float32") < tolerance("float16")
-    assert tolerance("float16") < tolerance("bfloat16") < 0.04
+def test_tolerances_grow_with_the_rounding_of_a_type_and_the_devices():
+    assert tolerance("float32", 4) == pytest.approx(8 * 2**-24 * (2**8 + 2))
+    assert tolerance("float64", 1) < 1e-12 < tolerance("float32", 1) < tolerance("float16", 1)
+    assert tolerance("float16", 1) < tolerance("bfloat16", 1) < 0.04 < tolerance("bfloat16", 8)
