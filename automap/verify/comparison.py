@@ -9,7 +9,7 @@
 Bytes agree if they are equal to `TOLERANCE`: a compiler may send a few scalars more.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -127,13 +127,14 @@ def places_of(
     compiled: tuple[CompiledRecord, ...],
     sources: Mapping[str, str],
 ) -> tuple[Place, ...]:
-    """The largest compiled collectives of the rows that differ."""
+    """The largest compiled collectives of the rows that differ, those of one line of code together."""
     differing = {(row.kind, row.axes) for row in rows if not row.agrees}
-    chosen = [c for c in compiled if (c.kind, c.axes) in differing]
-    return tuple(
-        Place(
-            kind=c.kind, axes=c.axes, bytes=c.bytes, count=c.count, at=c.op_name,
-            source=sources.get(c.site, ""),
-        )
-        for c in sorted(chosen, key=lambda c: -c.bytes * c.count)[:_PLACES]
-    )  # fmt: skip
+    counts: Counter[tuple[str, tuple[str, ...], int, str, str]] = Counter()
+    for c in compiled:
+        if (c.kind, c.axes) in differing:
+            counts[c.kind, c.axes, c.bytes, c.op_name, sources.get(c.site, "")] += c.count
+    places = (
+        Place(kind=kind, axes=axes, bytes=n_bytes, count=count, at=at, source=source)
+        for (kind, axes, n_bytes, at, source), count in counts.items()
+    )
+    return tuple(sorted(places, key=lambda p: -p.bytes * p.count)[:_PLACES])

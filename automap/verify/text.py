@@ -1,6 +1,7 @@
 """A verification as text: the verdict, memory, collectives, where they differ, numerics."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from automap.plan_explain import bytes_text, seconds_text
@@ -105,7 +106,8 @@ def _places(comparison: Comparison) -> Iterator[str]:
         yield "largest compiled tensors of the kinds that differ:"
     for place in comparison.places:
         times = f"{place.count} x " if place.count > 1 else ""
-        where = f" at {place.source}" if place.source else ""
+        source = place.source.removeprefix(f"{Path.cwd()}/")
+        where = f" at {source}" if source else ""
         yield (
             f"  {place.kind} over {_axes(place.axes)}, {times}{bytes_text(place.bytes)}: "
             f"{place.at or 'unnamed'}{where}"

@@ -69,9 +69,12 @@ def test_places_are_those_of_the_rows_that_differ_with_their_lines():
         _compiled("all-reduce", ("data",), 1, 4096, site="7"),
         _compiled("all-gather", ("model",), 1, 8, site="9"),
     )
-    witness = dataclasses.replace(WITNESS, collectives=compiled)
-    found = compare(plan, witness, TPU, {"12": "model.py:3"})
-    assert [(p.bytes, p.source) for p in found.places] == [(4096, ""), (64, "model.py:3")]
+    # Two equations of one line stand together.
+    again = _compiled("all-reduce", ("data",), 3, 64, site="13")
+    witness = dataclasses.replace(WITNESS, collectives=(*compiled, again))
+    found = compare(plan, witness, TPU, {"12": "model.py:3", "13": "model.py:3"})
+    places = [(p.bytes, p.count, p.source) for p in found.places]
+    assert places == [(4096, 1, ""), (64, 5, "model.py:3")]
     predicted = plan.predicted.peak_bytes
     assert found.memory_error == pytest.approx((predicted - 1100) / 1100)
 
