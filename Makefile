@@ -14,7 +14,7 @@ need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { ec
 BIN = .venv/bin
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
 
-.PHONY: demo test test-slow test-newest clean
+.PHONY: demo test test-slow test-compilers test-newest clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call need_python,$(PYTHON),PYTHON)
@@ -36,6 +36,14 @@ test: .venv/ready
 # Everything that needs no accelerator and no vendor compiler.
 test-slow: .venv/ready
 	$(BIN)/pytest -q -n 2 -m '$(NOT_HARDWARE)'
+
+# The TPU and GPU compilers, which compile ahead of time. One process at a time may use the TPU's.
+.venv/compilers: .venv/ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,tpu,gpu-compiler]'
+	touch $@
+
+test-compilers: .venv/compilers
+	JAX_PLATFORMS=cpu $(BIN)/pytest -q -m 'tpu_compiler or gpu_compiler'
 
 .venv-newest/ready: pyproject.toml
 	$(call need_python,$(NEWEST),NEWEST)

@@ -3,6 +3,7 @@
 from automap.api import ParallelStep as ParallelStep, parallelize as parallelize
 from automap.errors import (
     AutomapError as AutomapError,
+    CompilerError as CompilerError,
     InfeasiblePlanError as InfeasiblePlanError,
     InputError as InputError,
     MeshMismatchError as MeshMismatchError,
@@ -13,5 +14,6 @@ from automap.plan import Plan as Plan
 from automap.topology import Topology as Topology, get_topology as get_topology
 
 
-# Last: the function takes the name of the submodule `automap.plan`, which stays importable.
+# Last: the functions take the names of the submodules `automap.plan` and `automap.verify`, which stay importable.
 from automap.api import plan as plan  # isort: skip
+from automap.verify.api import Verification as Verification, verify as verify  # isort: skip

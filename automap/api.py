@@ -14,11 +14,12 @@ from automap.errors import PlanError
 from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
-from automap.planner import plan_workload
+from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
 from automap.space.problem import Layers
 from automap.topology import get_topology
 from automap.topology.model import Topology
+from automap.verify.confirm import DEFAULT_TOP, Confirmation, confirmed_plan
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call
@@ -40,6 +41,8 @@ def plan(
     strict: bool = False,
     layers: Layers = "folded",
     seed: int = 0,
+    verify: bool = False,
+    verify_top: int = DEFAULT_TOP,
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
 
@@ -59,9 +62,13 @@ def plan(
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         seed: same seed, same plan, as long as the search ends within its budget.
+        verify: compile the best plans found, and return the best that the topology's compiler
+            confirms to fit; see `automap.verify`.
+        verify_top: how many plans to compile at most.
 
     Raises:
-        InfeasiblePlanError: no plan fits.
+        CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time.
+        InfeasiblePlanError: no plan fits, or none is confirmed.
         InputError: a step that cannot be traced, or a bad option.
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
@@ -69,8 +76,9 @@ def plan(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
         pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
     )  # fmt: skip
+    confirmation = Confirmation(top=verify_top) if verify else None
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
-    return _plan_call(call, _topology(topology), options, _name(step))
+    return _plan_call(call, _topology(topology), options, _name(step), confirmation)
 
 
 def parallelize(
@@ -199,13 +207,22 @@ class ParallelStep:
         return plan
 
 
-def _plan_call(call: TracedCall, topology: Topology, options: Options, name: str) -> Plan:
+def _plan_call(
+    call: TracedCall,
+    topology: Topology,
+    options: Options,
+    name: str,
+    confirmation: Confirmation | None = None,
+) -> Plan:
     with SearchProgress(options.budget_seconds) as progress:
         workload = lower_call(
             call, platform=topology.platform, target=name, rules=user_rules(options.rules),
             layers=options.layers,
         )  # fmt: skip
-        return plan_workload(workload, topology, options, on_progress=progress.update)
+        if confirmation is None:
+            return plan_workload(workload, topology, options, on_progress=progress.update)
+        outcome = find(workload, topology, options, on_progress=progress.update)
+    return confirmed_plan(outcome, call, options, confirmation)
 
 
 def _topology(given: str | Topology) -> Topology:

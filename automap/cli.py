@@ -1,7 +1,7 @@
 """The `automap` command, thin: options -> planner -> text or JSON.
 
-Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no plan fits, 2 for usage or
-bad input.
+Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no plan fits (or a compiler
+says that it does not), 2 for usage or bad input.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from automap.cli_verify import (
+    PLAN_THE_STEP,
+    confirmation_options,
+    leave_accelerators_alone,
+    name_and_value,
+    tell,
+    verify_command,
+)
 from automap.errors import AutomapError, InputError
 from automap.options import Options, read_options
 from automap.plan import Plan
-from automap.planner import plan_workload
+from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
 from automap.report.topologies import show_catalogue, show_machine
 from automap.search import STRATEGIES
@@ -24,8 +32,11 @@ from automap.space.presets import PRESETS
 from automap.space.problem import Layers
 from automap.topology import catalogue, get_machine, get_topology
 from automap.topology.model import Topology
-from automap.workload import Workload, load_target, read_workload, trace_step
+from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.workload import Workload, load_target, read_workload
+from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
+from automap.workload.trace import lower_call
 
 
 # As a shell reports a process that SIGINT ended.
@@ -43,7 +54,7 @@ class _Group(click.Group):
             click.echo(f"automap: {error}", err=True)
             ctx.exit(error.exit_status)
         except KeyboardInterrupt:
-            click.echo("automap: interrupted before there was a plan", err=True)
+            click.echo("automap: interrupted before there was a result", err=True)
             ctx.exit(_INTERRUPTED)
 
 
@@ -108,7 +119,14 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--preset", help=f"skip the search: {', '.join(PRESETS)}")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="write the plan file here")
 @click.option("--json", "as_json", is_flag=True, help="print the plan file to stdout")
-def plan_command(output: str | None, as_json: bool, preset: str | None, **given: Any) -> None:  # noqa: FBT001 - click passes flags
+@confirmation_options
+def plan_command(
+    output: str | None,
+    as_json: bool,  # noqa: FBT001 - click passes flags
+    preset: str | None,
+    confirmation: Confirmation | None,
+    **given: Any,
+) -> None:
     """Find the fastest plan for TARGET that fits on a topology.
 
     TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or
@@ -116,7 +134,7 @@ def plan_command(output: str | None, as_json: bool, preset: str | None, **given:
     """
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: there is no folder {Path(output).parent}; make it first")
-    plan = _plan(preset, given)
+    plan = _plan(preset, given, confirmation)
     if output is not None:
         plan.save(output)
         click.echo(f"plan written to {output}", err=True)
@@ -127,7 +145,7 @@ def plan_command(output: str | None, as_json: bool, preset: str | None, **given:
 @_workload_options
 def compare_command(**given: Any) -> None:
     """Every preset and the search side by side."""
-    plan = _plan(None, given)
+    plan = _plan(None, given, None)
     table = Table("plan", "step", "peak memory", "fits")
     best = plan.predicted
     rows = [(p.name, p.step_seconds, p.peak_bytes, p.fits) for p in plan.presets]
@@ -161,30 +179,38 @@ def topologies_command(name: str | None) -> None:
         show_machine(get_machine(name))
 
 
-def _plan(preset: str | None, given: dict[str, Any]) -> Plan:
+main.add_command(verify_command)
+
+
+def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
     target, arguments = given.pop("target"), given.pop("arguments")
-    topology = get_topology(given.pop("topology"))
-    given["rules"] = dict(_pair(text, "--rule") for text in given["rules"])
+    name = given.pop("topology")
+    if name != "local":
+        leave_accelerators_alone()
+    topology = get_topology(name)
+    given["rules"] = dict(name_and_value(text, "--rule") for text in given["rules"])
     options = read_options(preset=preset, **given)
     with SearchProgress(options.budget_seconds) as progress:
-        workload = _workload(target, arguments, topology, options)
-        return plan_workload(workload, topology, options, on_progress=progress.update)
+        workload, call = _workload(target, arguments, topology, options)
+        if confirmation is None:
+            return plan_workload(workload, topology, options, on_progress=progress.update)
+        if call is None:
+            raise InputError(f"--verify: {target} is a program without a step; {PLAN_THE_STEP}")
+        outcome = find(workload, topology, options, on_progress=progress.update)
+    return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
 
 
 def _workload(
     target: str, arguments: tuple[str, ...], topology: Topology, options: Options
-) -> Workload:
+) -> tuple[Workload, TracedCall | None]:
     rules = user_rules(options.rules)
     if Path(target).exists() or ":" not in target:
-        return read_workload(target, rules, options.layers)
-    step, args = load_target(target, dict(_pair(text, "--arg") for text in arguments))
-    return trace_step(
-        step, args, platform=topology.platform, target=target, rules=rules, layers=options.layers
-    )
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals or not value:
-        raise InputError(f"{option} {text!r}: expected name=value")
-    return name, value
+        return read_workload(target, rules, options.layers), None
+    given = dict(name_and_value(text, "--arg") for text in arguments)
+    step, args = load_target(target, given)
+    call = trace_call(jitted(step, {}), args, {}, target)
+    workload = lower_call(
+        call, platform=topology.platform, target=target, rules=rules, layers=options.layers,
+        arguments=given,
+    )  # fmt: skip
+    return workload, call

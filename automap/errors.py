@@ -31,6 +31,10 @@ class UnknownOpError(AutomapError):
     """An HLO op without a rule, under `--strict`."""
 
 
+class CompilerError(AutomapError):
+    """A compiler that is not installed, does not know the machine, fails, or is not done in time."""
+
+
 class InfeasiblePlanError(AutomapError):
     """No plan in the space fits the memory of the devices."""
 

@@ -64,3 +64,18 @@ def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
     """The aval as an abstract argument that keeps its weak type (a Python scalar's)."""
     weak = bool(getattr(aval, "weak_type", False))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
+    """The optimized, partitioned HLO module of a compiled step as a serialized proto.
+
+    None where this JAX, or this compiler, does not give it.  The runtime's executable is public, what it
+    can do is not; it has the proto of TPU programs whose text XLA cannot print.
+    """
+    executable = compiled.runtime_executable()
+    modules = getattr(executable, "hlo_modules", None)
+    try:
+        found = modules() if modules is not None else ()
+        return found[0].as_serialized_hlo_module_proto() if len(found) == 1 else None
+    except (jax.errors.JaxRuntimeError, AttributeError):
+        return None

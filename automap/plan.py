@@ -34,6 +34,7 @@ from automap.plan_parts import (
     PredictedRecord as PredictedRecord,
     PresetRecord as PresetRecord,
     SearchRecord as SearchRecord,
+    VerifiedRecord as VerifiedRecord,
     WorkloadRecord as WorkloadRecord,
 )
 
@@ -51,7 +52,8 @@ _SHOWN_DIFFERENCES: Final = 5
 class Plan:
     """A plan; the module says what its fields mean.
 
-    `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `pipeline`,
+    `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is None if no
+    compiler was asked. `pipeline`,
     `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
     path of the field that does not agree with the rest.
     """
@@ -66,6 +68,7 @@ class Plan:
     placement: None = None
     streams: None = None
     predicted: PredictedRecord
+    verified: VerifiedRecord | None = field(default=None, metadata=plan_json.ADDED_LATER)
     presets: tuple[PresetRecord, ...] = ()
     search: SearchRecord
     decisions: tuple[DecisionRecord, ...] = ()

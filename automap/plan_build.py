@@ -89,7 +89,7 @@ def build_plan(outcome: Outcome) -> Plan:
                 workload.reemitter.sha256() if workload.reemitter else None
             ), rules=tuple(
                 (name, notation.text) for name, notation in workload.rules.items()
-            ),
+            ), arguments=tuple(workload.arguments.items()),
         ),
         topology=outcome.topology.to_dict(),
         mesh=MeshRecord(axes=lanes.mesh.axes),

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from automap.plan_explain import bytes_text, cut, mesh_text, search_text, seconds_text, spec_text
+from automap.plan_explain import (
+    bytes_text,
+    cut,
+    mesh_text,
+    search_text,
+    seconds_text,
+    spec_text,
+    verified_text,
+)
 from automap.plan_parts import DecisionRecord, LeafRecord
 
 
@@ -30,6 +38,7 @@ def _facts(plan: "Plan") -> Mapping[str, str]:
         "topology": plan.topology["name"],
         "mesh": mesh_text(plan),
         "fits": "yes" if cost.fits else "no",
+        "verified": verified_text(plan.verified) if plan.verified else "no",
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from automap.errors import PlanError
 from automap.plan_checks import Spec
-from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord
+from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
 
 
 if TYPE_CHECKING:
@@ -104,6 +104,16 @@ def search_text(plan: "Plan") -> str:
     )
 
 
+def verified_text(row: VerifiedRecord) -> str:
+    """`the TPU compiler (libtpu 0.0.51): peak 5.1 GiB: fits; 1 compiled in all`."""
+    fits = "fits" if row.fits else "DOES NOT FIT"
+    made_by = ", ".join(f"{name} {number}" for name, number in row.versions[-1:])
+    return (
+        f"the {row.compiler.upper()} compiler ({made_by}): peak {bytes_text(row.peak_bytes)}: "
+        f"{fits}; {row.tried} compiled in all"
+    )
+
+
 def _header(plan: "Plan") -> list[str]:
     cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
     parts = {
@@ -126,6 +136,8 @@ def _header(plan: "Plan") -> list[str]:
         f"on each device: {fits}",
         f"  = {memory}",
     ]
+    if plan.verified is not None:
+        lines.append(f"verified by {verified_text(plan.verified)}")
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
         lines.append(

@@ -80,8 +80,8 @@ def _compact(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def write_atomically(path: str | Path, text: str) -> None:
-    """Put `text` at `path`, whole or not at all; raises `PlanError` when it cannot be written."""
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Put `content` (text as UTF-8) at `path`, whole or not at all; raises `PlanError` when it cannot be written."""
     try:
         # Where `path` is a link, the file it points to is replaced.
         target = Path(path).resolve()
@@ -89,8 +89,8 @@ def write_atomically(path: str | Path, text: str) -> None:
             raise PlanError(f"{str(path)!r}: is no regular file; allowed: the name of a file")
         beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
         try:
-            with open(beside, "x", encoding="utf-8") as file:
-                file.write(text)
+            with open(beside, "xb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, target)

@@ -1,6 +1,7 @@
 """Reading and writing frozen records as JSON, driven by their type hints; no code is ever run.
 
-    record          <-> object with exactly the record's fields (a trailing underscore is left out)
+    record          <-> object with exactly the record's fields (a trailing underscore is left out);
+                        one marked `ADDED_LATER` may be missing, and has its default then
     tuple[X, ...]   <-> list;   tuple[X, Y] <-> list of that length
     X | None        <-> null or X;   Literal <-> one of its strings
     Mapping         <-> object, handed over as it is (its owner checks it)
@@ -18,6 +19,10 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from automap.errors import PlanError
 from automap.plan_checks import refuse, within
+
+
+ADDED_LATER: Final = {"added_later": True}
+"""Metadata of a field that files of the same version may lack, since older ones were written without it."""
 
 
 def encode(value: Any) -> Any:
@@ -58,10 +63,15 @@ def _record(record: Any, node: object, path: str) -> Any:
     for key in node:
         if key not in fields:
             raise PlanError(f"{prefix}{str(key)[:80]}: unknown field; allowed: {known}")
-    for key in fields:
-        if key not in node:
+    later = {f.name for f in dataclasses.fields(record) if f.metadata == ADDED_LATER}
+    for key, (name, _) in fields.items():
+        if key not in node and name not in later:
             raise PlanError(f"{prefix}{key}: missing; required: {known}")
-    values = {name: decode(hint, node[key], prefix + key) for key, (name, hint) in fields.items()}
+    values = {
+        name: decode(hint, node[key], prefix + key)
+        for key, (name, hint) in fields.items()
+        if key in node
+    }
     with within(path):
         return record(**values)
 

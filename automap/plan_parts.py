@@ -5,11 +5,12 @@ in an underscore, which the file leaves out. Values are checked when a record is
 finite and not negative. What needs the mesh is checked by `Plan` itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
 from automap.plan_checks import Spec, check_dtype, check_numbers, check_sha256, refuse
+from automap.plan_json import ADDED_LATER
 from hlo_tools.errors import HloError
 from hlo_tools.rules import parse_notation
 
@@ -30,13 +31,15 @@ class WorkloadRecord:
     """What was planned. `target` names it; the digests tell whether it is still the same.
 
     `hlo_sha256` is of the serialized HLO module; `jaxpr_sha256` is None for a program without
-    a jaxpr (an HLO file); `rules` are the user's sharding rules, (name, rule).
+    a jaxpr (an HLO file); `rules` are the user's sharding rules, (name, rule); `arguments` are what the
+    target function was called with, (name, text), as the command's `--arg`.
     """
 
     target: str
     hlo_sha256: str
     jaxpr_sha256: str | None
     rules: tuple[tuple[str, str], ...]
+    arguments: tuple[tuple[str, str], ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for what is no SHA-256."""
@@ -144,6 +147,25 @@ class PredictedRecord:
     fits: bool
     memory: MemoryRecord
     collectives: tuple[CollectiveRecord, ...]
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRecord:
+    """What a compiler said of the plan: `peak_bytes` of its buffers on one device, and whether they fit.
+
+    `versions` are (package, version) of what decided it; `tried` plans were compiled, this one last.
+    """
+
+    compiler: Literal["cpu", "gpu", "tpu"]
+    versions: tuple[tuple[str, str], ...]
+    fits: bool
+    peak_bytes: int
+    compile_seconds: float
+    tried: int
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 import numpy as np
 
 from automap.errors import PlanError
@@ -39,7 +39,7 @@ Axes = tuple[str, ...]
 class Specs:
     """Axes of each dimension of image, kernel and result, as the convolution runs."""
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     image: tuple[Axes, ...]
     kernel: tuple[Axes, ...]
     result: tuple[Axes, ...]
@@ -176,7 +176,7 @@ class _Split:
     """The axes of a dimension, major first, on a mesh; whether the window is split with it, or the result."""
 
     axes: Axes
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     is_window: bool
 
     @property

@@ -56,11 +56,15 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equation:
-    """A jaxpr equation in terms of its level's variables."""
+    """A jaxpr equation in terms of its level's variables.
+
+    `callers` has the source info of the calls that were inlined around it, the innermost first.
+    """
 
     path: str
     eqn: Any
     bodies: tuple[Body, ...]
+    callers: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +93,26 @@ def flatten(closed_jaxpr: Any, rules: Rules) -> Level:
     return _level(closed_jaxpr, rules, name="arg", prefix="", trip_count=1)
 
 
+def equations(level: Level) -> Iterator[Equation]:
+    """The equations of a level and of the levels below, in program order."""
+    for equation in level.equations:
+        yield equation
+        for body in equation.bodies:
+            yield from equations(body.level)
+
+
 def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int) -> Level:
     inner, consts = open_jaxpr(jaxpr)
     builder = _Builder(
         constvars=list(inner.constvars), consts=list(consts), may_add_constants=name == "arg",
         rules=rules,
     )  # fmt: skip
-    outvars = builder.inline(inner, env={}, stack=None)
+    outvars = builder.inline(inner, env={}, stack=None, callers=())
     equations = []
-    for number, eqn in enumerate(builder.eqns):
+    for number, (eqn, callers) in enumerate(zip(builder.eqns, builder.callers, strict=True)):
         path = f"{prefix}{number}"
         bodies = tuple(_bodies(eqn, rules, path, trip_count))
-        equations.append(Equation(path=path, eqn=eqn, bodies=bodies))
+        equations.append(Equation(path=path, eqn=eqn, bodies=bodies, callers=callers))
     return Level(
         name=name,
         original=jaxpr,
@@ -132,11 +144,15 @@ class _Builder:
     may_add_constants: bool
     rules: Rules
     eqns: list[Any] = field(default_factory=list)
+    callers: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def inline(self, jaxpr: Any, *, env: dict[Any, Any], stack: Any) -> list[Any]:
+    def inline(
+        self, jaxpr: Any, *, env: dict[Any, Any], stack: Any, callers: tuple[Any, ...]
+    ) -> list[Any]:
         """Append a jaxpr's equations; `env` maps its variables to the level's, missing ones to itself.
 
-        `stack` is the name stack of the call, None for the level's own jaxpr, whose variables are kept.
+        `stack` is the name stack of the call, None for the level's own jaxpr, whose variables are kept;
+        `callers` are the calls around it.
         Returns the level's atoms for the jaxpr's outputs.
         """
 
@@ -153,9 +169,12 @@ class _Builder:
                 inner = dict(zip(called.invars, inputs))
                 inner.update(zip(called.constvars, map(self._constant, called.constvars, values)))
                 label = new_name_stack(_label(eqn))
-                outputs = self.inline(called, env=inner, stack=names + label)
+                around = (eqn.source_info, *callers)
+                outputs = self.inline(called, env=inner, stack=names + label, callers=around)
                 env.update(zip(eqn.outvars, outputs))
-            elif stack is None:
+                continue
+            self.callers.append(callers)
+            if stack is None:
                 self.eqns.append(eqn.replace(invars=inputs))
             else:
                 # The same jaxpr may be called again in this level.

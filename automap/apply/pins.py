@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from automap.apply.convolutions import (
     Specs,
@@ -47,7 +47,7 @@ class Pins:
     def parse(
         cls,
         constraints: Mapping[str, PartitionSpec],
-        mesh: Mesh,
+        mesh: Mesh | AbstractMesh,
         step: Level,
         sites: Mapping[str, Site],
     ) -> "Pins":
@@ -180,7 +180,7 @@ def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> A
     return avals[place.number]
 
 
-def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh) -> Any:
+def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> Any:
     """An equation that constrains a value like `aval`; its variables are to be replaced."""
     try:
         sharding = NamedSharding(mesh, spec)

@@ -10,14 +10,14 @@ the values it computes are the same bits.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from jax.extend.core import jaxpr_as_fun
-from jax.extend.source_info_util import new_name_stack
-from jax.sharding import Mesh, PartitionSpec
+from jax.extend.source_info_util import new_name_stack, summarize
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.apply.fingerprint import fingerprint
-from automap.apply.flatten import Equation, Level, flatten
+from automap.apply.flatten import Equation, Level, equations, flatten
 from automap.apply.pins import Pins
 from automap.apply.sites import Site, describe, scope_name
 from automap.jax_compat import rebuild_jaxpr
@@ -60,33 +60,68 @@ class Reemitter:
         """Fingerprint of the structure, equal in every process that traces the same step."""
         return fingerprint(self._level)
 
+    @cached_property
+    def source_of_path(self) -> dict[str, str]:
+        """The line of the user's code each equation comes from, `file:line:column (function)`, "" if unknown."""
+        found = {}
+        for equation in self.equations:
+            # JAX's own jitted functions keep no line of the user's; their calls do.
+            infos = (equation.eqn.source_info, *equation.callers)
+            found[equation.path] = next(filter(None, map(summarize, infos)), "")
+        return found
+
+    @cached_property
+    def equations(self) -> tuple[Equation, ...]:
+        """All equations, as `sites` lists them."""
+        return tuple(equations(self._level))
+
     def scoped(self) -> Callable[..., list[Any]]:
         """The step on flat inputs to flat outputs, every equation in the named scope of its site."""
-        return _as_function(_emit(self._level, lambda level: _Scopes()))
+        return _as_function(_emit(self._level, lambda level: _Scopes(_Same())))
 
     def constrained(
-        self, constraints: Mapping[str, PartitionSpec], mesh: Mesh
+        self,
+        constraints: Mapping[str, PartitionSpec],
+        mesh: Mesh | AbstractMesh,
+        names: Literal["own", "sites"] = "own",
     ) -> Callable[..., list[Any]]:
         """The step on flat inputs to flat outputs, with shardings imposed inside.
 
         Keys are `arg<i>` (a step input, wherever it is used), `<site>:in<j>` (an operand as that equation
         uses it), `<site>:from<j>` (as that and all later equations use it), `<site>:made<j>` (a result as it is
-        computed) and `<site>:out<j>` (as it is used). Raises `PlanError` for a place that the step does not
+        computed) and `<site>:out<j>` (as it is used). With names "sites" what stands for an equation is in
+        the named scope of its site. Raises `PlanError` for a place that the step does not
         have, and for a spec that does not fit the value or the mesh.
         """
         pins = Pins.parse(constraints, mesh, self._level, self.site_of_path)
-        return _as_function(_emit(self._level, pins.rewriter))
+        if names == "own":
+            return _as_function(_emit(self._level, pins.rewriter))
+        return _as_function(_emit(self._level, lambda level: _Scopes(pins.rewriter(level))))
 
 
-class _Scopes:
-    """Rewriter that tags every equation with its site."""
+class _Same:
+    """Rewriter that changes nothing."""
 
     def inputs(self) -> Iterable[Any]:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
-        names = new_name_stack(scope_name(path)) + eqn.source_info.name_stack
-        return (eqn.replace(source_info=eqn.source_info.replace(name_stack=names)),)
+        return (eqn,)
+
+
+class _Scopes:
+    """Rewriter that tags what another one makes of an equation with the equation's site."""
+
+    def __init__(self, inner: Rewriter) -> None:
+        self._inner = inner
+
+    def inputs(self) -> Iterable[Any]:
+        return self._inner.inputs()
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        for made in self._inner.equation(path, eqn):
+            names = new_name_stack(scope_name(path)) + made.source_info.name_stack
+            yield made.replace(source_info=made.source_info.replace(name_stack=names))
 
 
 def _emit(level: Level, rewriter_of: Callable[[Level], Rewriter]) -> Any:

@@ -27,16 +27,22 @@ def device_mesh(plan: Plan, devices: Sequence[Any] | None = None) -> Mesh:
 
     Raises `MeshMismatchError` for another number of devices.
     """
-    names, sizes = zip(*plan.mesh.axes, strict=True)
     given = list(jax.devices() if devices is None else devices)
     if len(given) != plan.mesh.device_count:
         raise MeshMismatchError(
             f"the plan is for {plan.mesh.device_count} devices ({dict(plan.mesh.axes)}), {len(given)} "
             "are given; pass devices=, or plan again for this topology"
         )
+    return mesh_on(given, plan.mesh.axes)
+
+
+def mesh_on(devices: Sequence[Any], axes: Sequence[tuple[str, int]]) -> Mesh:
+    """A mesh of type Auto on as many devices as its axes, (name, size), have in all."""
+    given = list(devices)
     if hasattr(given[0], "coords"):
         # The planner numbers a TPU slice row-major over its coordinates, last dimension fastest.
         given.sort(key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
+    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
 
 
@@ -119,7 +125,7 @@ def _is_placed(leaf: Any, sharding: NamedSharding) -> bool:
 
 def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
     reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
-    _check_is_planned(plan, call, reemitter)
+    check_is_planned(plan, call, reemitter)
     constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
     flat = reemitter.constrained(constraints, mesh)
     out_tree = jax.tree.structure(call.result)
@@ -140,7 +146,8 @@ def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
     return _Program(call, tuple(_sharding(mesh, leaf.spec) for leaf in plan.inputs), run)
 
 
-def _check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None:
+def check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None:
+    """Refuse a call whose inputs or equations are not the plan's. Raises `PlanError`."""
     avals = call.jaxpr.in_avals
     given = zip(call.paths, avals, strict=True)
     check_matches_inputs(plan, [(path, tuple(a.shape), str(a.dtype)) for path, a in given])

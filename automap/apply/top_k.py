@@ -7,7 +7,7 @@ pipeline makes a sort of it first), though no row needs another.
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.apply.convolutions import Axes
 from automap.errors import PlanError
@@ -19,7 +19,7 @@ def is_top_k(eqn: Any) -> bool:
     return eqn.primitive.name == "top_k"
 
 
-def written_out_top_k(eqn: Any, mesh: Mesh, axes: tuple[Axes, ...]) -> Any:
+def written_out_top_k(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> Any:
     """The `shard_map` equation in its place; `axes` split each dimension of operand and results.
 
     Raises `PlanError` if they split what is ordered.

@@ -123,6 +123,20 @@ class SearchContext:
                 self.on_progress(self)
         return estimate
 
+    def best_candidates(self, count: int) -> list[Candidate]:
+        """The best `count` different plans priced so far, the best first.
+
+        Plans of equal cost in every respect are taken for one: renaming axes of one size makes such twins.
+        """
+        key = self.objective.key
+        priced = [(point, e) for point, e in self._priced.items() if e is not None]
+        chosen: dict[tuple[float, ...], Candidate] = {}
+        for point, estimate in sorted(priced, key=lambda row: key(row[1])):
+            if len(chosen) == count:
+                break
+            chosen.setdefault(key(estimate), Candidate(point, estimate, "search"))
+        return list(chosen.values())
+
     def remember_preset(self, name: str, point: Point, estimate: Estimate) -> None:
         """Keep the best point of each preset, whether or not it keeps the pins."""
         candidate = Candidate(point, estimate, name)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
+from typing import Literal
 
 from automap.cost.flows import KINDS
 from automap.plan_build import Outcome
@@ -34,14 +35,33 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind."""
+    """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind.
+
+    `merges` is "into buffers" where tensors are concatenated before they are sent, so that their number is lost
+    and only bytes can be compared. `habit` says in words what it makes of collectives without being asked, that
+    no prediction foresees.
+    """
 
     runs_as: Mapping[str, str]
+    habit: str = ""
+    merges: Literal["into tuples", "into buffers"] = "into tuples"
 
 
-CPU = Backend({"reduce-scatter": "all-reduce"})
+CPU = Backend(
+    {"reduce-scatter": "all-reduce"},
+    habit="the CPU compiler computes bfloat16 in float32 and may send it so, with twice the bytes",
+)
 """XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
-TPU = Backend({})
+TPU = Backend(
+    {},
+    habit="the TPU compiler sends what a product needs in pieces while it computes (as permutes), and turns "
+    "gathers and scatters of many small tensors into other collectives",
+)
+GPU = Backend(
+    {},
+    merges="into buffers",
+    habit="the GPU compiler concatenates tensors before it sends them: their number says nothing",
+)
 
 
 def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:
@@ -66,15 +86,16 @@ def compiled_transfers(text: str, mesh: Mesh) -> Counter[Transfer]:
     module = read_bytes(text.encode(), "the compiled program")
     result: Counter[Transfer] = Counter()
     for c in compiled_collectives(module):
-        joined = _axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")
+        joined = axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")
         result[Transfer(c.kind, joined, c.n_bytes)] += c.count
     return result
 
 
 @cache
-def _axes_of(
+def axes_of(
     groups: Groups | None, axes: tuple[tuple[str, int], ...], *, is_pairs: bool
 ) -> tuple[str, ...]:
+    """The mesh axes that a collective's groups join; `OTHER_DEVICES` if they are no set of axes."""
     names = tuple(name for name, size in axes if size > 1)
     if groups is None:
         return names

@@ -40,7 +40,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Workload:
-    """An analysed step, with the means to replay it unless it came from a file."""
+    """An analysed step, with the means to replay it unless it came from a file.
+
+    `arguments` are what the target function was called with.
+    """
 
     target: str
     problem: Problem
@@ -49,6 +52,7 @@ class Workload:
     hlo_sha256: str
     reemitter: Reemitter | None = None
     rules: Mapping[str, Notation] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @collector_paused()
@@ -80,8 +84,9 @@ def lower_call(
     target: str,
     rules: Mapping[str, Notation],
     layers: Layers = "folded",
+    arguments: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Lower a traced call for `platform` and analyse it. Raises `InputError` if it does not lower."""
+    """Lower a traced call for `platform` and analyse it; `arguments` are recorded. Raises `InputError` if it does not lower."""
     reemitter = Reemitter(call.jaxpr, rules)
     avals = call.jaxpr.in_avals
     flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
@@ -106,6 +111,7 @@ def lower_call(
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
         rules=rules,
+        arguments=arguments or {},
     )
 
 

@@ -19,6 +19,7 @@ mesh data=2 x model=4 (8 devices)
 predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms
 predicted peak 3 GiB of 14.9 GiB on each device: fits
   = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB
+verified by the TPU compiler (libtpu 0.0.51): peak 1000 B: fits; 2 compiled in all
   preset data-parallel: step 20 ms, peak 31 GiB: does not fit
   preset megatron: step 15 ms, peak 4 GiB: fits
 found by greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound

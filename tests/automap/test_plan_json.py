@@ -63,6 +63,16 @@ def leaves(draw, sizes, roles):
     return result
 
 
+VERIFIED = row(
+    compiler=st.sampled_from(["cpu", "gpu", "tpu"]),
+    versions=st.lists(st.tuples(text, text).map(list), max_size=2),
+    fits=st.booleans(),
+    peak_bytes=count,
+    compile_seconds=amount,
+    tried=count,
+)
+
+
 def decisions(axes):
     common = {"group": text, "axes": axes, "covers": st.lists(text, max_size=3), "reason": text}
     compute = row(kind=st.just("compute"), level=st.none(), **common)
@@ -103,6 +113,7 @@ def plans(draw):
                 hlo_sha256=digest,
                 jaxpr_sha256=st.none() | digest,
                 rules=st.just([["f", "a->a"]]),
+                arguments=st.lists(st.tuples(text, text).map(list), max_size=2),
             ),
             topology=st.just(TOPOLOGIES[topology]),
             mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
@@ -111,6 +122,7 @@ def plans(draw):
             constraints=rows(value=text, at=text, spec=specs(names, 3)),
             **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
             predicted=predicted,
+            verified=st.none() | VERIFIED,
             presets=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
             search=row(
                 strategy=text,
@@ -137,6 +149,15 @@ def test_every_valid_plan_survives(data):
     assert Plan.from_json(parse(layout(plan.to_json()))) == plan
     assert plan.explain().startswith("plan for ")
     assert plan.diff(plan) == "the plans are equal\n"
+
+
+def test_a_file_from_before_verification_is_read():
+    data = json.loads(SAMPLE.read_text())
+    older = copy.deepcopy(data)
+    del older["verified"], older["workload"]["arguments"]
+    plan = Plan.from_json(older)
+    assert plan.verified is None and plan.workload.arguments == ()
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def places(node, path=()):
@@ -177,7 +198,9 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     except PlanError as error:
         assert str(error)
         return
-    # Nothing was dropped, added or reinterpreted on the way.
+    # Nothing was dropped, added or reinterpreted on the way, but for what older files lack.
+    data.setdefault("verified", None)
+    data["workload"].setdefault("arguments", [])
     assert plan.to_json() == data
 
 

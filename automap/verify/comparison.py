@@ -1,0 +1,140 @@
+"""The prediction beside the witness: memory, collectives by kind and axes, and where they differ.
+
+    memory        predicted peak against the compiler's; error = (predicted - compiled) / compiled
+    collectives   per kind and axes, tensors and bytes of one step on both sides, after what the backend is known
+                  to do differently (`automap.verify.collectives`)                   -> in: `rows_of`
+    places        the largest compiled tensors of the rows that differ, with the line of the user's code they
+                  were made for                                                      -> in: `places_of`
+
+Bytes agree if they are equal to `TOLERANCE`: a compiler may send a few scalars more.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from automap.plan import Plan
+from automap.verify.collectives import Backend
+from automap.verify.witness import CompiledRecord, Witness
+
+
+TOLERANCE: Final = 0.01
+_PLACES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """One kind over the same axes: tensors and bytes per step, predicted and compiled."""
+
+    kind: str
+    axes: tuple[str, ...]
+    predicted_count: int
+    predicted_bytes: int
+    compiled_count: int
+    compiled_bytes: int
+    agrees: bool
+
+    @property
+    def difference_bytes(self) -> int:
+        """Predicted minus compiled."""
+        return self.predicted_bytes - self.compiled_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A compiled collective of a row that differs: `at` is XLA's name, `source` the line of the user's code.
+
+    `source` is "" where the compiler forgot.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    count: int
+    at: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Both sides of a plan. `memory_error` is None where the compiler does not say what it needs.
+
+    `rows` is None where the partitioned program cannot be read; the largest difference comes first.
+    """
+
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int | None
+    memory_error: float | None
+    rows: tuple[CollectiveRow, ...] | None
+    places: tuple[Place, ...]
+
+
+def compare(
+    plan: Plan, witness: Witness, backend: Backend, sources: Mapping[str, str]
+) -> Comparison:
+    """Hold a plan's prediction against a witness; `sources` are lines of code by site."""
+    predicted, compiled = plan.predicted.peak_bytes, witness.peak_bytes
+    rows = None if witness.collectives is None else rows_of(plan, witness.collectives, backend)
+    places = () if rows is None else places_of(rows, witness.collectives or (), sources)
+    return Comparison(
+        predicted_peak_bytes=predicted,
+        compiled_peak_bytes=compiled,
+        memory_error=(
+            None
+            if compiled is None or witness.memory is None
+            else (predicted - compiled) / max(compiled, 1)
+        ),
+        rows=rows,
+        places=places,
+    )
+
+
+def rows_of(
+    plan: Plan, compiled: tuple[CompiledRecord, ...], backend: Backend
+) -> tuple[CollectiveRow, ...]:
+    """Collectives on both sides, the largest difference in bytes first."""
+    counts: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    sizes = dict(plan.mesh.axes)
+    for record in plan.predicted.collectives:
+        # XLA's groups say nothing of axes of size one.
+        axes = tuple(axis for axis in record.axes if sizes[axis] > 1)
+        entry = counts[backend.runs_as.get(record.kind, record.kind), axes]
+        entry[0] += record.count
+        entry[1] += record.bytes
+    for found in compiled:
+        entry = counts[found.kind, found.axes]
+        entry[2] += found.count
+        entry[3] += found.count * found.bytes
+    rows = (
+        CollectiveRow(
+            kind=kind, axes=axes, predicted_count=c[0], predicted_bytes=c[1],
+            compiled_count=c[2], compiled_bytes=c[3], agrees=_agrees(c, backend),
+        )
+        for (kind, axes), c in counts.items()
+    )  # fmt: skip
+    return tuple(sorted(rows, key=lambda r: (-abs(r.difference_bytes), r.kind, r.axes)))
+
+
+def _agrees(counts: list[int], backend: Backend) -> bool:
+    n_predicted, predicted, n_compiled, compiled = counts
+    is_near = abs(predicted - compiled) <= TOLERANCE * max(predicted, compiled)
+    return is_near and (n_predicted == n_compiled or backend.merges == "into buffers")
+
+
+def places_of(
+    rows: tuple[CollectiveRow, ...],
+    compiled: tuple[CompiledRecord, ...],
+    sources: Mapping[str, str],
+) -> tuple[Place, ...]:
+    """The largest compiled collectives of the rows that differ, those of one line of code together."""
+    differing = {(row.kind, row.axes) for row in rows if not row.agrees}
+    counts: Counter[tuple[str, tuple[str, ...], int, str, str]] = Counter()
+    for c in compiled:
+        if (c.kind, c.axes) in differing:
+            counts[c.kind, c.axes, c.bytes, c.op_name, sources.get(c.site, "")] += c.count
+    places = (
+        Place(kind=kind, axes=axes, bytes=n_bytes, count=count, at=at, source=source)
+        for (kind, axes, n_bytes, at, source), count in counts.items()
+    )
+    return tuple(sorted(places, key=lambda p: -p.bytes * p.count)[:_PLACES])

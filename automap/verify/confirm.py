@@ -1,0 +1,96 @@
+"""`automap plan --verify`: the best candidates of a search, compiled until one is confirmed to fit.
+
+    candidates by predicted cost, those predicted to fit first -> compile one after the other
+    -> the first that the compiler confirms, which is the best of those confirmed
+
+A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has the last word.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from automap.errors import InfeasiblePlanError, InputError
+from automap.options import Options
+from automap.plan import Plan, VerifiedRecord
+from automap.plan_build import Outcome, build_plan
+from automap.plan_explain import bytes_text
+from automap.verify.cache import default_folder
+from automap.verify.compilers import COMPILERS, OF_PLATFORM
+from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
+from automap.verify.program import planned_program
+from automap.verify.witness import Witness
+from automap.workload.call import TracedCall
+
+
+DEFAULT_TOP: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """How to confirm: at most `top` candidates, `timeout_seconds` for each, `cache_folder` None for none."""
+
+    top: int = DEFAULT_TOP
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    cache_folder: Path | None = field(default_factory=default_folder)
+
+    def __post_init__(self) -> None:
+        """Raise `InputError` for numbers out of range."""
+        if self.top < 1:
+            raise InputError(f"verify top {self.top}: must be a number of plans, at least 1")
+        if not self.timeout_seconds > 0:
+            raise InputError(
+                f"timeout {self.timeout_seconds}: must be a positive number of seconds"
+            )
+
+
+def confirmed_plan(
+    outcome: Outcome,
+    call: TracedCall,
+    options: Options,
+    confirmation: Confirmation,
+    *,
+    on_witness: Callable[[Plan, Witness], None] = lambda plan, witness: None,
+) -> Plan:
+    """The best plan of a search that the compiler of its topology confirms to fit, with `verified` set.
+
+    `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed, and what
+    `automap.verify.compiling.ask` raises.
+    """
+    name = OF_PLATFORM[outcome.topology.platform]
+    COMPILERS[name].check_installed()
+    smallest: int | None = None
+    candidates = outcome.context.best_candidates(confirmation.top)
+    for tried, candidate in enumerate(candidates, start=1):
+        plan = build_plan(replace(outcome, best=candidate))
+        witness = ask(
+            planned_program(plan, call), name,
+            timeout_seconds=confirmation.timeout_seconds, cache_folder=confirmation.cache_folder,
+        )  # fmt: skip
+        on_witness(plan, witness)
+        peak = witness.peak_bytes
+        if peak is not None and _fits(witness, options):
+            return replace(plan, verified=_record(witness, peak, tried))
+        smallest = peak if smallest is None else min(smallest, peak or smallest)
+    needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
+    raise InfeasiblePlanError(
+        f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; compile more with "
+        "--verify-top, use more devices, a smaller batch, or bfloat16"
+    )
+
+
+def _fits(witness: Witness, options: Options) -> bool:
+    limit = options.memory_limit_bytes
+    return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
+
+
+def _record(witness: Witness, peak_bytes: int, tried: int) -> VerifiedRecord:
+    return VerifiedRecord(
+        compiler=witness.compiler,
+        versions=witness.versions,
+        fits=True,
+        peak_bytes=peak_bytes,
+        compile_seconds=witness.compile_seconds,
+        tried=tried,
+    )

@@ -1,0 +1,113 @@
+"""GPUs as XLA's compiler wants them described when none is there: a `GpuTargetConfigProto` as text.
+
+One row per GPU; what all of them share is in `_COMMON`.  Numbers are those the CUDA driver reports for the
+device.  Sources: NVIDIA's architecture white papers (SMs, caches, clocks, memory), the compute capability
+table of the CUDA C++ Programming Guide (limits per SM and per block), and the public device specifications
+in XLA's repository (xla/backends/gpu/target_config/specs), which hold the bytes a driver reports as free for
+use.  No cuDNN is at hand when compiling ahead of time, so XLA picks kernels without trying them out.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from automap.errors import CompilerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTarget:
+    """What differs between GPUs; `shared_bytes_per_block` is what a block may have if it asks."""
+
+    description: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    f32_units_per_sm: int
+    clock_ghz: float
+    memory_bytes: int
+    memory_bytes_per_s: int
+    l2_bytes: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_block: int
+
+    @property
+    def text(self) -> str:
+        """The text proto."""
+        major, minor = self.compute_capability
+        return f"""gpu_device_info {{
+  {_COMMON}
+  core_count: {self.sm_count}
+  fpus_per_core: {self.f32_units_per_sm}
+  clock_rate_ghz: {self.clock_ghz}
+  device_memory_size: {self.memory_bytes}
+  memory_bandwidth: {self.memory_bytes_per_s}
+  l2_cache_size: {self.l2_bytes}
+  shared_memory_per_core: {self.shared_bytes_per_sm}
+  shared_memory_per_block_optin: {self.shared_bytes_per_block}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{self.description}"
+"""
+
+
+# CUDA C++ Programming Guide, technical specifications per compute capability: equal from 7.0 to 10.0.
+_COMMON: Final = """threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: 2048
+  shared_memory_per_block: 49152
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64"""
+_KIB: Final = 1024
+
+
+def _v100(description: str, memory_bytes: int) -> GpuTarget:
+    return GpuTarget(
+        description=description, compute_capability=(7, 0), sm_count=80, f32_units_per_sm=64,
+        clock_ghz=1.53, memory_bytes=memory_bytes, memory_bytes_per_s=898_048_000_000,
+        l2_bytes=6 * _KIB**2, shared_bytes_per_sm=96 * _KIB, shared_bytes_per_block=96 * _KIB,
+    )  # fmt: skip
+
+
+def _hopper(description: str, memory_bytes: int, memory_bytes_per_s: int) -> GpuTarget:
+    return GpuTarget(
+        description=description, compute_capability=(9, 0), sm_count=132, f32_units_per_sm=128,
+        clock_ghz=1.98, memory_bytes=memory_bytes, memory_bytes_per_s=memory_bytes_per_s,
+        l2_bytes=50 * _KIB**2, shared_bytes_per_sm=228 * _KIB, shared_bytes_per_block=227 * _KIB,
+    )  # fmt: skip
+
+
+GPU_TARGETS: Final[dict[str, GpuTarget]] = {
+    "v100": _v100("Tesla V100-SXM2-16GB", 16_935_682_048),
+    # As the 16 GB part, with twice its memory.
+    "v100-32gb": _v100("Tesla V100-SXM2-32GB", 2 * 16_935_682_048),
+    "a100": GpuTarget(
+        description="NVIDIA A100-SXM4-80GB", compute_capability=(8, 0), sm_count=108,
+        f32_units_per_sm=64, clock_ghz=1.41, memory_bytes=85_100_068_864,
+        memory_bytes_per_s=2_039_040_000_000, l2_bytes=40 * _KIB**2,
+        shared_bytes_per_sm=164 * _KIB, shared_bytes_per_block=163 * _KIB,
+    ),
+    "h100": _hopper("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
+    "h200": _hopper("NVIDIA H200", 151_397_597_184, 4_800_000_000_000),
+    "b200": GpuTarget(
+        description="NVIDIA B200", compute_capability=(10, 0), sm_count=148,
+        f32_units_per_sm=128, clock_ghz=1.965, memory_bytes=191_514_411_008,
+        memory_bytes_per_s=7_672_320_000_000, l2_bytes=132_644_864,
+        shared_bytes_per_sm=228 * _KIB, shared_bytes_per_block=227 * _KIB,
+    ),
+}  # fmt: skip
+
+
+def gpu_target(device: str) -> GpuTarget:
+    """The target of a device of the catalogue. Raises `CompilerError` with the names there are."""
+    if device not in GPU_TARGETS:
+        raise CompilerError(
+            f"the GPU compiler needs a description of the device: got {device!r}; allowed: "
+            f"{', '.join(GPU_TARGETS)}; compile for one of these, or verify with --compiler cpu"
+        )
+    return GPU_TARGETS[device]

@@ -1,0 +1,112 @@
+"""What the planner's process and the compiler's tell each other, as JSON files in a folder of their own.
+
+    request.json     what to do                                   planner -> compiler
+    planned.bin      the step under its plan, a serialized `jax.export.Exported` with flat inputs and outputs
+    single.bin       the step for one device, likewise            (for `RunRequest` only)
+    given-<i>.npy    input i, where the caller has it             (for `RunRequest` only)
+    answer.json      what came of it                              compiler -> planner
+    program.pb.gz    the partitioned program, an HLO proto        (for `CompileRequest` only)
+
+The records are read by `automap.plan_json`, so nothing malformed gets in.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from automap.plan_checks import Spec, check_numbers
+from automap.verify.compilers import Machine
+
+
+REQUEST_FILE: Final = "request.json"
+ANSWER_FILE: Final = "answer.json"
+PLANNED_FILE: Final = "planned.bin"
+SINGLE_FILE: Final = "single.bin"
+PROGRAM_FILE: Final = "program.pb.gz"
+
+InputKind = Literal["given", "weight", "normal", "zeros", "ones", "bits", "key"]
+"""How an input of a numerics run is made (`automap.verify.inputs`)."""
+
+
+def given_file(index: int) -> str:
+    """The file of an input that the caller has."""
+    return f"given-{index}.npy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A plan as a compiler needs it: mesh axes, a spec per flat input and output, what is donated."""
+
+    axes: tuple[tuple[str, int], ...]
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    donated: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """How to run the step twice and compare.
+
+    `state` has, per output, the number of the input it replaces, or None. `input_rounding` is the relative
+    rounding error of the least precise type the step computes in.
+    """
+
+    kinds: tuple[InputKind, ...]
+    state: tuple[int | None, ...]
+    input_rounding: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A job: compile the planned step, or, with `run`, run it beside the single-device step."""
+
+    machine: Machine
+    layout: Layout
+    run: RunRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBytes:
+    """What a compiler says one device holds, in bytes; `aliased` is in arguments and in outputs."""
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    generated_code: int
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all buffers of a step, code not counted."""
+        return max(self.arguments + self.outputs - self.aliased + self.temporaries, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafErrors:
+    """Root mean squares over one output leaf, in the units of the leaf.
+
+    `value` and `change` are of the single-device result and of its difference to the state it replaces (to
+    zero for other results), `error` of planned minus single, `rounding` of how far `change` moves when the
+    inputs are rounded otherwise. `finite` is the fraction of elements that are finite in all runs.
+    """
+
+    value: float
+    change: float
+    error: float
+    rounding: float
+    finite: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a request; `message` is the compiler's, of an outcome that is not "done"."""
+
+    outcome: Literal["done", "out-of-memory", "busy", "failed"]
+    message: str
+    seconds: float
+    memory: MemoryBytes | None
+    leaves: tuple[LeafErrors, ...]

@@ -1,0 +1,187 @@
+"""Running a job in the compiler's process: waiting, time-outs, Ctrl-C, a compiler that is busy or aborts.
+
+    request -> folder -> python -m automap.verify.worker folder -> answer, or `CompilerError`
+
+One process at a time may use libtpu on a machine: when another does, the job is started again every few
+seconds until it gets it or the time is up, and a line on stderr says who holds it    -> in: `_busy_text`
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+import os
+from pathlib import Path
+import subprocess
+import sys
+import time
+from typing import IO, Final
+
+from rich.console import Console
+
+from automap.errors import CompilerError, PlanError
+from automap.plan_file import layout, read, write_atomically
+from automap.plan_json import decode, encode
+from automap.verify.compilers import COMPILERS
+from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request
+
+
+TPU_LOCK_FILE: Final = Path("/tmp/libtpu_lockfile")  # libtpu's own, the same on every machine
+_POLL_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 3.0
+_LAST_CHARACTERS: Final = 1500
+# Without these libtpu asks a metadata server of a cloud machine, and JAX looks for an accelerator here.
+_ENVIRONMENT: Final = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+_FAKE_DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
+
+
+def run_job(
+    request: Request, folder: Path, *, timeout_seconds: float, what: str = "compiling"
+) -> Answer:
+    """The answer to a request whose other files are in `folder`; `what` is shown while it runs.
+
+    Raises `CompilerError` if the process dies or is not done in time; the process is gone by then.
+    """
+    title = COMPILERS[request.machine.compiler].title
+    write_atomically(folder / REQUEST_FILE, layout(encode(request)))
+    deadline_seconds = time.monotonic() + timeout_seconds
+    with _progress(f"{what} with {title}") as show:
+        has_told = False
+        while True:
+            answer = _run_once(folder, title, timeout_seconds, deadline_seconds, show)
+            if answer.outcome != "busy":
+                return answer
+            if _holder_id(TPU_LOCK_FILE) == str(os.getpid()):
+                raise CompilerError(
+                    f"this process uses the TPU itself, so {title} is busy; verify in another one, "
+                    "with `automap verify plan.json` or JAX_PLATFORMS=cpu"
+                )
+            if not has_told:
+                print(_busy_text(), file=sys.stderr, flush=True)  # noqa: T201 - stderr is for waits
+                has_told = True
+            if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
+                raise CompilerError(
+                    f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text()}; end that process, "
+                    "or give a larger --timeout"
+                )
+            show("waiting for the TPU compiler's lock")
+            time.sleep(_RETRY_SECONDS)
+
+
+def _run_once(
+    folder: Path,
+    title: str,
+    timeout_seconds: float,
+    deadline_seconds: float,
+    show: Callable[[str], None],
+) -> Answer:
+    (folder / ANSWER_FILE).unlink(missing_ok=True)
+    log = folder / "log.txt"
+    with open(log, "wb") as output, _process(folder, output) as process:
+        while process.poll() is None:
+            if time.monotonic() > deadline_seconds:
+                raise CompilerError(
+                    f"{title} was not done after {timeout_seconds:g} s and was ended; give a larger "
+                    "--timeout, or a smaller program (scanned layers compile faster)"
+                )
+            show("")
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+    if process.returncode != 0:
+        raise CompilerError(f"{title}'s process {_ending(process.returncode)}: {_last_lines(log)}")
+    try:
+        return decode(Answer, read(folder / ANSWER_FILE), "")
+    except PlanError as error:
+        raise CompilerError(f"{title} gave no answer that can be read: {error}") from error
+
+
+@contextmanager
+def _process(folder: Path, output: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """The worker; killed, with what it started, if it is left while it runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "automap.verify.worker", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=_environment(),
+        # Its own group: the terminal's Ctrl-C reaches us, and we end it.
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment, with this package importable and fake devices left to the request."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    kept = [flag for flag in flags if not flag.startswith(_FAKE_DEVICES_FLAG)]
+    return {
+        **os.environ,
+        **_ENVIRONMENT,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "XLA_FLAGS": " ".join(kept),
+    }
+
+
+def compiler_flags() -> tuple[tuple[str, str], ...]:
+    """Environment variables that change what a compiler answers, with their values."""
+    environment = _environment()
+    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    return tuple((name, environment[name]) for name in names if environment.get(name))
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows what runs and for how long on a terminal; silent in a pipe."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    start = time.monotonic()
+    with console.status(what) as status:
+        yield lambda text: status.update(f"{text or what}: {time.monotonic() - start:.0f} s")
+
+
+def _busy_text() -> str:
+    holder = _holder(TPU_LOCK_FILE)
+    by = f"process {holder}" if holder else "another process"
+    return f"automap: {by} holds the TPU compiler's lock {TPU_LOCK_FILE}; waiting for it"
+
+
+def _holder(path: Path) -> str | None:
+    """`1234 (python train.py)`, the process that holds a lock on a file, where Linux tells."""
+    holder = _holder_id(path)
+    if holder is None:
+        return None
+    try:
+        command = Path(f"/proc/{holder}/cmdline").read_bytes()
+    except OSError:
+        return holder
+    shown = command.replace(b"\0", b" ").decode(errors="replace").strip()[:80]
+    return f"{holder} ({shown})"
+
+
+def _holder_id(path: Path) -> str | None:
+    try:
+        inode = path.stat().st_ino
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    # 1: POSIX ADVISORY WRITE <process> <device>:<inode> 0 EOF
+    found = [row[4] for row in rows if len(row) > 5 and row[5].endswith(f":{inode}")]
+    return found[0] if found else None
+
+
+def _ending(status: int) -> str:
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def _last_lines(log: Path) -> str:
+    text = log.read_text(errors="replace").strip()[-_LAST_CHARACTERS:]
+    return text or "it said nothing"

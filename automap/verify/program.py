@@ -1,0 +1,127 @@
+"""The step under its plan as a file that any process can compile, without the code it came from.
+
+    export(step constrained by the plan, on an abstract mesh, for the compiler's platform) -> bytes
+
+`jax.export` keeps shardings and donation apart from devices, so nothing here needs the machine.  Inputs and
+outputs are flat lists: a pytree's classes need not exist in the compiler's process.  Every equation is in the
+named scope of its site, so that what the compiler made can be traced to a line     -> in: `Source`
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import hashlib
+import re
+from typing import Any
+
+import jax
+from jax import export
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from automap.apply.reemit import Reemitter
+from automap.apply.run import check_is_planned
+from automap.errors import InputError
+from automap.plan import Plan, Spec
+from automap.topology.model import Platform
+from automap.verify.messages import Layout
+from automap.workload.call import TracedCall
+from automap.workload.rules import user_rules
+
+
+_TARGET = re.compile(r"custom_call @([\w.$-]+)")
+# Where MLIR's text says which source line made an op: a reference at its end, or the definition of one.
+_LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported step; `sha256` is of its StableHLO without names and source lines."""
+
+    artifact: bytes
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A call of a step under a plan, ready to be exported; made by `planned_program`."""
+
+    plan: Plan
+    call: TracedCall
+    reemitter: Reemitter
+
+    @property
+    def layout(self) -> Layout:
+        """What the compiler must know of the plan."""
+        return Layout(
+            axes=self.plan.mesh.axes,
+            inputs=tuple(leaf.spec for leaf in self.plan.inputs),
+            outputs=tuple(leaf.spec for leaf in self.plan.outputs),
+            donated=tuple(sorted(self.call.donated)),
+        )
+
+    def exported(self, platform: Platform) -> Program:
+        """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
+        axes, layout = self.plan.mesh.axes, self.layout
+        names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+        mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+        constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
+        step = jax.jit(
+            self.reemitter.constrained(constraints, mesh, names="sites"),
+            out_shardings=[NamedSharding(mesh, PartitionSpec(*spec)) for spec in layout.outputs],
+            donate_argnums=layout.donated,
+            keep_unused=True,
+        )
+        return _exported(step, self._inputs(mesh, layout.inputs), platform)
+
+    def exported_single(self) -> Program:
+        """The step as it was written, on one CPU device."""
+        step = jax.jit(self.reemitter.scoped(), keep_unused=True)
+        return _exported(step, self._inputs(None, self.layout.inputs), "cpu")
+
+    def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:
+        return [
+            jax.ShapeDtypeStruct(
+                a.shape, a.dtype, weak_type=a.weak_type,
+                sharding=None if mesh is None else NamedSharding(mesh, PartitionSpec(*spec)),
+            )
+            for a, spec in zip(self.call.jaxpr.in_avals, specs, strict=True)
+        ]  # fmt: skip
+
+
+def planned_program(plan: Plan, call: TracedCall) -> PlannedProgram:
+    """A traced call under its plan. Raises `PlanError` if the plan is of another step."""
+    reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
+    check_is_planned(plan, call, reemitter)
+    return PlannedProgram(plan, call, reemitter)
+
+
+def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platform) -> Program:
+    found = _try_export(step, inputs, platform, ())
+    return Program(
+        artifact=bytes(found.serialize()),
+        sha256=hashlib.sha256(_LOCATION.sub("", found.mlir_module()).encode()).hexdigest(),
+    )
+
+
+def _try_export(
+    step: Any, inputs: Sequence[Any], platform: Platform, allowed: tuple[str, ...]
+) -> export.Exported:
+    """Exported with the custom calls of `allowed`; JAX warns of those that may change with its version.
+
+    The program is compiled with the same version right away.
+    """
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in allowed]
+    try:
+        return export.export(step, platforms=[platform], disabled_checks=checks)(*inputs)
+    except Exception as error:
+        if not allowed and "custom calls" in str(error):
+            lowered = step.trace(*inputs).lower(lowering_platforms=(platform,))
+            return _try_export(step, inputs, platform, _custom_calls(lowered.as_text()))
+        raise InputError(
+            f"the step cannot be compiled elsewhere than in this process, for {platform}: "
+            f"{type(error).__name__}: {str(error)[:500]}; a step that calls back into Python (debug.print, "
+            "io_callback) cannot be verified: plan and verify it without"
+        ) from error
+
+
+def _custom_calls(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_TARGET.findall(text)))

@@ -1,0 +1,104 @@
+"""The planned step beside the single-device step, on the same inputs, in the compiler's process.
+
+    a = single(x),  b = planned(x),  c = single(x'),  x' = x rounded otherwise
+    change_r = r - x_s for a new state leaf (s the input it replaces), r for any other result
+    error    = rms(b - a),   rounding = rms(change_c - change_a)
+
+`rounding` is what the step makes of one rounding error in its inputs: AdamW divides a gradient by its own size,
+so where a gradient is nothing but rounding, its update is arbitrary, on one device as on many.
+"""
+
+from collections.abc import Sequence
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+from jax import export
+import numpy as np
+
+from automap.verify.inputs import make, rounded_otherwise
+from automap.verify.messages import SINGLE_FILE, LeafErrors, RunRequest, given_file
+
+
+_KEY_TYPES: Final = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
+def run_both(
+    compiled: jax.stages.Compiled, avals: Sequence[Any], folder: Path, request: RunRequest
+) -> tuple[LeafErrors, ...]:
+    """Errors of every output leaf. `compiled` is the planned step, `avals` its inputs with shardings."""
+    random = np.random.default_rng(request.seed)
+    inputs = [
+        _given(folder / given_file(i), aval) if kind == "given" else make(kind, aval, random)
+        for i, (kind, aval) in enumerate(zip(request.kinds, avals, strict=True))
+    ]
+    nudged = [rounded_otherwise(array, request.input_rounding, random) for array in inputs]
+    single = jax.jit(export.deserialize(bytearray((folder / SINGLE_FILE).read_bytes())).call)
+    placed = [
+        jax.device_put(_as_leaf(x, a, k), a.sharding)
+        for x, a, k in zip(inputs, avals, request.kinds, strict=True)
+    ]
+    b = _as_numpy(compiled(*placed))
+    a, c = (
+        _as_numpy(single(*(map(_as_leaf, arrays, avals, request.kinds))))
+        for arrays in (inputs, nudged)
+    )
+    befores = [
+        (inputs[s], nudged[s]) if s is not None and not _is_key(avals[s]) else (None, None)
+        for s in request.state
+    ]
+    return tuple(map(_errors, a, b, c, befores))
+
+
+def _given(path: Path, aval: Any) -> np.ndarray:
+    """The caller's array, kept as bytes since numpy's format has no bfloat16; a key as its words."""
+    array = np.load(path, allow_pickle=False)
+    return array if _is_key(aval) else array.view(aval.dtype).reshape(aval.shape)
+
+
+def _is_key(aval: Any) -> bool:
+    return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def _as_leaf(array: np.ndarray, aval: Any, kind: str) -> Any:
+    """What the step is called with."""
+    if not _is_key(aval):
+        return array
+    implementation = next(
+        name for name in _KEY_TYPES if jax.random.key(0, impl=name).dtype == aval.dtype
+    )
+    if kind == "given":
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
+    keys = [jax.random.key(int(seed), impl=implementation) for seed in array.ravel()]
+    return jax.numpy.stack(keys).reshape(aval.shape)
+
+
+def _as_numpy(results: Sequence[Any]) -> list[np.ndarray]:
+    return [np.asarray(jax.random.key_data(r) if _is_key(r) else r) for r in results]
+
+
+def _errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, Any]) -> LeafErrors:
+    a, b, c = (_wide(array) for array in (a, b, c))
+    old, old_nudged = (0.0, 0.0) if before[0] is None else map(_wide, before)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    # Infinite in the same way on both sides is no error; otherwise it is the largest there is.
+    clash = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+    def rms(values: Any) -> float:
+        kept = np.where(finite, values, 0.0)
+        return math.sqrt(float(np.mean(np.abs(kept) ** 2))) if kept.size else 0.0
+
+    with np.errstate(invalid="ignore"):
+        return LeafErrors(
+            value=rms(a),
+            change=rms(a - old),
+            error=1.7e308 if clash.any() else rms(b - a),
+            rounding=rms((c - old_nudged) - (a - old)),
+            finite=float(finite.mean()) if finite.size else 1.0,
+        )
+
+
+def _wide(array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)

@@ -1,0 +1,131 @@
+"""The compiler's own process: `python -m automap.verify.worker FOLDER`.
+
+A compiler may abort, hang, or hold a lock of the whole machine; here it hurts nobody. The folder holds the
+request and gets the answer (`automap.verify.messages`). The process ends when its standard input is
+closed, so that it never outlives the one that started it.
+"""
+
+from collections.abc import Sequence
+import gzip
+import os
+from pathlib import Path
+import re
+import sys
+import threading
+import time
+from typing import Any, Final
+
+import jax
+from jax import export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from automap.apply.run import mesh_on
+from automap.jax_compat import compiled_proto
+from automap.plan_checks import Spec
+from automap.plan_file import layout, parse, write_atomically
+from automap.plan_json import decode, encode
+from automap.verify.devices import devices_of
+from automap.verify.messages import (
+    ANSWER_FILE,
+    PLANNED_FILE,
+    PROGRAM_FILE,
+    REQUEST_FILE,
+    Answer,
+    Layout,
+    MemoryBytes,
+    Request,
+)
+from automap.verify.run_both import run_both
+
+
+# What XLA says when a program needs more memory than the device has: a result, not a failure.
+_OUT_OF_MEMORY: Final = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
+# What libtpu says when another process uses it.
+_BUSY: Final = re.compile(r"lockfile|TPU is already in use")
+_MAX_MESSAGE_CHARACTERS: Final = 2000
+
+
+def main(folder: Path) -> None:
+    """Answer the request of a folder."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # The exported step has its own types; nothing of it may be narrowed here.
+    jax.config.update("jax_enable_x64", True)
+    request: Request = decode(Request, parse((folder / REQUEST_FILE).read_bytes()), "")
+    start = time.monotonic()
+    try:
+        answer = _answer(request, folder, start)
+    except Exception as error:  # noqa: BLE001 - compilers raise what they like
+        answer = _failure(error, time.monotonic() - start)
+    write_atomically(folder / ANSWER_FILE, layout(encode(answer)))
+
+
+def planned_step(artifact: bytes, mesh: Mesh, plan: Layout) -> tuple[Any, list[Any]]:
+    """The jitted planned step on a mesh, and its abstract inputs with their shardings."""
+    exported = export.deserialize(bytearray(artifact))
+
+    def step(*inputs: Any) -> Any:
+        return exported.call(*inputs)
+
+    run = jax.jit(
+        step,
+        out_shardings=_shardings(mesh, plan.outputs),
+        donate_argnums=plan.donated,
+        keep_unused=True,
+    )
+    avals = zip(exported.in_avals, _shardings(mesh, plan.inputs), strict=True)
+    return run, [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in avals]
+
+
+def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
+    return [NamedSharding(mesh, PartitionSpec(*spec)) for spec in specs]
+
+
+def _answer(request: Request, folder: Path, start: float) -> Answer:
+    mesh = mesh_on(devices_of(request.machine), request.layout.axes)
+    run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.layout)
+    compiled = run.lower(*inputs).compile()
+    if request.run is not None:
+        leaves = run_both(compiled, inputs, folder, request.run)
+        seconds = time.monotonic() - start
+        return Answer(outcome="done", message="", seconds=seconds, memory=None, leaves=leaves)
+    seconds = time.monotonic() - start
+    program = compiled_proto(compiled)
+    if program is not None:
+        write_atomically(folder / PROGRAM_FILE, gzip.compress(program, mtime=0))
+    memory = _memory(compiled.memory_analysis())
+    return Answer(outcome="done", message="", seconds=seconds, memory=memory, leaves=())
+
+
+def _memory(usage: Any) -> MemoryBytes | None:
+    if usage is None:
+        return None
+    return MemoryBytes(
+        arguments=usage.argument_size_in_bytes,
+        outputs=usage.output_size_in_bytes,
+        aliased=usage.alias_size_in_bytes,
+        temporaries=usage.temp_size_in_bytes,
+        generated_code=usage.generated_code_size_in_bytes,
+    )
+
+
+def _failure(error: Exception, seconds: float) -> Answer:
+    text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARACTERS]
+    is_compilers = isinstance(error, jax.errors.JaxRuntimeError)
+    outcome = "failed"
+    if is_compilers and _OUT_OF_MEMORY.search(text):
+        outcome = "out-of-memory"
+    elif is_compilers and _BUSY.search(text):
+        outcome = "busy"
+    message = text.encode("utf-8", "replace").decode()
+    return Answer(outcome=outcome, message=message, seconds=seconds, memory=None, leaves=())
+
+
+def _end_with_parent() -> None:
+    # The parent never writes: the read ends when the parent closes the pipe, or is gone.
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,75 @@
+"""The compilers of accelerators, without one: every GPU that is described, TPU slices, a refusal for memory."""
+
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import automap
+from automap.verify.gpu_targets import GPU_TARGETS
+from tests.steps import decoder, mlp
+
+
+TIMEOUT_SECONDS = 550
+needs_tpu = [
+    pytest.mark.tpu_compiler,
+    pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed (extra tpu)"),
+]
+needs_gpu = [
+    pytest.mark.gpu_compiler,
+    pytest.mark.skipif(
+        find_spec("jax_cuda12_plugin") is None or find_spec("nvidia") is None,
+        reason="ptxas or the CUDA plugin is not installed (extra gpu-compiler)",
+    ),
+]
+
+
+def _verified(target, topology, tmp_path, **options):
+    step, args = target
+    plan = automap.plan(step, args, topology=topology, **options)
+    return automap.verify(
+        plan, step, args, cache_dir=tmp_path, numerics=False, timeout=TIMEOUT_SECONDS
+    )
+
+
+def _sum_of_products(size):
+    def step(x):
+        return jnp.sum(jnp.sin(x @ x.T), axis=0)
+
+    return step, (jax.ShapeDtypeStruct((size, size), "float32"),)
+
+
+@pytest.mark.parametrize("gpu", [pytest.param(name, marks=needs_gpu) for name in GPU_TARGETS])
+def test_xla_compiles_for_every_gpu(gpu, tmp_path):
+    try:
+        found = _verified(
+            mlp(batch=64, width=256, hidden=512), f"2x4x{gpu}", tmp_path, preset="zero-3"
+        )
+    except automap.TopologyError:
+        pytest.skip(f"{gpu} is not in the catalogue of topologies")
+    assert found.fits and found.witness.compiler == "gpu"
+    assert found.comparison.rows is not None
+    assert all("?" not in row.axes for row in found.comparison.rows)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_tpu) for name in ("v5e:2x4", "v5p:2x2x1", "v6e:2x4")]
+)
+def test_xla_compiles_for_slices(name, tmp_path):
+    found = _verified(decoder(), name, tmp_path, preset="megatron")
+    assert found.fits and found.witness.compiler == "tpu"
+    assert found.witness.memory is not None and found.witness.memory.generated_code > 0
+    rows = {(row.kind, row.axes): row for row in found.comparison.rows or ()}
+    assert any(kind == "all-reduce" for kind, _ in rows)
+
+
+@pytest.mark.parametrize("name", [pytest.param("v5e:2x2", marks=needs_tpu)])
+def test_a_refusal_for_memory_is_a_result(name, tmp_path):
+    found = _verified(
+        _sum_of_products(80_000), name, tmp_path, memory_limit=1000.0, preset="data-parallel"
+    )
+    assert not found.fits
+    assert found.witness.memory is None and "emory" in found.witness.refusal
+    assert found.witness.peak_bytes is not None and found.witness.peak_bytes > 15 * 2**30
+    assert "DOES NOT FIT" in found.explain()

@@ -1,0 +1,81 @@
+"""Which of a search's candidates `automap plan --verify` compiles, and which it returns."""
+
+import dataclasses
+
+import pytest
+
+from automap.errors import InfeasiblePlanError, InputError
+from automap.options import Options
+from automap.planner import find
+from automap.topology import get_topology
+from automap.verify import confirm
+from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.workload.call import jitted, trace_call
+from automap.workload.trace import lower_call
+from tests.automap.verify.test_witness import WITNESS
+from tests.steps import mlp
+
+
+@pytest.fixture(scope="module")
+def searched():
+    step, args = mlp()
+    call = trace_call(jitted(step, {}), args, {})
+    workload = lower_call(call, platform="cpu", target="mlp", rules={})
+    return find(workload, get_topology("cpu:8"), Options(budget_seconds=20)), call
+
+
+def _confirmed(searched, monkeypatch, answers, top=3, options=None):
+    """The plan, and what was compiled, when the compiler answers (fits, peak) one after the other."""
+    compiled = []
+
+    def ask(program, name, **_):
+        fits, peak = answers[len(compiled)]
+        compiled.append(program.plan)
+        return dataclasses.replace(WITNESS, fits=fits, peak_bytes=peak)
+
+    monkeypatch.setattr(confirm, "ask", ask)
+    outcome, call = searched
+    confirmation = Confirmation(top=top, timeout_seconds=1.0, cache_folder=None)
+    return confirmed_plan(outcome, call, options or Options(), confirmation), compiled
+
+
+def test_candidates_are_different_and_in_the_order_of_the_objective(searched):
+    context = searched[0].context
+    found = context.best_candidates(5)
+    keys = [context.objective.key(c.estimate) for c in found]
+    assert keys == sorted(set(keys)) and len(keys) == 5
+    everything = {context.objective.key(e) for e in context._priced.values() if e is not None}
+    assert keys == sorted(everything)[:5]
+    assert found[0].estimate == context.best.estimate
+
+
+def test_the_first_that_is_confirmed_is_returned_and_none_after_it_compiled(searched, monkeypatch):
+    plan, compiled = _confirmed(searched, monkeypatch, [(False, 9), (True, 7), (True, 5)])
+    assert len(compiled) == 2 and plan.predicted == compiled[1].predicted
+    assert plan.verified is not None
+    assert (plan.verified.fits, plan.verified.peak_bytes, plan.verified.tried) == (True, 7, 2)
+    assert (
+        "verified by the TPU compiler (libtpu 0.0.51): peak 7 B: fits; 2 compiled in all"
+        in plan.explain()
+    )
+    assert "verified: no -> the TPU compiler" in compiled[1].diff(plan)
+
+
+def test_none_confirmed_is_no_plan(searched, monkeypatch):
+    with pytest.raises(
+        InfeasiblePlanError, match="none of the 2 best plans, the smallest with 8 B"
+    ) as raised:
+        _confirmed(searched, monkeypatch, [(False, 9), (False, 8)], top=2)
+    assert raised.value.exit_status == 1
+
+
+def test_the_users_limit_counts_beside_the_devices(searched, monkeypatch):
+    limited = Options(memory_limit_bytes=8.0)
+    plan, compiled = _confirmed(searched, monkeypatch, [(True, 9), (True, 8)], options=limited)
+    assert len(compiled) == 2 and plan.verified is not None and plan.verified.peak_bytes == 8
+
+
+@pytest.mark.parametrize(("top", "timeout"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))])
+def test_numbers_out_of_range_are_refused(top, timeout):
+    with pytest.raises(InputError, match="must be a"):
+        Confirmation(top=top, timeout_seconds=timeout, cache_folder=None)

@@ -1,0 +1,62 @@
+"""Exported steps: the same program has the same digest wherever its code stands; tags lead to lines."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, PartitionSpec
+import pytest
+
+import automap
+from automap.apply.reemit import Reemitter
+from automap.verify.program import planned_program
+from automap.workload.call import jitted, trace_call
+from tests.steps import images, mlp
+
+
+def _program(step, args, **options):
+    plan = automap.plan(step, args, topology="cpu:8", **options)
+    return planned_program(plan, trace_call(jitted(step, {}), args, {}))
+
+
+def test_the_digest_is_of_the_program_not_of_its_lines():
+    step, args = mlp()
+    first = _program(step, args, preset="zero-3").exported("cpu")
+    again = _program(step, args, preset="zero-3").exported("cpu")
+    assert first.sha256 == again.sha256
+    others = [
+        _program(step, args, preset="megatron", mesh={"model": 8}).exported("cpu"),
+        _program(*mlp(hidden=128), preset="zero-3").exported("cpu"),
+    ]
+    assert len({first.sha256, *(other.sha256 for other in others)}) == 3
+
+
+def test_a_layout_has_what_the_plan_says():
+    program = _program(*mlp(), preset="zero-3")
+    assert program.layout.axes == program.plan.mesh.axes
+    assert program.layout.inputs == tuple(leaf.spec for leaf in program.plan.inputs)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_convolutions_written_out_for_each_device_are_exported(platform):
+    program = _program(
+        *images(), mesh={"data": 2, "model": 4}, pin="[1]['images']=data,model,null,null"
+    )
+    assert program.exported(platform).artifact
+
+
+def test_every_equation_is_found_in_its_line():
+    def step(x):
+        return jnp.sin(x) + 1
+
+    call = trace_call(jax.jit(step), (jax.ShapeDtypeStruct((8,), "float32"),), {})
+    reemitter = Reemitter(call.jaxpr)
+    assert set(reemitter.source_of_path) == {site.path for site in reemitter.sites}
+    assert all("test_program.py" in line for line in reemitter.source_of_path.values())
+
+
+def test_tags_of_sites_stand_beside_constraints():
+    step, args = mlp()
+    program = _program(step, args, preset="megatron", mesh={"model": 8})
+    constraints = {c.at: PartitionSpec() for c in program.plan.constraints}
+    tagged = program.reemitter.constrained(constraints, AbstractMesh((8,), ("model",)), "sites")
+    text = str(jax.make_jaxpr(tagged)(*program.call.jaxpr.in_avals))
+    assert text.count("sharding_constraint") >= len(constraints)

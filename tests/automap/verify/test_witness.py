@@ -1,0 +1,147 @@
+"""Witness records and their cache: JSON both ways, malformed files, corrupted caches."""
+
+import copy
+import json
+import math
+
+from hypothesis import given, settings, strategies as st
+import pytest
+
+from automap.errors import PlanError
+from automap.plan_file import layout, parse
+from automap.verify.cache import cache_key, load_cached, save_cached
+from automap.verify.compilers import Machine
+from automap.verify.messages import Layout, MemoryBytes
+from automap.verify.witness import CompiledRecord, Witness
+
+
+WITNESS = Witness(
+    compiler="tpu",
+    versions=(("jax", "0.10.2"), ("libtpu", "0.0.51")),
+    topology="v5e:2x4",
+    planned_sha256="0" * 64,
+    fits=True,
+    memory_limit_bytes=16 * 10**9,
+    peak_bytes=1100,
+    memory=MemoryBytes(
+        arguments=1000, outputs=900, aliased=900, temporaries=100, generated_code=50
+    ),
+    refusal="",
+    collectives=(
+        CompiledRecord(
+            kind="all-reduce", axes=("data",), bytes=64, count=2, site="12", op_name="jvp()/dot_general",
+        ),
+    ),
+    compile_seconds=1.5,
+    program="key.pb.gz",
+)  # fmt: skip
+JSON = WITNESS.to_json()
+
+
+def places(node, path=()):
+    children = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, child in children:
+        yield (*path, key)
+        if isinstance(child, dict | list):
+            yield from places(child, (*path, key))
+
+
+PLACES = list(places(JSON))
+JUNK = st.sampled_from(
+    [None, True, False, 0, -1, 1.5, math.nan, math.inf, 10**400, "", "tpu", "x", [], {}, [[]], [1]]
+)
+
+
+def test_the_peak_is_what_buffers_need():
+    assert WITNESS.memory is not None
+    assert WITNESS.memory.peak == 1000 + 900 - 900 + 100
+
+
+def test_a_witness_survives_its_file():
+    assert Witness.from_json(parse(layout(JSON))) == WITNESS
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(PLACES), st.sampled_from(["delete", "replace", "insert"]), JUNK)
+def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
+    data = copy.deepcopy(JSON)
+    parent = data
+    for key in path[:-1]:
+        parent = parent[key]
+    if action == "delete":
+        del parent[path[-1]]
+    elif action == "replace":
+        parent[path[-1]] = junk
+    elif isinstance(parent, list):
+        parent.insert(path[-1], junk)
+    else:
+        parent[str(junk)[:20]] = junk
+    try:
+        witness = Witness.from_json(data)
+    except PlanError as error:
+        assert str(error)
+        return
+    assert witness.to_json() == data
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"fits": True, "refusal": "no", "memory": None}, "false for a program"),
+        ({"memory": None}, "a text if there is no memory"),
+        ({"refusal": "no"}, "a text if there is no memory"),
+        ({"planned_sha256": "0"}, "64 digits"),
+        ({"version": 2}, "verify again"),
+        ({"format": "automap-plan"}, "automap-witness"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(change, match):
+    with pytest.raises(PlanError, match=match):
+        Witness.from_json(JSON | change)
+
+
+def test_the_cache_gives_back_what_it_was_given(tmp_path):
+    assert load_cached(tmp_path, "key") is None
+    save_cached(tmp_path / "new", "key", WITNESS, b"program")
+    assert load_cached(tmp_path / "new", "key") == WITNESS
+    assert (tmp_path / "new" / "key.pb.gz").read_bytes() == b"program"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", json.dumps(JSON)[:-9].encode()])
+def test_a_corrupted_entry_is_a_miss(tmp_path, content):
+    save_cached(tmp_path, "key", WITNESS, b"program")
+    (tmp_path / "key.json").write_bytes(content)
+    assert load_cached(tmp_path, "key") is None
+
+
+def test_an_entry_that_lost_its_program_is_a_miss(tmp_path):
+    save_cached(tmp_path, "key", WITNESS, b"program")
+    (tmp_path / "key.pb.gz").unlink()
+    assert load_cached(tmp_path, "key") is None
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlanError, match="--no-cache"):
+        save_cached(tmp_path / "file" / "below", "key", WITNESS, None)
+
+
+def test_the_key_holds_all_that_the_answer_depends_on(monkeypatch):
+    plan = Layout(axes=(("data", 8),), inputs=((("data",),),), outputs=((None,),), donated=())
+    machine = Machine(compiler="tpu", device_count=8, kind="v5e:2x4")
+    keys = {
+        cache_key("a", plan, machine, 1),
+        cache_key("b", plan, machine, 1),
+        cache_key("a", plan, machine, 2),
+        cache_key("a", plan, Machine(compiler="tpu", device_count=8, kind="v6e:2x4"), 1),
+        cache_key("a", plan, Machine(compiler="cpu", device_count=8), 1),
+        cache_key(
+            "a",
+            Layout(axes=(("data", 8),), inputs=((None,),), outputs=((None,),), donated=()),
+            machine,
+            1,
+        ),
+    }
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    keys.add(cache_key("a", plan, machine, 1))
+    assert len(keys) == 7
