@@ -39,6 +39,7 @@ def plan(
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
     layers: Layers = "folded",
+    profile: str | Path | None = None,
     seed: int = 0,
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
@@ -58,6 +59,7 @@ def plan(
             {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
+        profile: a file of kernels measured on the topology's device, by `automap calibrate`.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -67,7 +69,7 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
     )  # fmt: skip
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
     return _plan_call(call, _topology(topology), options, _name(step))
@@ -88,6 +90,7 @@ def parallelize(
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
     layers: Layers = "folded",
+    profile: str | Path | None = None,
     seed: int = 0,
     **jit_options: Any,
 ) -> Any:
@@ -108,7 +111,7 @@ def parallelize(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
     )  # fmt: skip
     make = partial(
         ParallelStep, topology=topology, options=options, devices=devices,

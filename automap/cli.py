@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from automap.calibrate.command import calibrate_command
 from automap.errors import AutomapError, InputError
 from automap.options import Options, read_options
 from automap.plan import Plan
@@ -42,7 +43,7 @@ class _Group(click.Group):
             click.echo(f"automap: {error}", err=True)
             ctx.exit(error.exit_status)
         except KeyboardInterrupt:
-            click.echo("automap: interrupted before there was a plan", err=True)
+            click.echo("automap: interrupted before there was a result", err=True)
             ctx.exit(_INTERRUPTED)
 
 
@@ -88,6 +89,11 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="folded",
             show_default=True,
             help="whether equal layers share their decisions, or each has its own",
+        ),
+        click.option(
+            "--profile",
+            type=click.Path(dir_okay=False),
+            help="kernels measured on the topology's device, as `automap calibrate` writes them",
         ),
         click.option("--strict", is_flag=True, help="refuse ops without a sharding rule"),
     ]
@@ -155,6 +161,9 @@ def topologies_command() -> None:
         )
         for source in entry.sources:
             click.echo(f"    {source.field}: {source.document} ({source.note})")
+
+
+main.add_command(calibrate_command)
 
 
 def _plan(preset: str | None, given: dict[str, Any]) -> Plan:

@@ -3,7 +3,8 @@
     step = compute + collective
     compute     sum over kernels of max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
                 where parts is how many ways the op's factors are split, bytes are local,
-                e_m and e_b the device's matmul and memory efficiencies           -> in: `_compute`
+                e_m and e_b the device's matmul and memory efficiencies; with a profile, the seconds
+                measured for like kernels (`automap.cost.measured`)               -> in: `_compute`
     collective  sum over collectives of alpha + beta * bytes; XLA merges the collectives of
                 gradients and parameters, so theirs pay alpha once per COMBINE_BYTES
                                                                                   -> in: `_collective`
@@ -20,7 +21,9 @@ import numpy as np
 
 from automap.cost.collectives import AlphaBeta, alpha_beta
 from automap.cost.flows import KINDS
+from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
+from automap.cost.profile import KernelProfile
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
@@ -53,6 +56,7 @@ class Evaluator:
     tables: Tables
     n_classes: int
     topology: Topology
+    kernel_profile: KernelProfile | None = None
     _links: dict[object, AlphaBeta] = field(default_factory=dict, repr=False)
 
     def evaluate(self, lanes: Lanes) -> Estimate:
@@ -60,7 +64,7 @@ class Evaluator:
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
         return Estimate(
-            compute_seconds=float(self._compute(sharding).sum()),
+            compute_seconds=float(self._compute(sharding, lanes.mesh.sizes).sum()),
             collective_seconds=float(self._collective(found, lanes.mesh.sizes).sum()),
             peak_bytes=self._profile.peak_bytes(
                 sharding.parts_of_value, found.copied, found.is_repeat
@@ -92,13 +96,19 @@ class Evaluator:
         }
         return np.array([rates[d] for d in self.tables.kernels.dtype])
 
-    def _compute(self, sharding: Shardings) -> np.ndarray:
+    @cached_property
+    def _measured(self) -> MeasuredKernels | None:
+        table, profile = self.tables.kernels, self.kernel_profile
+        return None if profile is None else MeasuredKernels(table.shape, table.op_row, profile)
+
+    def _compute(self, sharding: Shardings, sizes: tuple[int, ...]) -> np.ndarray:
         table, device = self.tables.kernels, self.topology.device
         flops = table.flops / sharding.parts_of_op[table.op_row]
-        local = table.traffic_bytes / sharding.parts_of_value[table.traffic_row]
-        moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
+        moved = table.moved_bytes(sharding.parts_of_value)
         memory = moved / (device.hbm_bytes_per_s * device.memory_efficiency)
         each = np.maximum(np.maximum(flops / self._peak_flops_per_s, memory), device.launch_seconds)
+        if self._measured is not None:
+            each = self._measured.override(each, moved, sharding.factor_of_axis, sizes)
         return each * table.count
 
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:

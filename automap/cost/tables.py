@@ -19,6 +19,7 @@ import numpy as np
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
+from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.operand_edges import operand_edges
 from automap.cost.result_edges import result_edges
 from automap.space.problem import Problem
@@ -34,6 +35,7 @@ class KernelTable:
     """Distinct kernels; `traffic_*` list their memory accesses, [accesses]."""
 
     op_row: np.ndarray
+    shape: tuple[KernelShape, ...]
     flops: np.ndarray
     dtype: tuple[str, ...]
     count: np.ndarray
@@ -41,6 +43,11 @@ class KernelTable:
     traffic_kernel: np.ndarray
     traffic_row: np.ndarray
     traffic_bytes: np.ndarray
+
+    def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
+        """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
+        local = self.traffic_bytes / parts_of_value[self.traffic_row]
+        return np.bincount(self.traffic_kernel, weights=local, minlength=len(self.flops))
 
 
 @dataclass(frozen=True)
@@ -149,8 +156,8 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @dataclass(frozen=True, slots=True)
 class _KernelKey:
     op_row: int
+    shape: KernelShape
     flops: int
-    dtype: str
     phase: int
     access: tuple[tuple[int, int], ...]
 
@@ -163,12 +170,12 @@ def _kernel_table(
     counts: list[int] = []
     rows, ops = row_of_value.tolist(), row_of_op.tolist()
     for kernel in kernel_list:
-        op = graph.ops[kernel.op]
+        op, rule = graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         access = tuple((rows[a.value], a.n_bytes) for a in (*kernel.reads, *kernel.writes))
+        shape = kernel_shape(graph, op, rule, _dtype(problem, op))
         key = _KernelKey(
-            ops[kernel.op], flops(graph, op, problem.linkage.rules[kernel.op]), _dtype(problem, op),
-            int(problem.phases[kernel.op]), access,
-        )  # fmt: skip
+            ops[kernel.op], shape, flops(graph, op, rule), int(problem.phases[kernel.op]), access
+        )
         row = index.setdefault(key, len(index))
         if row == len(counts):
             counts.append(0)
@@ -178,8 +185,9 @@ def _kernel_table(
     accesses = np.array(traffic, np.int64).reshape(-1, 3)
     return KernelTable(
         op_row=np.array([k.op_row for k in keys], np.int64),
+        shape=tuple(k.shape for k in keys),
         flops=np.array([k.flops for k in keys], float),
-        dtype=tuple(k.dtype for k in keys),
+        dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
