@@ -26,6 +26,8 @@ from automap.topology.model import Device, Level, Source, Topology
 _LARGE_SHARE = 1 / 8
 _BANDWIDTHS_BYTES_PER_S = (1e6, 1e13)
 _LATENCIES_SECONDS = (1e-9, 1.0)
+# Logs that a time is off by before it counts as an outlier: coarse to find the way, then fine.
+_NOISE_SCALES = (1.0, 0.1)
 
 
 def fit_device(profile: KernelProfile, *, memory_bytes: int, source: tuple[Source, ...]) -> Device:
@@ -98,14 +100,13 @@ def fit_level(topology: Topology, index: int, rows: Sequence[TransferTime]) -> L
         return np.log(alpha * np.exp(logs[0]) + beta * np.exp(-logs[1])) - measured
 
     bounds = np.log([_LATENCIES_SECONDS, _BANDWIDTHS_BYTES_PER_S]).T
-    start = [
-        np.log(min(row.seconds for row in rows)),
-        np.log(np.median(beta) / np.exp(np.median(measured))),
-    ]
-    found = least_squares(
-        residuals, np.clip(start, *bounds), bounds=bounds, loss="cauchy", x_scale=1.0
-    )
-    latency, bandwidth = np.exp(found.x).tolist()
+    # Where latency alone, or bandwidth alone, explains a typical time.
+    logs = np.array([-np.median(np.log(alpha) - measured), np.median(np.log(beta) - measured)])
+    for scale in _NOISE_SCALES:
+        logs = least_squares(
+            residuals, np.clip(logs, *bounds), bounds=bounds, loss="cauchy", f_scale=scale
+        ).x
+    latency, bandwidth = np.exp(logs).tolist()
     return replace(
         topology.levels[index], latency_seconds=latency, bytes_per_s=bandwidth, shared_by=1
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 import jax
 from jax import lax, numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 from automap.calibrate.timing import Compile, Run
 from automap.cost.signatures import (
@@ -75,10 +76,11 @@ def program_of(signature: Signature) -> Program:
 def compiled_loop(program: Program, mesh: Mesh) -> Compile:
     """Compiles loops of `program` that all devices of the mesh run at the same time.
 
-    The first axis of every array of the carry is added here: one entry per device.
+    The first axis of every array of the carry is added here: one entry per device. The carry is handed from run to
+    run, so that no run allocates or copies it.
     """
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    arrays = _filled(program.carry, sharding, mesh.size)
+    state = [_filled(program.carry, sharding, mesh.size)]
 
     def compile_trips(trips: int) -> Run:
         def on_device(*carry: jax.Array) -> Arrays:
@@ -88,8 +90,13 @@ def compiled_loop(program: Program, mesh: Mesh) -> Compile:
 
         specs = sharding.spec
         step = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
-        run = jax.jit(step).lower(*arrays).compile()
-        return lambda: jax.block_until_ready(run(*arrays)) and None
+        donated = tuple(range(len(program.carry)))
+        loop = jax.jit(step, donate_argnums=donated).lower(*state[0]).compile()
+
+        def run() -> None:
+            state[0] = jax.block_until_ready(loop(*state[0]))
+
+        return run
 
     return compile_trips
 
@@ -197,9 +204,9 @@ def _scatter(elements: int, dtype: Any) -> Program:
 
 
 def _pool(x: jax.Array) -> jax.Array:
-    least = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-    start = jnp.asarray(least, x.dtype)
-    return lax.reduce_window(x, start, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    least = np.asarray(-np.inf if is_float else np.iinfo(x.dtype).min, x.dtype)
+    return lax.reduce_window(x, least, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
 def _window(elements: int, dtype: Any) -> Program:

@@ -5,7 +5,7 @@ with what there is. The time of the loop's own small kernel, taken to be that of
 is taken off every other                                                          -> in: `Session.measure`
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,8 @@ Item = Signature | Transfer
 _FIRST_UNITS_PER_S = 1e8
 # A median is noisy if its samples differ by more than this.
 _NOISY_SPREAD = 0.5
+# Measured items that a crash may lose.
+_SAVE_EVERY = 25
 
 
 class Stopwatch(Protocol):
@@ -47,6 +49,8 @@ class Session:
     noisy: list[Item] = field(default_factory=list)
     is_interrupted: bool = False
     _rates: dict[str, float] = field(default_factory=dict)
+    _loop_seconds: float = 0.0
+    _new: list[tuple[Item, float]] = field(default_factory=list)
 
     def run(self, items: Iterable[Item]) -> None:
         """Measure what the profile lacks; on Ctrl-C stop and keep the rest."""
@@ -54,26 +58,32 @@ class Session:
         for item, seconds in known.items():
             self._learn(item, seconds)
         wanted = [item for item in dict.fromkeys(items) if item not in known]
-        new: list[tuple[Item, float]] = []
         try:
-            self._measure_all(wanted, new)
+            for number, item in enumerate(wanted):
+                self.on_progress(number, len(wanted), item)
+                self._try(item)
+                if len(self._new) == _SAVE_EVERY:
+                    self._keep()
         except KeyboardInterrupt:
             self.is_interrupted = True
         finally:
-            self.profile = self.profile.with_times(new)
-            self.save(self.profile)
+            self._keep()
 
-    def _measure_all(self, wanted: Sequence[Item], new: list[tuple[Item, float]]) -> None:
-        for number, item in enumerate(wanted):
-            self.on_progress(number, len(wanted), item)
-            expected = units(item) / self._rates.get(_kind(item), _FIRST_UNITS_PER_S)
-            if expected > self.stopwatch.longest_seconds and _kind(item) in self._rates:
-                self.skipped.append((item, f"would take about {expected:.3g} s a run"))
-                continue
-            try:
-                new.append((item, self.measure(item, expected)))
-            except Unmeasurable as error:
-                self.skipped.append((item, str(error)))
+    def _keep(self) -> None:
+        self.profile = self.profile.with_times(self._new)
+        self._new.clear()
+        self.save(self.profile)
+
+    def _try(self, item: Item) -> None:
+        """Measure an item, unless that takes too long or the device cannot run it."""
+        expected = units(item) / self._rates.get(_kind(item), _FIRST_UNITS_PER_S)
+        if expected > self.stopwatch.longest_seconds and _kind(item) in self._rates:
+            self.skipped.append((item, f"would take about {expected:.3g} s a run"))
+            return
+        try:
+            self._new.append((item, self.measure(item, expected)))
+        except Unmeasurable as error:
+            self.skipped.append((item, str(error)))
 
     def measure(self, item: Item, expected_seconds: float) -> float:
         """Seconds of one item without the loop's own kernel."""
@@ -84,17 +94,15 @@ class Session:
             raise Unmeasurable("took no longer than an empty loop")
         seconds = timing.seconds
         if not is_elementwise(item):
-            own = self._rates.get("loop", 0.0)
-            seconds = max(seconds - own, own, seconds / 2)
+            seconds = max(seconds - self._loop_seconds, seconds / 2)
         self._learn(item, seconds)
         return seconds
 
     def _learn(self, item: Item, seconds: float) -> None:
-        """Remember the greatest rate of a kind, and the least time of an elementwise kernel."""
-        kind = _kind(item)
-        self._rates[kind] = max(self._rates.get(kind, 0.0), units(item) / seconds)
+        """Remember the latest rate of a kind, and the least time of an elementwise kernel."""
+        self._rates[_kind(item)] = units(item) / seconds
         if is_elementwise(item):
-            self._rates["loop"] = min(self._rates.get("loop", seconds), seconds)
+            self._loop_seconds = min(self._loop_seconds or seconds, seconds)
 
 
 def is_elementwise(item: Item) -> bool:

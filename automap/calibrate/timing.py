@@ -21,6 +21,8 @@ Compile = Callable[[int], Run]
 _MAX_TRIPS = 1 << 16
 # The loop is aimed to be this much longer than the least, so that it need not be compiled again.
 _MARGIN = 1.5
+# A loop that is this much longer than the least is told from noise by few samples.
+_LONG, _FEWEST_SAMPLES = 10, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,9 @@ def seconds_per_trip(
             break
         longer = _MARGIN * effort.least_seconds / max(first, effort.least_seconds / 64)
         trips = _power_of_two(max(trips * longer, 2 * trips))
-    samples = [first, *(_timed(run, clock) - overhead_seconds for _ in range(effort.samples - 1))]
+    is_long = first > _LONG * effort.least_seconds
+    count = _FEWEST_SAMPLES if is_long else effort.samples
+    samples = [first, *(_timed(run, clock) - overhead_seconds for _ in range(count - 1))]
     middle = median(samples)
     if middle <= 0:
         return Timing(seconds=0.0, spread=math.inf)
