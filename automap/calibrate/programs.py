@@ -9,6 +9,7 @@ work too, as in a plan. What puts the element back is one small kernel, whose ti
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+import math
 from typing import Any, Final
 
 import jax
@@ -45,6 +46,11 @@ class Program:
 
     carry: tuple[jax.ShapeDtypeStruct, ...]
     trip: Callable[[Arrays], Arrays]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the carry on one device."""
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.carry)
 
 
 def jax_dtype(dtype: str) -> str:

@@ -15,6 +15,8 @@ from automap.cost.profile import Transfer
 
 
 _EMPTY_SAMPLES = 7
+# A loop may hold its carry twice. A processor has no allocator that refuses: what is too large kills the program.
+_LOOP_COPIES = 2
 
 
 class DeviceStopwatch:
@@ -31,6 +33,9 @@ class DeviceStopwatch:
         is_transfer = isinstance(item, Transfer)
         sizes = item.sizes if is_transfer else (len(self._machine.devices),)
         program = transfer_program(item) if is_transfer else program_of(item)
+        needed = _LOOP_COPIES * program.n_bytes
+        if needed > self._machine.memory_bytes:
+            raise Unmeasurable(f"needs {needed / 2**30:.3g} GiB on each device")
         try:
             return seconds_per_trip(
                 compiled_loop(program, self._machine.mesh(sizes)),

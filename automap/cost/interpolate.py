@@ -27,7 +27,7 @@ POWER = 3.0
 
 @dataclass(frozen=True)
 class RateModel:
-    """Measured contractions of one algorithm and element type: `work` int [points, 4], `seconds` [points]."""
+    """Measured contractions of one algorithm and element type: `work` [points, 4], `seconds` [points]."""
 
     work: np.ndarray
     seconds: np.ndarray
@@ -35,13 +35,15 @@ class RateModel:
     @classmethod
     def of(cls, points: Sequence[tuple[Work, float]]) -> "RateModel":
         """The model of measured (work, seconds); of equal work the mean seconds in logs."""
-        work, which = np.unique([w for w, _ in points], axis=0, return_inverse=True)
+        work, which = np.unique(
+            np.array([w for w, _ in points], float), axis=0, return_inverse=True
+        )
         logs = np.log([seconds for _, seconds in points])
         each = np.bincount(which.ravel(), logs) / np.bincount(which.ravel())
         return cls(work, np.exp(each))
 
     def predict(self, work: np.ndarray) -> np.ndarray:
-        """Seconds of contractions, float [queries], of `work` int [queries, 4]."""
+        """Seconds of contractions, float [queries], of `work` [queries, 4]."""
         log_work = np.log(self.work)
         distance = np.linalg.norm(np.log(work)[:, None] - log_work, axis=2)
         count = min(NEIGHBOURS, len(self.work))

@@ -30,6 +30,7 @@ ElementClass = Literal["wide float", "narrow float", "integer"]
 _NARROW_BITS: Final = 16
 # A window of more taps than this slides a kernel's gradient over an image.
 _MAX_TAPS: Final = 16
+_MAX_SIZE: Final = 2**40
 
 
 class Role(IntEnum):
@@ -84,8 +85,9 @@ class Spatial:
         positive = (
             self.read, self.made, self.taps, self.stride, self.window_dilation, self.base_dilation
         )  # fmt: skip
-        if min(positive) < 1:
-            raise refuse("spatial", positive, "integers of at least 1")
+        _check_sizes("spatial", positive)
+        if abs(self.padding_low) > _MAX_SIZE:
+            raise refuse("padding_low", self.padding_low, f"at most {_MAX_SIZE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +140,12 @@ Signature = DotSignature | ConvolutionSignature | StreamSignature
 def _check_contraction(dtype: str, sizes: Sequence[int]) -> None:
     if dtype not in DTYPE_FALLBACK:
         raise refuse("dtype", dtype, f"one of {', '.join(sorted(DTYPE_FALLBACK))}")
-    if min(sizes) < 1:
-        raise refuse("sizes", tuple(sizes), "integers of at least 1")
+    _check_sizes("sizes", sizes)
+
+
+def _check_sizes(field: str, sizes: Sequence[int]) -> None:
+    if not 1 <= min(sizes) <= max(sizes) <= _MAX_SIZE:
+        raise refuse(field, tuple(sizes), f"integers from 1 to {_MAX_SIZE}")
 
 
 def work_of(signature: DotSignature | ConvolutionSignature) -> Work:
