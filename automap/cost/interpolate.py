@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.signatures import Work
+from automap.cost.signatures import Role, Work
 
 
 NEIGHBOURS = 8
@@ -44,15 +44,17 @@ class RateModel:
 
     def predict(self, work: np.ndarray) -> np.ndarray:
         """Seconds of contractions, float [queries], of `work` [queries, 4]."""
-        log_work = np.log(self.work)
-        distance = np.linalg.norm(np.log(work)[:, None] - log_work, axis=2)
+        log_work, log_query = np.log(self.work), np.log(work)
+        distance = np.sqrt(
+            sum((log_query[:, role, None] - log_work[:, role]) ** 2 for role in range(len(Role)))
+        )
         count = min(NEIGHBOURS, len(self.work))
         near = np.argpartition(distance, count - 1, axis=1)[:, :count]
         weight = np.take_along_axis(distance, near, axis=1)
         weight = np.maximum(weight, np.finfo(float).tiny ** (1 / (2 * POWER))) ** -POWER
         log_rate = log_work.sum(axis=1) - np.log(self.seconds)
         at = (weight * log_rate[near]).sum(axis=1) / weight.sum(axis=1)
-        seconds = self._bounded(work, np.exp(np.log(work).sum(axis=1) - at))
+        seconds = self._bounded(work, np.exp(log_query.sum(axis=1) - at))
         nearest = distance.argmin(axis=1)
         return np.where((work == self.work[nearest]).all(axis=1), self.seconds[nearest], seconds)
 

@@ -10,7 +10,7 @@ mesh, that choice), and an evaluation looks them up.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -120,40 +120,50 @@ class MeasuredKernels:
         found = [i for i, s in enumerate(self.shapes) if s.kind and self._models.rate_of(s)]
         return np.array(found, np.int64)
 
-    def _of_contractions(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-        """Seconds of `_contractions`, of which each axis splits the factors `split`."""
-        codes = np.zeros(len(split), np.int64)
-        for axis in range(len(sizes)):
-            codes = codes * (self._width + 1) + split[:, axis] + 1
-        keys = [(k, sizes, code) for k, code in enumerate(codes.tolist())]
-        missing = [k for k, key in enumerate(keys) if key not in self._known]
-        for rate, rows in self._by_model(missing):
-            work = np.array([self._work(k, split[k].tolist(), sizes) for k in rows], float)
-            for k, seconds in zip(rows, rate.predict(work).tolist(), strict=True):
-                self._known[keys[k]] = seconds
-        return np.array([self._known[key] for key in keys])
+    @cached_property
+    def _rows_of_rate(self) -> list[tuple[RateModel, np.ndarray]]:
+        """Each rate with the contractions it is for, as a mask over `_contractions`."""
+        rates = [self._models.rate_of(self.shapes[i]) for i in self._contractions]
+        used = [rate for rate in self._models.rates.values() if any(rate is r for r in rates)]
+        return [(rate, np.array([rate is r for r in rates])) for rate in used]
 
     @cached_property
-    def _width(self) -> int:
-        return max(len(shape.sizes) for shape in self.shapes)
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """(size, role) of each factor of `_contractions`, int [contractions, factors]; padded with size 1."""
+        shapes = [self.shapes[i] for i in self._contractions]
+        sizes = np.ones((len(shapes), max(len(shape.sizes) for shape in shapes)), np.int64)
+        roles = np.zeros_like(sizes)
+        for row, shape in enumerate(shapes):
+            sizes[row, : len(shape.sizes)] = shape.sizes
+            roles[row, : len(shape.sizes)] = shape.roles
+        return sizes, roles
 
-    def _by_model(self, rows: Sequence[int]) -> Iterator[tuple[RateModel, list[int]]]:
-        of_model: dict[int, list[int]] = defaultdict(list)
-        for row in rows:
-            rate = self._models.rate_of(self.shapes[self._contractions[row]])
-            of_model[id(rate)].append(row)
-        for rate in self._models.rates.values():
-            if id(rate) in of_model:
-                yield rate, of_model[id(rate)]
+    def _of_contractions(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+        """Seconds of `_contractions`, of which each axis splits the factors `split`."""
+        width = self._factors[0].shape[1] + 1
+        codes = np.zeros(len(split), np.int64)
+        for axis in range(len(sizes)):
+            codes = codes * width + split[:, axis] + 1
+        keys = [(row, sizes, code) for row, code in enumerate(codes.tolist())]
+        missing = np.array([key not in self._known for key in keys])
+        if missing.any():
+            work = self._work(split, sizes)
+            for rate, rows in self._rows_of_rate:
+                wanted = np.flatnonzero(rows & missing)
+                if len(wanted):
+                    found = rate.predict(work[wanted]).tolist()
+                    self._known.update(zip((keys[row] for row in wanted), found, strict=True))
+        return np.array([self._known[key] for key in keys])
 
-    def _work(self, row: int, split: Sequence[int], sizes: tuple[int, ...]) -> list[int]:
-        """(b, m, n, k) of one contraction on a device."""
-        shape = self.shapes[self._contractions[row]]
-        parts = parts_of(shape, split, sizes)
-        work = [1] * len(Role)
-        for role, size, part in zip(shape.roles, shape.sizes, parts, strict=True):
-            work[role] *= -(-size // part)
-        return work
+    def _work(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+        """(b, m, n, k) of `_contractions` on a device, int [contractions, 4]."""
+        whole, roles = self._factors
+        parts = np.ones_like(whole)
+        for axis, size in enumerate(sizes):
+            rows = np.flatnonzero(split[:, axis] >= 0)
+            parts[rows, split[rows, axis]] *= size
+        local = -(-whole // parts)
+        return np.stack([np.where(roles == role, local, 1).prod(axis=1) for role in Role], axis=1)
 
 
 def parts_of(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:

@@ -126,7 +126,9 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
         for split in product(sorted({-1, *splittable(shape)}), repeat=2):
             local = shape.local(parts_of(shape, split, (2, 4)), 0)
             assert not isinstance(local, StreamSignature)
-            assert tuple(measured._work(row, split, (2, 4))) == work_of(local)
+            splits = np.full((len(rows), 2), -1)
+            splits[row] = split
+            assert tuple(measured._work(splits, (2, 4))[row]) == work_of(local)
 
 
 def test_whole_work_is_the_flops_that_are_counted():
