@@ -6,8 +6,9 @@ import time
 import jax
 import numpy as np
 
+from automap.calibrate.loops import Program, compiled_loop
 from automap.calibrate.machine import Machine
-from automap.calibrate.programs import Program, compiled_loop, program_of
+from automap.calibrate.programs import program_of
 from automap.calibrate.session import Item, Unmeasurable
 from automap.calibrate.timing import Clock, Effort, Timing, seconds_per_trip
 from automap.calibrate.transfers import transfer_program

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jax
 from jax import lax
 
-from automap.calibrate.programs import Arrays, Program, poked
+from automap.calibrate.loops import Arrays, Program, poked
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
 

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+from automap.calibrate.loops import compiled_loop, poked
 from automap.calibrate.machine import find_machine
-from automap.calibrate.programs import compiled_loop, jax_dtype, poked, program_of
+from automap.calibrate.programs import jax_dtype, program_of
 from automap.calibrate.session import Unmeasurable
 from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.timing import Effort
