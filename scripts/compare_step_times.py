@@ -167,13 +167,17 @@ def _roofline_seconds(outcome: Outcome) -> float:
 def report(rows: list[Row], machine: str) -> str:
     """Both tables of the processor's section."""
     models = list(dict.fromkeys(row.model for row in rows))
-    taus = [_tau_cells(model, [r for r in rows if r.model == model]) for model in models]
+    taus = [_tau_cells(model, _of(rows, model)) for model in models]
     return (
         made_by(COMMAND, machine)
         + markdown(TAU_HEADER, taus)
         + "\n"
         + markdown(HEADER, [row.cells() for row in rows])
     )
+
+
+def _of(rows: list[Row], model: str) -> list[Row]:
+    return [row for row in rows if row.model == model]
 
 
 def _tau_cells(model: str, rows: list[Row]) -> list[str]:
@@ -209,7 +213,13 @@ def main(output: Path | None, device: str, only: str, profile: Path | None) -> N
     if device == "gpu":
         table, section = compare_on_gpu(done.topology, found), "gpu"
     else:
-        rows = [row for t in track(targets, "models") for row in compare(t, done.topology, found)]
+        rows: list[Row] = []
+        for target in track(targets, "models"):
+            rows += compare(target, done.topology, found)
+            click.echo(
+                f"done: {' | '.join(_tau_cells(rows[-1].model, _of(rows, rows[-1].model)))}",
+                err=True,
+            )
         machine = f"jax {jax.__version__}, {DEVICES} fake devices"
         table, section = report(rows, machine), "cpu"
     if output is None:
