@@ -67,7 +67,8 @@ _GRIDS: Final[dict[tuple[bool, Depth], Grid]] = {
 }  # fmt: skip
 # Elements of the largest operand or result of a dot of the grid.
 _MOST_ELEMENTS: Final = 2**30
-_STREAMS: Final[tuple[tuple[Family, ElementClass], ...]] = (
+_Kinds = tuple[tuple[Family, ElementClass], ...]
+_STREAMS: Final[_Kinds] = (
     ("elementwise", "wide float"),
     ("elementwise", "narrow float"),
     ("elementwise", "integer"),
@@ -87,13 +88,18 @@ def grid_of(platform: Platform, depth: Depth) -> Grid:
 
 
 def kernels_of(grid: Grid) -> Iterator[Signature]:
-    """Streams by size, then dots, small ones first."""
-    for (family, elements), n_bytes in product(_STREAMS, grid.stream_bytes):
-        yield StreamSignature(family=family, elements=elements, n_bytes=n_bytes)
+    """What a hardware file needs first, small shapes first: float32 streams, dots, other streams."""
+    yield from _streams(grid, _STREAMS[:1])
     sides = grid.sides
     for dtype, b, m, n, k in product(grid.dtypes, grid.batches, sides, sides, sides):
         if b * max(m * n, n * k, m * k) <= _MOST_ELEMENTS:
             yield DotSignature(dtype=dtype, batch=b, m=m, n=n, k=k)
+    yield from _streams(grid, _STREAMS[1:])
+
+
+def _streams(grid: Grid, kinds: _Kinds) -> Iterator[Signature]:
+    for (family, elements), n_bytes in product(kinds, grid.stream_bytes):
+        yield StreamSignature(family=family, elements=elements, n_bytes=n_bytes)
 
 
 def transfers_of(grid: Grid, topology: Topology) -> Iterator[Transfer]:
