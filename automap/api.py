@@ -40,6 +40,7 @@ def plan(
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
     layers: Layers = "folded",
+    profile: str | Path | None = None,
     seed: int = 0,
     verify: bool = False,
     verify_top: int = DEFAULT_TOP,
@@ -61,6 +62,7 @@ def plan(
             {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
+        profile: a file of kernels measured on the topology's device, by `automap calibrate`.
         seed: same seed, same plan, as long as the search ends within its budget.
         verify: compile the best plans found, and return the best that the topology's compiler
             confirms to fit; see `automap.verify`.
@@ -74,7 +76,7 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
     )  # fmt: skip
     confirmation = Confirmation(top=verify_top) if verify else None
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
@@ -96,6 +98,7 @@ def parallelize(
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
     layers: Layers = "folded",
+    profile: str | Path | None = None,
     seed: int = 0,
     **jit_options: Any,
 ) -> Any:
@@ -116,7 +119,7 @@ def parallelize(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
     )  # fmt: skip
     make = partial(
         ParallelStep, topology=topology, options=options, devices=devices,

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from automap.calibrate.command import calibrate_command
 from automap.cli_verify import (
     PLAN_THE_STEP,
     confirmation_options,
@@ -107,6 +108,11 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="whether equal layers share their decisions, or each has its own",
         ),
+        click.option(
+            "--profile",
+            type=click.Path(dir_okay=False),
+            help="kernels measured on the topology's device, as `automap calibrate` writes them",
+        ),
         click.option("--strict", is_flag=True, help="refuse ops without a sharding rule"),
     ]
     for option in reversed(options):
@@ -180,6 +186,7 @@ def topologies_command(name: str | None) -> None:
 
 
 main.add_command(verify_command)
+main.add_command(calibrate_command)
 
 
 def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:

@@ -27,6 +27,14 @@ class MeshMismatchError(PlanError):
     """A plan for another number or kind of devices than those given."""
 
 
+class ProfileError(AutomapError):
+    """A profile of measured kernels that is malformed, or of another device."""
+
+
+class CalibrationError(AutomapError):
+    """A device that is absent, busy, or cannot be measured."""
+
+
 class UnknownOpError(AutomapError):
     """An HLO op without a rule, under `--strict`."""
 

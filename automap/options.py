@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
+from pathlib import Path
 from typing import Literal, get_args
 
+from automap.cost.profile import KernelProfile
 from automap.errors import InputError
 from automap.search import get_strategy
 from automap.space.point import Mesh
@@ -23,7 +25,8 @@ class Options:
     `mesh` None searches all shapes, a mesh is tried in every order of its axes, `preset` skips the search, `memory_limit_bytes` None allows all
     of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
     of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
-    with ops that have none; `layers` "apart" decides for each of several equal layers. Raises `InputError` for numbers out of range, unknown names and bad rules.
+    with ops that have none; `layers` "apart" decides for each of several equal layers; `profile` has measured
+    seconds of kernels. Raises `InputError` for numbers out of range, unknown names and bad rules.
     """
 
     mesh: Mesh | None = None
@@ -35,6 +38,7 @@ class Options:
     rules: tuple[tuple[str, str], ...] = ()
     unknown_ops: UnknownOps = "replicate"
     layers: Layers = "folded"
+    profile: KernelProfile | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,6 +65,7 @@ def read_options(
     rules: Mapping[str, str] | None = None,
     strict: bool = False,
     layers: Layers = "folded",
+    profile: str | Path | None = None,
     seed: int = 0,
 ) -> Options:
     """Options as the command takes them.
@@ -77,9 +82,11 @@ def read_options(
         rules: sharding rules of custom calls and jitted functions, by name: {"my_kernel": "ik,kj->ij"}.
         strict: an op without a rule is an error rather than replicated with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
+        profile: a file of kernels measured on the topology's device, by `automap calibrate`.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
+        ProfileError: a profile that cannot be read.
         InputError: a value that is not one of these.
     """
     return Options(
@@ -92,6 +99,7 @@ def read_options(
         rules=tuple((rules or {}).items()),
         unknown_ops="refuse" if strict else "replicate",
         layers=layers,
+        profile=None if profile is None else KernelProfile.load(profile),
         seed=seed,
     )
 

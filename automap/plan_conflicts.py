@@ -143,7 +143,9 @@ class Conflicts:
         context = replace(
             self.context,
             space=space,
-            evaluator=Evaluator(tables, space.problem.n_classes, evaluator.topology),
+            evaluator=Evaluator(
+                tables, space.problem.n_classes, evaluator.topology, evaluator.kernel_profile
+            ),
             meshes=(self.point.mesh,),
             pins=(),
             deadline_seconds=math.inf,

@@ -34,17 +34,17 @@ class RepeatedKey:
         return f"an object that has the key {self.key[:80]!r} twice"
 
 
-def parse(text: str | bytes) -> object:
+def parse(text: str | bytes, remedy: str = _REMEDY) -> object:
     """JSON values of a text, with a `RepeatedKey` for an object that repeats a key.
 
-    Raises `PlanError` for what is not JSON, or nested too deeply.
+    `remedy` says in a message what is allowed. Raises `PlanError` for what is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_object_of)
     except RecursionError:
-        raise PlanError(f"lists and objects are nested too deeply; {_REMEDY}") from None
+        raise PlanError(f"lists and objects are nested too deeply; {remedy}") from None
     except ValueError as error:
-        raise PlanError(f"no valid JSON: {error}; {_REMEDY}") from None
+        raise PlanError(f"no valid JSON: {error}; {remedy}") from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> object:
@@ -52,16 +52,16 @@ def _object_of(pairs: list[tuple[str, Any]]) -> object:
     return RepeatedKey(again[1]) if again else dict(pairs)
 
 
-def read(path: str | Path) -> object:
-    """JSON values of a file; raises `PlanError` for one that cannot be read, or is not JSON."""
+def read(path: str | Path, remedy: str = _REMEDY) -> object:
+    """JSON values of a file, as `parse`; raises `PlanError` for one that cannot be read, or is not JSON."""
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise PlanError(f"{_reason(error)}; {_REMEDY}") from error
+        raise PlanError(f"{_reason(error)}; {remedy}") from error
     if len(content) > _MAX_FILE_BYTES:
-        raise PlanError(f"over {_MAX_FILE_BYTES} bytes; {_REMEDY}")
-    return parse(content)
+        raise PlanError(f"over {_MAX_FILE_BYTES} bytes; {remedy}")
+    return parse(content, remedy)
 
 
 def layout(table: Mapping[str, Any]) -> str:

@@ -65,12 +65,17 @@ def find(
             f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
         )
     space = Space(workload.problem)
-    meshes = _meshes(topology, options.mesh)
+    if options.profile is not None:
+        options.profile.check_suits(topology)
+    meshes = meshes_of(topology, options.mesh)
     pins = parse_pins(options.pins, space, meshes)
     context = SearchContext(
         space=space,
         evaluator=Evaluator(
-            build_tables(workload.problem, topology.platform), workload.problem.n_classes, topology
+            build_tables(workload.problem, topology.platform),
+            workload.problem.n_classes,
+            topology,
+            options.profile,
         ),
         meshes=tuple(mesh for mesh in meshes if all(pin.suits(space, mesh) for pin in pins)),
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
@@ -90,7 +95,7 @@ def find(
     )  # fmt: skip
 
 
-def _meshes(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
+def meshes_of(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
     """All sensible shapes, or a named mesh in every order of its axes that makes a difference."""
     if mesh is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))

@@ -6,16 +6,14 @@ from pathlib import Path
 import click
 
 
-_BEGIN, _END = "<!-- table -->", "<!-- end of table -->"
-
-
-def replace_table(path: Path, table: str) -> None:
-    """Put a new table between the marks of a file. Raises `ClickException` if it has none."""
-    before, begin, rest = path.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+def replace_table(path: Path, table: str, name: str = "table") -> None:
+    """Put a new table between the marks of that name in a file. Raises `ClickException` if it has none."""
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, begin, rest = path.read_text().partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise click.ClickException(f"{path} has no {_BEGIN} ... {_END}")
-    path.write_text(f"{before}{_BEGIN}\n{table}{_END}{after}")
+        raise click.ClickException(f"{path} has no {first} ... {last}")
+    path.write_text(f"{before}{first}\n{table}{last}{after}")
 
 
 def made_by(command: str, machine: str) -> str:

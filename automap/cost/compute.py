@@ -1,4 +1,4 @@
-"""Seconds of every kernel on one device: the roofline.
+"""Seconds of every kernel on one device: the roofline, and what was measured for like kernels instead of it.
 
     kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from automap.cost.flows import REDUCE_SCATTER
 from automap.cost.kernel_table import CLASSES, KernelTable
+from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
 from automap.cost.traffic import Collectives
 from automap.topology.model import Platform, Topology
@@ -43,6 +44,7 @@ class Roofline:
 
     kernels: KernelTable
     topology: Topology
+    measured: MeasuredKernels | None = None
 
     def seconds(
         self, sharding: Shardings, found: Collectives, of_collective: np.ndarray
@@ -59,7 +61,10 @@ class Roofline:
         if self.topology.platform in _RINGS:
             flops, moved = self._ringed(flops, moved, found, of_collective)
         memory = moved / self._bytes_per_s
-        return np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
+        each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
+        if self.measured is not None:
+            each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
+        return each
 
     def _padding(self, sharding: Shardings) -> np.ndarray:
         """By how much the matrix unit's tiles are larger than what is multiplied, [kernels]."""

@@ -1,7 +1,7 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
 step = compute + waiting
-compute     sum over kernels of their seconds, by a roofline                  -> in: `automap.cost.compute`
+compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`
 collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
             collectives of gradients and parameters into messages of COMBINE_BYTES
                                                                               -> in: `_collective`
@@ -19,8 +19,10 @@ import numpy as np
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import KINDS
+from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
 from automap.cost.overlap import ASYNCHRONOUS, waiting_seconds
+from automap.cost.profile import KernelProfile
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
@@ -57,6 +59,7 @@ class Evaluator:
     tables: Tables
     n_classes: int
     topology: Topology
+    kernel_profile: KernelProfile | None = None
     _links: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
 
     def evaluate(self, lanes: Lanes) -> Estimate:
@@ -86,7 +89,9 @@ class Evaluator:
 
     @cached_property
     def _roofline(self) -> Roofline:
-        return Roofline(self.tables.kernels, self.topology)
+        table, profile = self.tables.kernels, self.kernel_profile
+        measured = profile and MeasuredKernels(table.shape, table.op_row, profile)
+        return Roofline(table, self.topology, measured)
 
     @cached_property
     def _profile(self) -> Profile:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.space.problem import Problem
 from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Op
@@ -30,13 +31,14 @@ CLASSES = tuple(KernelClass)
 class KernelTable:
     """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
 
-    `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
+    `shape` is what a profile knows kernels by. `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others.
     `traffic_is_near`: whether the value is made and last read in one phase, outside of what loops stack up.
     """
 
     op_row: np.ndarray
+    shape: tuple[KernelShape, ...]
     product_edge: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
@@ -49,16 +51,21 @@ class KernelTable:
     traffic_bytes: np.ndarray
     traffic_is_near: np.ndarray
 
+    def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
+        """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
+        local = self.traffic_bytes / parts_of_value[self.traffic_row]
+        return np.bincount(self.traffic_kernel, weights=local, minlength=len(self.flops))
+
 
 @dataclass(frozen=True, slots=True)
 class _Key:
     op_row: int
+    shape: KernelShape
     product_edge: int
     kernel_class: KernelClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
-    dtype: str
     phase: int
     access: tuple[tuple[int, int, bool], ...]
 
@@ -87,10 +94,10 @@ def kernel_table(
         if is_dot and id(rule) not in sides:
             sides[id(rule)] = _sides(rule)
         key = _Key(
-            ops[kernel.op], edges[kernel.op] if op.opcode in CONTRACTIONS else -1, _class_of(op),
+            ops[kernel.op], kernel_shape(problem.graph, op, rule, _dtype(problem, op)), edges[kernel.op] if op.opcode in CONTRACTIONS else -1, _class_of(op),
             sides[id(rule)] if is_dot else ((), ()),
             tuple(f.size for f in rule.factors) if is_dot else (),
-            flops(problem.graph, op, rule), _dtype(problem, op), int(problem.phases[kernel.op]),
+            flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in (*kernel.reads, *kernel.writes) if a.n_bytes),
         )  # fmt: skip
         row = index.setdefault(key, len(index))
@@ -112,11 +119,12 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
                 side_sizes[side, k, factor] = key.sizes[factor]
     return KernelTable(
         op_row=np.array([k.op_row for k in keys], np.int64),
+        shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         kernel_class=np.array([CLASSES.index(k.kernel_class) for k in keys], np.int64),
         side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
-        dtype=tuple(k.dtype for k in keys),
+        dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],

@@ -7,7 +7,14 @@ before it.
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from automap.search import SearchContext
 
@@ -49,3 +56,35 @@ class SearchProgress:
         self._progress.update(
             self._task, description=text, total=self._budget_seconds, completed=spent
         )
+
+
+class ItemProgress:
+    """Context manager around a list of things to measure; `update` says which of how many is next."""
+
+    def __init__(self) -> None:
+        """Nothing is drawn before `__enter__`."""
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+            disable=not Console(stderr=True).is_terminal,
+        )  # fmt: skip
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> "ItemProgress":
+        """Start drawing."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clear the bar, whatever happened."""
+        self._progress.stop()
+
+    def update(self, number: int, total: int, item: object) -> None:
+        """Show that item `number` of `total` is being measured."""
+        text = f"measuring {str(item)[:60]}"
+        self._progress.update(self._task, description=text, total=total, completed=number)

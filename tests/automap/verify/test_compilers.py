@@ -72,6 +72,6 @@ def test_a_target_is_the_catalogues_device(name):
     if name in DEVICES:
         device = DEVICES[name]
         assert target.memory_bytes == pytest.approx(device.memory_bytes, rel=0.08)
-        assert target.memory_bytes_per_s == pytest.approx(device.hbm_bytes_per_s, rel=0.01)
+        assert target.memory_bytes_per_s == pytest.approx(device.hbm_bytes_per_s, rel=0.05)
     assert target.text.count("{") == target.text.count("}")
     assert re.search(rf"core_count: {target.sm_count}\n", target.text)

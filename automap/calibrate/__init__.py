@@ -1,0 +1,1 @@
+"""Calibration: measure this machine's devices and links, write a hardware file and a profile."""

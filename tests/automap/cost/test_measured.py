@@ -1,0 +1,114 @@
+"""Evaluations with a profile: measured kernels in closed form, the others by the roofline."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.measured import parts_of
+from automap.cost.profile import KernelProfile
+from automap.cost.shardings import shardings
+from automap.cost.signatures import DotSignature, StreamSignature, work_of
+from automap.cost.tables import build_tables
+from automap.options import Options, read_options
+from automap.plan_cache import cache_key
+from automap.space.point import Mesh
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology import get_topology
+from tests.steps import decoder, images, mlp, problem_of
+
+
+EMPTY = KernelProfile(device="cpu-8", device_kind="cpu", jax_version="0")
+MESH = Mesh(("data", "model"), (2, 4))
+RATE, BANDWIDTH = 1e9, 1e8
+
+
+def setting(make, profile):
+    problem = problem_of(*make())
+    tables, topology = build_tables(problem, "cpu"), get_topology("cpu:8")
+    evaluator = Evaluator(tables, problem.n_classes, topology, profile)
+    (point,) = PRESETS["megatron" if make is not images else "zero-3"].points(Space(problem), MESH)
+    return evaluator, Space(problem).lanes(point)
+
+
+def local_signatures(evaluator, lanes):
+    table = evaluator.tables.kernels
+    sharding = shardings(evaluator.tables, evaluator.n_classes, lanes)
+    moved = table.moved_bytes(sharding.parts_of_value)
+    for row, shape, n_bytes in zip(table.op_row, table.shape, moved, strict=True):
+        split = sharding.factor_of_axis[row].tolist()
+        yield shape.local(parts_of(shape, split, MESH.sizes) if shape.kind else (), int(n_bytes))
+
+
+def seconds_at(signature):
+    if isinstance(signature, StreamSignature):
+        return max(signature.n_bytes, 1) / BANDWIDTH
+    return 2.0 * np.prod(work_of(signature), dtype=float) / RATE
+
+
+@pytest.mark.parametrize("make", [mlp, decoder, images])
+def test_a_plan_whose_kernels_were_all_measured_costs_their_sum(make):
+    evaluator, lanes = setting(make, None)
+    signatures = list(local_signatures(evaluator, lanes))
+    profile = EMPTY.with_times((s, seconds_at(s)) for s in signatures)
+    measured = replace(evaluator, kernel_profile=profile).evaluate(lanes)
+    counts = evaluator.tables.kernels.count
+    expected = sum(seconds_at(s) * n for s, n in zip(signatures, counts, strict=True))
+    assert measured.compute_seconds == pytest.approx(expected, rel=1e-6)
+    plain = evaluator.evaluate(lanes)
+    assert measured.collective_seconds == plain.collective_seconds
+    assert measured.peak_bytes == plain.peak_bytes
+
+
+def test_a_measured_time_beats_that_of_its_neighbours():
+    evaluator, lanes = setting(mlp, None)
+    products = [s for s in local_signatures(evaluator, lanes) if isinstance(s, DotSignature)]
+    odd = products[0]
+    profile = EMPTY.with_times([(s, 1e-3) for s in products] + [(odd, 5.0)])
+    table = evaluator.tables.kernels
+    count = sum(n for s, n in zip(local_signatures(evaluator, lanes), table.count) if s == odd)
+    seconds = replace(evaluator, kernel_profile=profile).evaluate(lanes).compute_seconds
+    assert 5.0 * count < seconds < 5.0 * count + 0.1
+
+
+@pytest.mark.parametrize("make", [mlp, images])
+def test_an_empty_profile_leaves_the_roofline(make):
+    evaluator, lanes = setting(make, EMPTY)
+    assert evaluator.evaluate(lanes) == replace(evaluator, kernel_profile=None).evaluate(lanes)
+
+
+def test_types_that_were_not_measured_keep_the_roofline():
+    other = DotSignature(dtype="bf16", batch=1, m=8, n=8, k=8)
+    evaluator, lanes = setting(mlp, EMPTY.with_times([(other, 1.0)]))
+    assert evaluator.evaluate(lanes) == replace(evaluator, kernel_profile=None).evaluate(lanes)
+
+
+def test_convolutions_fall_back_to_other_convolutions_of_their_type():
+    evaluator, lanes = setting(images, None)
+    found = [s for s in local_signatures(evaluator, lanes) if not isinstance(s, StreamSignature)]
+    profile = EMPTY.with_times([(found[0], seconds_at(found[0]))])
+    table = evaluator.tables.kernels
+    kernels = [i for i, shape in enumerate(table.shape) if shape.kind]
+    sharding = shardings(evaluator.tables, evaluator.n_classes, lanes)
+    seconds = replace(evaluator, kernel_profile=profile)._compute(sharding, MESH.sizes)
+    expected = [seconds_at(s) for s in found] * table.count[kernels]
+    np.testing.assert_allclose(seconds[kernels], expected, rtol=1e-6)
+
+
+def test_a_second_evaluation_is_the_first():
+    evaluator, lanes = setting(decoder, None)
+    times = ((s, seconds_at(s) + 1e-4) for s in local_signatures(evaluator, lanes))
+    measured = replace(evaluator, kernel_profile=EMPTY.with_times(times))
+    assert measured.evaluate(lanes) == measured.evaluate(lanes)
+
+
+def test_the_profile_is_part_of_what_a_kept_plan_depends_on(tmp_path):
+    path, topology = tmp_path / "profile.json", get_topology("cpu:8")
+    dot = DotSignature(dtype="f32", batch=1, m=8, n=8, k=8)
+    keys = {cache_key("0", topology, Options())}
+    for seconds in (1.0, 2.0, 1.0):
+        EMPTY.with_times([(dot, seconds)]).save(path)
+        keys.add(cache_key("0", topology, read_options(profile=path)))
+    assert len(keys) == 3
