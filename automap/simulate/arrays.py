@@ -65,6 +65,7 @@ class Placed(NamedTuple):
 
     `n_adding[o]` parts add up to one result. `n_waiting[slot]` predecessors each part waits for.
     `first_slot`, `per_part` [E]: where an edge's transfers are, and how many slots each target part has.
+    `is_local` [E]: every part k reads part k alone, on its own device, as nearly everywhere in a data-parallel step.
     """
 
     degree: Array
@@ -77,6 +78,7 @@ class Placed(NamedTuple):
     n_waiting: Array
     first_slot: Array
     per_part: Array
+    is_local: Array
 
 
 class Run(NamedTuple):
@@ -156,6 +158,7 @@ def placed_on(wiring: Wiring, n_devices: int) -> Placed:
         n_waiting=np.zeros(2 * n_operators * n_devices, np.int32),
         first_slot=np.zeros(n_edges, np.int64),
         per_part=np.zeros(n_edges, np.int64),
+        is_local=np.zeros(n_edges, np.bool_),
     )
 
 

@@ -13,8 +13,8 @@ are put in. When the heap is empty all equations hold, so the timeline is that o
     an inserted or removed task changes what is before the task after it, which goes in as well
     new tasks start from ends that ignore waiting on devices, so that none is ready before its time
 
-A change early in a large step moves most tasks, some several times; after `MOST_VISITS` visits per task the
-full simulation is the cheaper way                                       -> in: `simulate_changed`
+A change early in a step moves most tasks, some several times, and a full simulation is the cheaper way:
+after `visits_per_task` times the number of tasks it is given up                -> in: `simulate_changed`
 """
 
 from typing import NamedTuple
@@ -25,12 +25,11 @@ from automap.simulate.arrays import NONE, Array, Links, Placed, Run, Wiring
 from automap.simulate.full import scratch
 from automap.simulate.heap import pop, push
 from automap.simulate.implicit import followers, ready_of
-from automap.simulate.jit import compiled, inner
+from automap.simulate.jit import compiled, inner, inner_making_arrays
 from automap.simulate.lists import insert, nearby, remove
 from automap.simulate.placing import clear_edge, place_edge, place_operator
 
 
-MOST_VISITS = 1
 _NEVER = np.inf
 
 
@@ -76,7 +75,7 @@ def replace_configuration(
     return orphans[:n].copy(), free_slot
 
 
-@inner
+@inner_making_arrays
 def _edges_of(w: Wiring, o: int) -> np.ndarray:
     found = np.empty(
         w.first_out[o + 1] - w.first_out[o] + w.first_in[o + 1] - w.first_in[o], np.int64
@@ -104,8 +103,10 @@ def _take_out(r: Run, slot: int, orphans: Array, n: int) -> int:
 
 
 @compiled
-def simulate_changed(w: Wiring, p: Placed, r: Run, o: int, orphans: Array) -> bool:
-    """Bring the timeline up to date after `replace_configuration`; whether that was worth it.
+def simulate_changed(
+    w: Wiring, p: Placed, r: Run, o: int, orphans: Array, visits_per_task: float
+) -> bool:
+    """Bring the timeline up to date after `replace_configuration`; whether that came to an end.
 
     If not, the timeline is void, and to be simulated in full.
     """
@@ -117,7 +118,7 @@ def simulate_changed(w: Wiring, p: Placed, r: Run, o: int, orphans: Array) -> bo
         np.full(len(r.first), NONE, np.int32),
     )  # fmt: skip
     size = _ask_first(w, p, r, o, orphans, queue, some)
-    visits = MOST_VISITS * np.count_nonzero(r.resource != NONE)
+    visits = visits_per_task * np.count_nonzero(r.resource != NONE) + len(out)
     while size > 0:
         slot, key = queue.heap[0], queue.keys[0]
         size = pop(queue.keys, queue.heap, size, r.ident)
@@ -135,7 +136,7 @@ def simulate_changed(w: Wiring, p: Placed, r: Run, o: int, orphans: Array) -> bo
     return True
 
 
-@inner
+@inner_making_arrays
 def _ask_first(
     w: Wiring, p: Placed, r: Run, o: int, orphans: Array, queue: Queue, some: Array
 ) -> int:
@@ -159,7 +160,7 @@ def _ask_first(
     return size
 
 
-@inner
+@inner_making_arrays
 def _new_slots(w: Wiring, p: Placed, r: Run, o: int) -> np.ndarray:
     """Slots of the tasks that a change of operator o made, predecessors first."""
     n_operators, n_devices = p.device.shape

@@ -59,6 +59,9 @@ def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
 @inner
 def sources_of(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
     """Parts of the source that part b of the target reads, in the order of their slots; their number."""
+    if p.is_local[e]:
+        out[0] = b
+        return 1
     u, v = w.source[e], w.target[e]
     out[0] = 0
     n = 1
@@ -75,6 +78,9 @@ def sources_of(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
 @inner
 def targets_of(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
     """Parts of the target that read from part a of the source; their number."""
+    if p.is_local[e]:
+        out[0] = a
+        return 1
     u, v = w.source[e], w.target[e]
     out[0] = 0
     n = 1

@@ -20,9 +20,22 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def inner(function: _Function) -> _Function:
-    """A part of compiled functions: compiled with each of them, not to be called from outside."""
+    """A part of compiled functions that makes no arrays; not to be called from outside.
+
+    Without numba's reference counting, `_nrt`, which counts every array of every tuple it is handed, at each
+    call: full simulation of data-parallel NMT takes 2.5 ms without and 18 ms with it.
+    """
+    return _part(function, _nrt=False)
+
+
+def inner_making_arrays(function: _Function) -> _Function:
+    """A part of compiled functions that makes arrays; not to be called from outside."""
+    return _part(function, _nrt=True)
+
+
+def _part(function: _Function, **options: bool) -> _Function:
     njit: Any = numba.njit  # whose stubs leave these options out
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
 
 
 def compiled(function: _Function) -> _Function:

@@ -10,10 +10,10 @@ transfer of an edge      latency + share * bytes / bandwidth, on the link betwee
 
 from automap.simulate.arrays import NONE, Array, Links, Placed, Run, Wiring
 from automap.simulate.implicit import ring_part, ring_start, share_of, slots_per_part, sources_of
-from automap.simulate.jit import inner
+from automap.simulate.jit import inner, inner_making_arrays
 
 
-@inner
+@inner_making_arrays
 def place_operator(
     w: Wiring, p: Placed, r: Run, links: Links, o: int, degrees: Array, devices: Array,
     part_seconds: float, part_bytes: float,
@@ -82,6 +82,8 @@ def place_edge(
     if first_slot + p.n_parts[v] * per_part > len(r.resource):
         return first_slot + p.n_parts[v] * per_part
     p.first_slot[e], p.per_part[e] = first_slot, per_part
+    p.is_local[e] = False
+    is_local = p.n_parts[u] == p.n_parts[v]
     for b in range(p.n_parts[v]):
         base = first_slot + b * p.per_part[e]
         r.resource[base : base + p.per_part[e]] = NONE
@@ -92,6 +94,7 @@ def place_edge(
         for m in range(n):
             a = some[m]
             here = p.device[u, a]
+            is_local = is_local and n == 1 and a == b and here == there
             if here != there:
                 n_bytes = w.n_bytes[e] * share_of(w, p, e, a, b)
                 slot = base + m
@@ -101,7 +104,8 @@ def place_edge(
                 r.resource[slot] = n_devices + here * n_devices + there
                 r.ident[slot] = w.edge_id[e] + a * n_devices + b
                 r.edge[slot] = e
-    return first_slot + p.n_parts[v] * p.per_part[e]
+    p.is_local[e] = is_local
+    return first_slot + p.n_parts[v] * per_part
 
 
 @inner

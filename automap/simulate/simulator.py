@@ -36,6 +36,12 @@ class Method(Enum):
 
     FULL = "full"
     DELTA = "delta"
+    EITHER = "delta, then full where that would take longer"
+
+
+# Visits per task after which a delta simulation is given up: one takes as long as a few tasks of a full one.
+# Algorithm 2 comes to an end by itself; the bound of DELTA is for what nobody has thought of.
+_VISITS_PER_TASK = {Method.DELTA: 1000.0, Method.EITHER: 0.1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +109,10 @@ class Simulator:
             start_seconds=np.maximum(run.ready[slots], free), end_seconds=run.end[slots],
         )  # fmt: skip
 
-    def move(self, operator: int, configuration: Configuration, method: Method) -> None:
+    def move(self, operator: int, configuration: Configuration, method: Method) -> Method:
         """Change one operator's configuration; the timeline is right again afterwards.
+
+        Returns whether it came by full or delta simulation.
 
         Raises `InputError`, and changes nothing, if the configuration does not fit.
         """
@@ -119,11 +127,12 @@ class Simulator:
         )  # fmt: skip
         if self._free_slot > len(self._run.resource):
             self.rebuild()
-            self.simulate()
-        elif method is Method.FULL or not simulate_changed(
-            self._wiring, self._placed, self._run, operator, changed
+        elif method is not Method.FULL and simulate_changed(
+            self._wiring, self._placed, self._run, operator, changed, _VISITS_PER_TASK[method]
         ):
-            self.simulate()
+            return Method.DELTA
+        self.simulate()
+        return Method.FULL
 
     def simulate(self) -> int:
         """Simulate the task graph as it stands from the beginning; returns the number of tasks."""

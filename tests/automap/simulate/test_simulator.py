@@ -34,12 +34,13 @@ def _columns(placement: Placement):
 def _mismatches(seed, n_devices, count):
     """Moves after which a delta simulation differs from a full one; each starts from the delta's."""
     simulator, rng = _random_start(seed, n_devices)
-    mismatches = 0
+    mismatches = in_full = 0
     for o, configuration in _moves(simulator, rng, count):
-        simulator.move(o, configuration, Method.DELTA)
+        in_full += simulator.move(o, configuration, Method.DELTA) is Method.FULL
         found = simulator.placement()
         simulator.simulate()
         mismatches += _columns(found) != _columns(simulator.placement())
+    assert in_full < count / 4  # when room for tasks runs out
     return mismatches
 
 
@@ -86,6 +87,17 @@ def test_no_device_or_link_does_two_tasks_at_once(seed):
         assert (start[1:] >= end[:-1]).all()
     assert (found.start_seconds >= found.ready_seconds).all()
     assert simulator.makespan_seconds == found.end_seconds.max()
+
+
+def test_giving_up_leaves_the_timeline_of_a_full_simulation():
+    simulator, rng = _random_start(5, 8)
+    ways = set()
+    for o, configuration in _moves(simulator, rng, 30):
+        ways.add(simulator.move(o, configuration, Method.EITHER))
+        found = _columns(simulator.placement())
+        simulator.simulate()
+        assert found == _columns(simulator.placement())
+    assert ways == {Method.FULL, Method.DELTA}
 
 
 def test_there_and_back_is_where_it_began():
