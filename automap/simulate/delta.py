@@ -9,7 +9,7 @@ configuration, tasks whose equations may not hold any more wait in a heap by the
 taken out is put at its place in its list, and if its end changed, its followers and the task after it
 are put in. When the heap is empty all equations hold, so the timeline is that of a full simulation.
 
-    a task taken out too early (a predecessor ends later than thought) goes back in with its ready time
+    a task taken out too early (what it waits for ends later, or is itself in the heap) goes back in
     an inserted or removed task changes what is before the task after it, which goes in as well
     new tasks start from ends that ignore waiting on devices, so that none is ready before its time
 
@@ -128,7 +128,7 @@ def simulate_changed(
         visits -= 1
         if visits < 0 or size > n_slots:
             return False
-        ready = ready_of(w, p, r, slot, some)
+        ready = ready_of(w, p, r, slot, some, queue.asked)
         if ready > key:
             size = _ask(queue, size, r, slot, ready)
         else:
@@ -145,7 +145,7 @@ def _ask_first(
     size = 0
     for slot in _new_slots(w, p, r, o):
         queue.is_out[slot] = True
-        r.ready[slot] = ready_of(w, p, r, slot, some)
+        r.ready[slot] = ready_of(w, p, r, slot, some, queue.asked)
         r.end[slot] = r.ready[slot] + r.seconds[slot]
         size = _ask(queue, size, r, slot, r.ready[slot])
     for e in range(w.first_out[o], w.first_out[o + 1]):
@@ -189,8 +189,8 @@ def _append_tasks(r: Run, found: Array, n: int, first: int, count: int) -> int:
 
 @inner
 def _settle(
-    w: Wiring, p: Placed, r: Run, queue: Queue, size: int, slot: int, ready: float, out: Array,
-    some: Array,
+    w: Wiring, p: Placed, r: Run, queue: Queue, size: int, slot: int, ready: float,
+    out: Array, some: Array,
 ) -> int:  # fmt: skip
     """Make a task's equations hold, and put in those whose equations it is part of."""
     is_new = queue.is_out[slot]
@@ -214,7 +214,7 @@ def _settle(
     has_changed = is_new or end != r.end[slot]
     r.end[slot] = end
     if after != NONE and (has_moved or has_changed):
-        size = _ask(queue, size, r, after, r.ready[after])
+        size = _ask(queue, size, r, after, max(r.ready[after], end))
     if has_changed:
         for n in range(followers(w, p, r, slot, out, some)):
             size = _ask(queue, size, r, out[n], end)

@@ -12,6 +12,8 @@ The n-th part that b reads comes over slot first_slot + b per_part + n, unless i
 The share of an edge's bytes that moves is the product of the overlaps                  -> in: `share_of`
 """
 
+import numpy as np
+
 from automap.simulate.arrays import NONE, Array, Placed, Run, Wiring
 from automap.simulate.jit import inner
 
@@ -205,19 +207,29 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
 
 
 @inner
-def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array) -> float:
-    """When all that a task waits for has ended, by the timeline as it is."""
+def _end(r: Run, asked: Array, slot: int) -> float:
+    return asked[slot] + r.seconds[slot] if asked[slot] < np.inf else r.end[slot]
+
+
+@inner
+def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array) -> float:
+    """When all that a task waits for has ended, by the timeline as it is.
+
+    What is yet to be looked at, not before `asked` (else infinite), will not have ended before that.
+    """
     n_operators, n_devices = p.device.shape
     e = r.edge[slot]
     if e != NONE:
-        return r.end[done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)]
+        return _end(
+            r, asked, done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)
+        )
     row, k = slot // n_devices, slot % n_devices
     v = row % n_operators
     ready = 0.0
     if row >= n_operators:
         start = ring_start(w, p, v, k)
         for number in range(p.n_adding[v]):
-            ready = max(ready, r.end[v * n_devices + ring_part(w, p, v, start, number)])
+            ready = max(ready, _end(r, asked, v * n_devices + ring_part(w, p, v, start, number)))
         return ready
     for n in range(w.first_in[v], w.first_in[v + 1]):
         e = w.into[n]
@@ -226,5 +238,7 @@ def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array) -> float:
             base = p.first_slot[e] + k * p.per_part[e]
             for m in range(sources_of(w, p, e, k, some)):
                 is_here = p.device[u, some[m]] == p.device[v, k]
-                ready = max(ready, r.end[done_slot(p, u, some[m]) if is_here else base + m])
+                ready = max(
+                    ready, _end(r, asked, done_slot(p, u, some[m]) if is_here else base + m)
+                )
     return ready
