@@ -1,9 +1,10 @@
 """A machine with configured operators, their timeline, and what a change of one configuration does to it.
 
     sim = Simulator(graph, machine, configurations)
-    sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.DELTA)
+    sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.FULL)
     sim.makespan_seconds
 
+FULL is the fastest in nearly all that was measured (docs/simulator.md).
 The timeline is the same, to the last bit, however it came about          -> `automap.simulate.full`, `.delta`
 """
 
