@@ -1,0 +1,125 @@
+"""A task graph as arrays, and its timeline.
+
+Task t takes `seconds[t]` on resource `resource[t]` (a device, a link) once all its predecessors have
+ended. A resource does one task at a time, in the order of (ready, t):
+
+    ready[t] = max over predecessors p of end[p], 0 without any
+    start[t] = max(ready[t], end of the task before t on its resource)
+    end[t]   = start[t] + seconds[t]
+
+This is FlexFlow's first-in first-out assumption (section 5.1) with a tie-break that makes the timeline
+unique: tasks are numbered so that predecessors come first, so (ready, t) is an order of time even if
+tasks take no time at all.
+
+    `simulate`            the compiled simulator (`automap.simulate.fifo`)
+    `simulate_reference`  the same in plain Python
+"""
+
+from dataclasses import dataclass
+import heapq
+
+import numpy as np
+
+from automap.errors import InputError
+from automap.simulate.fifo import first_in_first_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """Tasks 0 .. n-1 and what each waits for.
+
+    `seconds` float64 [n]; `resource` int32 [n], from 0; the predecessors of task t are
+    `predecessors[first_predecessor[t]:first_predecessor[t + 1]]`, each smaller than t and named once
+    (int32 [edges], int64 [n + 1]). Raises `InputError` for arrays that are none of this.
+    """
+
+    seconds: np.ndarray
+    resource: np.ndarray
+    first_predecessor: np.ndarray
+    predecessors: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Check the arrays against each other."""
+        n, first = len(self.seconds), self.first_predecessor
+        if self.resource.shape != (n,) or first.shape != (n + 1,):
+            raise _refuse(
+                f"{len(self.resource)} resources and {len(first)} offsets for {n} tasks",
+                "a resource for each task, and one offset more than tasks",
+            )
+        if not (np.isfinite(self.seconds).all() and (self.seconds >= 0).all()):
+            raise _refuse("negative or infinite seconds", "finite seconds from 0")
+        if not (self.resource >= 0).all():
+            raise _refuse("negative resources", "numbers from 0")
+        counts = np.diff(first)
+        if first[0] != 0 or first[-1] != len(self.predecessors) or not (counts >= 0).all():
+            raise _refuse("offsets that do not divide the predecessors", "ascending ones from 0")
+        waiting = np.repeat(np.arange(n), counts)
+        if not ((self.predecessors >= 0) & (self.predecessors < waiting)).all():
+            raise _refuse(
+                "a predecessor that does not come before its task",
+                "smaller numbers; number the tasks in topological order",
+            )
+
+    @property
+    def n_resources(self) -> int:
+        """One more than the largest resource."""
+        return int(self.resource.max(initial=-1)) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When each task becomes ready, starts and ends: seconds, float64 [n]."""
+
+    ready_seconds: np.ndarray
+    start_seconds: np.ndarray
+    end_seconds: np.ndarray
+
+    @property
+    def makespan_seconds(self) -> float:
+        """When the last task ends."""
+        return float(self.end_seconds.max(initial=0.0))
+
+
+def simulate(tasks: Tasks) -> Timeline:
+    """The timeline of a task graph."""
+    ready, start, end = first_in_first_out(
+        np.ascontiguousarray(tasks.seconds, np.float64),
+        np.ascontiguousarray(tasks.resource, np.int32),
+        np.ascontiguousarray(tasks.first_predecessor, np.int64),
+        np.ascontiguousarray(tasks.predecessors, np.int32),
+        tasks.n_resources,
+    )
+    return Timeline(ready_seconds=ready, start_seconds=start, end_seconds=end)
+
+
+def simulate_reference(tasks: Tasks) -> Timeline:
+    """`simulate` in plain Python."""
+    n = len(tasks.seconds)
+    first, seconds = tasks.first_predecessor.tolist(), tasks.seconds.tolist()
+    before = [tasks.predecessors[first[t] : first[t + 1]].tolist() for t in range(n)]
+    after: list[list[int]] = [[] for _ in range(n)]
+    for task, found in enumerate(before):
+        for predecessor in found:
+            after[predecessor].append(task)
+    waiting = [len(found) for found in before]
+    ready, start, end = [0.0] * n, [0.0] * n, [0.0] * n
+    free = [0.0] * tasks.n_resources
+    queue = [(0.0, t) for t in range(n) if not waiting[t]]
+    heapq.heapify(queue)
+    while queue:
+        at, task = heapq.heappop(queue)
+        ready[task] = at
+        resource = int(tasks.resource[task])
+        start[task] = max(ready[task], free[resource])
+        free[resource] = end[task] = start[task] + seconds[task]
+        for follower in after[task]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(queue, (max(end[p] for p in before[follower]), follower))
+    return Timeline(
+        ready_seconds=np.array(ready), start_seconds=np.array(start), end_seconds=np.array(end)
+    )
+
+
+def _refuse(got: str, allowed: str) -> InputError:
+    return InputError(f"task graph: got {got}; allowed: {allowed}")

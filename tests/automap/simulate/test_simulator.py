@@ -1,0 +1,133 @@
+"""Full, delta and plain Python simulation: one timeline, to the last bit, after any move."""
+
+from collections.abc import Iterator
+import dataclasses
+
+import numpy as np
+import pytest
+
+from automap.errors import InputError
+from automap.simulate.configuration import Configuration, random_configuration, single
+from automap.simulate.reference import delta_reference, explicit, full_reference
+from automap.simulate.simulator import Method, Placement, Simulator
+from tests.automap.simulate.cases import random_graph, random_machine
+
+
+def _random_start(seed, n_devices, n_operators=24):
+    rng = np.random.default_rng(seed)
+    graph = random_graph(seed, n_operators)
+    configurations = [random_configuration(o, n_devices, rng) for o in graph.operators]
+    return Simulator(graph, random_machine(seed, n_devices), configurations), rng
+
+
+def _moves(simulator, rng, count) -> Iterator[tuple[int, Configuration]]:
+    for _ in range(count):
+        o = int(rng.integers(len(simulator.graph.operators)))
+        operator = simulator.graph.operators[o]
+        yield o, random_configuration(operator, simulator.machine.n_devices, rng)
+
+
+def _columns(placement: Placement):
+    return [getattr(placement, field.name).tolist() for field in dataclasses.fields(placement)]
+
+
+def _mismatches(seed, n_devices, count):
+    """Moves after which a delta simulation differs from a full one; each starts from the delta's."""
+    simulator, rng = _random_start(seed, n_devices)
+    mismatches = in_full = 0
+    for o, configuration in _moves(simulator, rng, count):
+        in_full += simulator.move(o, configuration, Method.DELTA) is Method.FULL
+        found = simulator.placement()
+        simulator.simulate()
+        mismatches += _columns(found) != _columns(simulator.placement())
+    assert in_full < count / 4  # when room for tasks runs out
+    return mismatches
+
+
+@pytest.mark.parametrize(("n_devices", "seeds"), [(4, 5), (7, 3), (16, 3), (64, 1)])
+def test_delta_is_full_after_a_thousand_moves(n_devices, seeds):
+    assert [_mismatches(s, n_devices, 90 if n_devices < 64 else 20) for s in range(seeds)] == [
+        0
+    ] * seeds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_devices", "seeds"), [(4, 20), (7, 10), (16, 8), (32, 2), (64, 1)])
+def test_delta_is_full_after_ten_thousand_moves(n_devices, seeds):
+    assert [_mismatches(100 + s, n_devices, 250) for s in range(seeds)] == [0] * seeds
+
+
+@pytest.mark.parametrize("n_devices", [1, 2, 3, 4, 8])
+def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
+    simulator, rng = _random_start(n_devices, n_devices, n_operators=12)
+    graph, machine = simulator.graph, simulator.machine
+    before = full_reference(explicit(graph, machine, simulator.configurations))
+    for o, configuration in _moves(simulator, rng, 12):
+        simulator.move(o, configuration, Method.DELTA)
+        tasks = explicit(graph, machine, simulator.configurations)
+        wanted, delta = full_reference(tasks), delta_reference(before, tasks)
+        ids = sorted(tasks)
+        found = simulator.placement()
+        assert found.ident.tolist() == ids
+        assert found.resource.tolist() == [tasks[i].resource for i in ids]
+        assert found.ready_seconds.tolist() == [wanted.ready[i] for i in ids]
+        assert found.end_seconds.tolist() == [wanted.end[i] for i in ids]
+        assert (delta.ready, delta.end) == (wanted.ready, wanted.end)
+        before = delta
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_device_or_link_does_two_tasks_at_once(seed):
+    simulator, _ = _random_start(seed, 8)
+    found = simulator.placement()
+    for resource in np.unique(found.resource):
+        mine = found.resource == resource
+        order = np.lexsort((found.ident[mine], found.ready_seconds[mine]))
+        start, end = found.start_seconds[mine][order], found.end_seconds[mine][order]
+        assert (start[1:] >= end[:-1]).all()
+    assert (found.start_seconds >= found.ready_seconds).all()
+    assert simulator.makespan_seconds == found.end_seconds.max()
+
+
+def test_giving_up_leaves_the_timeline_of_a_full_simulation():
+    simulator, rng = _random_start(5, 8)
+    ways = set()
+    for o, configuration in _moves(simulator, rng, 30):
+        ways.add(simulator.move(o, configuration, Method.EITHER))
+        found = _columns(simulator.placement())
+        simulator.simulate()
+        assert found == _columns(simulator.placement())
+    assert ways == {Method.FULL, Method.DELTA}
+
+
+def test_there_and_back_is_where_it_began():
+    simulator, rng = _random_start(3, 8)
+    before = _columns(simulator.placement())
+    old = list(simulator.configurations)
+    for o, configuration in _moves(simulator, rng, 10):
+        simulator.move(o, configuration, Method.DELTA)
+        simulator.move(o, old[o], Method.DELTA)
+        assert _columns(simulator.placement()) == before
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    simulator, _ = _random_start(0, 4)
+    operator = simulator.graph.operators[0]
+    before = _columns(simulator.placement())
+    ones = (1,) * len(operator.factors)
+    for configuration, message in [
+        (Configuration(ones, (0, 1)), "1 different ones"),
+        (Configuration(ones, (4,)), "allowed: 0 to 3"),
+        (Configuration(ones[:-1], (0,)), "one for each factor"),
+        (Configuration((5, *ones[1:]), (0,)), "dividing its size"),
+        (Configuration((*ones[:-1], 2), (1, 1)), "2 different ones"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            simulator.move(0, configuration, Method.DELTA)
+    assert _columns(simulator.placement()) == before
+
+
+def test_each_operator_has_one_configuration():
+    simulator, _ = _random_start(0, 4)
+    with pytest.raises(InputError, match="one for each of the 24 operators"):
+        Simulator(simulator.graph, simulator.machine, [single(simulator.graph.operators[0], 0)])
