@@ -23,7 +23,7 @@ from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
 from automap.cost.overlap import ASYNCHRONOUS, waiting_seconds
 from automap.cost.profile import KernelProfile
-from automap.cost.shardings import shardings
+from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
 from automap.space.point import Lanes
@@ -53,6 +53,16 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Priced:
+    """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`."""
+
+    sharding: Shardings
+    found: Collectives
+    of_kernel: np.ndarray
+    of_collective: np.ndarray
+
+
+@dataclass(frozen=True)
 class Evaluator:
     """Prices lanes on one topology. Pure; `_links` only remembers costs by mesh."""
 
@@ -64,22 +74,30 @@ class Evaluator:
 
     def evaluate(self, lanes: Lanes) -> Estimate:
         """Seconds and bytes of one step under `lanes`."""
-        sharding = shardings(self.tables, self.n_classes, lanes)
-        found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        of_collective = self._collective(found, lanes.mesh.sizes)
-        of_kernel = self._roofline.seconds(sharding, found, of_collective)
-        busy = float(of_collective @ found.count)
+        priced = self.priced(lanes)
+        found, of_kernel = priced.found, priced.of_kernel
+        busy = float(priced.of_collective @ found.count)
         waiting = busy
         if self.topology.platform in ASYNCHRONOUS:
-            waiting = waiting_seconds(self.tables.order, of_kernel, found, of_collective)
+            waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count),
             collective_seconds=waiting,
             hidden_seconds=busy - waiting,
             peak_bytes=self._profile.peak_bytes(
-                sharding.parts_of_value, found.copied, found.is_repeat
+                priced.sharding.parts_of_value, found.copied, found.is_repeat
             ),
         )
+
+    def priced(self, lanes: Lanes) -> Priced:
+        """What every kernel and every collective takes under `lanes`."""
+        sharding = shardings(self.tables, self.n_classes, lanes)
+        found = collectives(self.tables, sharding, lanes.mesh.sizes)
+        of_collective = self._collective(found, lanes.mesh.sizes)
+        return Priced(
+            sharding=sharding, found=found, of_collective=of_collective,
+            of_kernel=self._roofline.seconds(sharding, found, of_collective),
+        )  # fmt: skip
 
     def memory(self, lanes: Lanes) -> Memory:
         """What the peak under `lanes` consists of."""

@@ -47,7 +47,8 @@ class _Builder:
 def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
     """The operators of one step, timed on the topology's device."""
     builder = _Builder(problem, topology.device)
-    for kernel in kernels(problem.graph, FUSERS[topology.platform]):
+    n_bytes = [value.n_bytes for value in problem.graph.values]
+    for kernel in kernels(problem.graph, FUSERS[topology.platform], n_bytes):
         _add(builder, kernel)
     for output, position in problem.state_map.items():
         made = builder.written.get(origin(problem.graph, problem.graph.outputs[output]))

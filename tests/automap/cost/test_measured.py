@@ -91,9 +91,8 @@ def test_convolutions_fall_back_to_other_convolutions_of_their_type():
     profile = EMPTY.with_times([(found[0], seconds_at(found[0]))])
     table = evaluator.tables.kernels
     kernels = [i for i, shape in enumerate(table.shape) if shape.kind]
-    sharding = shardings(evaluator.tables, evaluator.n_classes, lanes)
-    seconds = replace(evaluator, kernel_profile=profile)._compute(sharding, MESH.sizes)
-    expected = [seconds_at(s) for s in found] * table.count[kernels]
+    seconds = replace(evaluator, kernel_profile=profile).priced(lanes).of_kernel
+    expected = [seconds_at(s) for s in found]
     np.testing.assert_allclose(seconds[kernels], expected, rtol=1e-6)
 
 
