@@ -8,6 +8,9 @@ program written from its root backwards also all that weight gradients are made 
         start   o; for an op that reads a gradient, the largest start of its operands
         depth   0; for an op that reads a gradient, one more than the largest depth of its operands
 
+Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates run *late*, after
+all that leads to a gradient.
+
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
 
@@ -18,12 +21,16 @@ rounded copy, one for all of them (`hlo_tools.narrow`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
 from hlo_tools.kernels import Kernel
 from hlo_tools.phases import Phase
+
+
+Updates = Literal["early", "late"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,9 @@ class Buffers:
     position_of_op: np.ndarray
 
 
-def schedule(graph: Graph, phases: Sequence[Phase]) -> np.ndarray:
+def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
+    late = len(graph.ops) if updates == "late" else 0
     keys: list[tuple[int, int]] = []
     is_gradient = [False] * len(graph.values)
     for index, op in enumerate(graph.ops):
@@ -54,6 +62,8 @@ def schedule(graph: Graph, phases: Sequence[Phase]) -> np.ndarray:
             varying = (graph.values[v].producer for v in op.inputs if graph.varies[v])
             operands = [keys[p] for p in varying if p >= 0]
             start = max((s for s, _ in operands), default=0)
+            if phases[index] is Phase.UPDATE and reads_gradient:
+                start = max(start, late)
             key = (start, 1 + max((d for s, d in operands if s == start), default=0))
         keys.append(key)
         for value in op.outputs:
@@ -69,9 +79,10 @@ def buffers(
     phases: Sequence[Phase],
     donated: Mapping[int, int],
     narrow: Sequence[bool],
+    updates: Updates = "early",
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may overwrite."""
-    position = schedule(graph, phases)
+    position = schedule(graph, phases, updates)
     last = len(graph.ops)
     home = _homes(graph, donated, narrow)
     birth: dict[int, int] = {}

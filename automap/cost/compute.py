@@ -22,16 +22,15 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.cost.backends import HABITS, Habit
 from automap.cost.flows import REDUCE_SCATTER
 from automap.cost.kernel_table import CLASSES, KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
 from automap.cost.traffic import Collectives
-from automap.topology.model import Platform, Topology
+from automap.topology.model import Topology
 
 
-# Backends that turn a product and the reduce-scatter of its result into a ring.
-_RINGS: frozenset[Platform] = frozenset({"tpu"})
 _ON_CHIP_SHARE = 1 / 4
 _RING_FLOPS, _RING_ACCESSES = 2.0, 8.0
 # ... unless the reduce-scatter takes much longer than the product: 2.0 times as long was a ring, 6.7 times not.
@@ -58,7 +57,7 @@ class Roofline:
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if device.matmul_tile > 1:
             flops = flops * self._padding(sharding)
-        if self.topology.platform in _RINGS:
+        if Habit.RINGS in HABITS[self.topology.platform]:
             flops, moved = self._ringed(flops, moved, found, of_collective)
         memory = moved / self._bytes_per_s
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)

@@ -16,12 +16,13 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.cost.backends import HABITS, Habit
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import KINDS
 from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
-from automap.cost.overlap import ASYNCHRONOUS, waiting_seconds
+from automap.cost.overlap import waiting_seconds
 from automap.cost.profile import KernelProfile
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
@@ -78,7 +79,7 @@ class Evaluator:
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy
-        if self.topology.platform in ASYNCHRONOUS:
+        if Habit.ASYNCHRONOUS in HABITS[self.topology.platform]:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count),

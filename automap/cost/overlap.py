@@ -11,7 +11,7 @@ carries one collective at a time.
     spare       products that make gradients are kept for such waits, and done at the latest at the loop's or step's end
 
 Nothing is hidden that has no computation beside it: the sum of waits is at least collectives - computation.
-The walk is `_walk`, compiled; which backends do so is `ASYNCHRONOUS`.  XLA's GPU pipeline makes all collectives
+The walk is `_walk`, compiled; which backends do so says `automap.cost.backends`.  XLA's GPU pipeline makes all collectives
 asynchronous and moves their ends behind independent kernels (seen in its programs, jax 0.10.2, 2026-11); its TPU
 pipeline does so only for rings (`automap.cost.compute`), CPU runs one thing after the other.
 """
@@ -23,10 +23,6 @@ import numpy as np
 
 from automap.cost.order import ENTER, EXIT, SPARE, Order, Places
 from automap.cost.traffic import Collectives
-from automap.topology.model import Platform
-
-
-ASYNCHRONOUS: frozenset[Platform] = frozenset({"cuda"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.cost.backends import HABITS, Habit
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
@@ -86,10 +87,6 @@ class Tables:
         )
 
 
-# Backends whose pipeline simplifies a program before and after it is partitioned.
-_SIMPLIFIES: frozenset[Platform] = frozenset({"tpu", "cuda"})
-# Backends that multiply float32 as bfloat16 by default, and move it so.
-_NARROWS: frozenset[Platform] = frozenset({"tpu"})
 # `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
@@ -100,10 +97,11 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     graph = problem.graph
     value_rows, row_of_value = _value_rows(problem)
     op_rows, row_of_op = _op_rows(problem, row_of_value)
-    is_narrow = platform in _NARROWS
+    habits = HABITS[platform]
+    is_narrow = Habit.NARROWS in habits
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
     results, edge_of_op = result_edges(
-        problem, row_of_value, row_of_op, op_rows, simplifies=platform in _SIMPLIFIES
+        problem, row_of_value, row_of_op, op_rows, simplifies=Habit.SIMPLIFIES in habits
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
@@ -111,7 +109,8 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op
     )
-    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow)
+    updates = "late" if Habit.ASYNCHRONOUS in habits else "early"
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)
     return Tables(
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, windows=windows_of(operands), results=results,

@@ -1,0 +1,27 @@
+"""What XLA's backends do with a program beyond partitioning it, as far as costs depend on it."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from automap.topology.model import Platform
+
+
+class Habit(Enum):
+    """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen through.
+
+    NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
+    RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.compute`).
+    ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`), updates late (`hlo_tools.liveness`).
+    """
+
+    SIMPLIFIES = "simplifies"
+    NARROWS = "narrows"
+    RINGS = "rings"
+    ASYNCHRONOUS = "asynchronous"
+
+
+HABITS: Mapping[Platform, frozenset[Habit]] = {
+    "tpu": frozenset({Habit.SIMPLIFIES, Habit.NARROWS, Habit.RINGS}),
+    "cuda": frozenset({Habit.SIMPLIFIES, Habit.ASYNCHRONOUS}),
+    "cpu": frozenset(),
+}
