@@ -13,15 +13,18 @@ Everything else is recomputed by each user from its *sources*: the stored values
 kernel is one op whose result is stored; it reads the sources of its operands.  Of what is sliced on the
 way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a time.
 
+What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the loop adds to or
+fills, and the rounded copy of what it multiplies (`hlo_tools.narrow`)           -> in: `_prepared`
+
 Elementwise kernels and reductions between two kernels of other kinds are fused to one with several results where the
 backend does so: what one of them reads or writes, the later ones have           -> in: `_share_reads`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,10 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     stored = _stored(graph, fuser)
     sources = _Sources(graph, stored, n_bytes)
     result: list[Kernel] = []
+    rounded: set[int] = set()
     for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            result.extend(_prepared(graph, index, n_bytes, rounded))
         written = [v for v in op.outputs if sources.stored[v]]
         if op.opcode in STRUCTURAL or not (written or op.opcode in _OWN_KERNEL):
             continue
@@ -103,6 +109,22 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
             )
         )
     return _share_reads(graph, result) if fuser.results == "several" else result
+
+
+def _prepared(
+    graph: Graph, loop: int, n_bytes: Sequence[int], rounded: set[int]
+) -> Iterator[Kernel]:
+    """The kernels before a loop; `rounded` are values that have a rounded copy already."""
+    op = graph.ops[loop]
+    for value, carried in zip(op.inputs, op.outputs):
+        if not graph.values[value].dims or not graph.varies[carried]:
+            continue
+        if not graph.varies[value]:
+            yield Kernel(op=loop, reads=(), writes=(Access(carried, n_bytes[carried]),))
+        elif n_bytes[carried] < n_bytes[value] and value not in rounded:
+            rounded.add(value)
+            read, written = Access(value, n_bytes[value]), Access(carried, n_bytes[carried])
+            yield Kernel(op=loop, reads=(read,), writes=(written,))
 
 
 def _share_reads(graph: Graph, found: list[Kernel]) -> list[Kernel]:

@@ -13,7 +13,7 @@ once, and multiplies for each step what it passes on (seen in programs of libtpu
 8): a shard for each direction in each of n steps, so everything twice, and two partial shards are started,
 received, added and written in each step:
 
-    flops * 2,   bytes + 8 * (bytes that are scattered)                        -> in: `Roofline._ringed`
+    ring = 2 * kernel + 8 * (bytes that are scattered) / (bandwidth * e_b)     -> in: `Roofline._ringed`
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from automap.topology.model import Topology
 
 
 _ON_CHIP_SHARE = 1 / 4
-_RING_FLOPS, _RING_ACCESSES = 2.0, 8.0
+_RING_PRODUCTS, _RING_ACCESSES = 2.0, 8.0
 # ... unless the reduce-scatter takes much longer than the product: 2.0 times as long was a ring, 6.7 times not.
 _RING_MOST = 4.0
 
@@ -57,10 +57,10 @@ class Roofline:
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if device.matmul_tile > 1:
             flops = flops * self._padding(sharding)
-        if Habit.RINGS in HABITS[self.topology.platform]:
-            flops, moved = self._ringed(flops, moved, found, of_collective)
         memory = moved / self._bytes_per_s
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
+        if Habit.RINGS in HABITS[self.topology.platform]:
+            each = self._ringed(each, found, of_collective)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
@@ -82,8 +82,8 @@ class Roofline:
         return padding
 
     def _ringed(
-        self, flops: np.ndarray, moved: np.ndarray, found: Collectives, of_collective: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, each: np.ndarray, found: Collectives, of_collective: np.ndarray
+    ) -> np.ndarray:
         product_edge = self.kernels.product_edge
         scattered, seconds = np.zeros((2, product_edge.max(initial=-1) + 2))
         is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
@@ -91,13 +91,11 @@ class Roofline:
         scattered[found.edge[chosen]] = found.n_bytes[chosen]
         seconds[found.edge[chosen]] = of_collective[chosen]
         of_kernel = scattered[product_edge]
-        is_ring = (of_kernel > 0) & (
-            seconds[product_edge] <= _RING_MOST * flops / self._flops_per_s
-        )
-        return (
-            np.where(is_ring, _RING_FLOPS * flops, flops),
-            np.where(is_ring, moved + _RING_ACCESSES * of_kernel, moved),
-        )
+        is_ring = (of_kernel > 0) & (seconds[product_edge] <= _RING_MOST * each)
+        device = self.topology.device
+        bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
+        ring = _RING_PRODUCTS * each + _RING_ACCESSES * of_kernel / bytes_per_s
+        return np.where(is_ring, ring, each)
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:

@@ -11,16 +11,20 @@ import numpy as np
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.space.problem import Problem
 from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Op
+from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, STRUCTURAL, Op
 from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
 from hlo_tools.rules import FactorKind, Rule
 
 
 class KernelClass(StrEnum):
-    """Kinds of kernels that reach different shares of a device's peaks."""
+    """Kinds of kernels that reach different shares of a device's peaks.
+
+    A copy is written before a loop: zeros, or what the loop reads in another type.
+    """
 
     PRODUCT = "product"
     REDUCE = "reduce"
+    COPY = "copy"
     ELEMENTWISE = "elementwise"
 
 
@@ -137,7 +141,7 @@ def _class_of(op: Op) -> KernelClass:
         return KernelClass.PRODUCT
     if op.opcode in ("reduce", "reduce-window"):
         return KernelClass.REDUCE
-    return KernelClass.ELEMENTWISE
+    return KernelClass.COPY if op.opcode == LOOP_ENTER else KernelClass.ELEMENTWISE
 
 
 def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -60,7 +60,9 @@ def merged_sums(graph: Graph) -> Sums:
 
 
 def _keeps_elements(graph: Graph, op: Op) -> bool:
-    """Whether an op adds or drops dimensions of one, and no more: the gradient of a broadcast does."""
+    """Whether an op permutes dimensions, or adds or drops some of one: the gradient of a broadcast does."""
+    if op.opcode == "transpose":
+        return True
     if op.opcode not in ("reshape", "reduce") or op.is_joint_reduction:
         return False
     before, after = (

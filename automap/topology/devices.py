@@ -52,7 +52,7 @@ def _tpu(
         memory_efficiency=0.8,
         launch_seconds=1e-6,
         on_chip_bytes=vmem_mib * 2**20,
-        class_efficiency=(("reduce", 0.4),),
+        class_efficiency=(("reduce", 0.4), ("copy", 0.33)),
         matmul_tile=128,
         source=(
             Source(

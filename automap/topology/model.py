@@ -23,7 +23,7 @@ from automap.topology.dtypes import DTYPE_FALLBACK
 Platform = Literal["tpu", "cuda", "cpu"]
 LevelKind = Literal["ring", "line", "switch"]
 Reach = Literal["host", "network"]
-OP_CLASSES: Final = ("product", "reduce", "elementwise")
+OP_CLASSES: Final = ("product", "reduce", "copy", "elementwise")
 """Classes of ops that a device may have an efficiency of its own for."""
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
