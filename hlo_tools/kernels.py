@@ -3,7 +3,8 @@
 XLA fuses elementwise and data-moving ops into their users, so most values never exist.  A value is
 *stored* if
 
-    - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...),
+    - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...), unless the ops that use it
+      are fused with that kernel: then what they make of it is       -> in: `_fuse_products`
     - or it is the operand of a kernel that loads its operands (after undoing casts and transposes, which
       kernels read through); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary,
@@ -62,19 +63,21 @@ _READ_THROUGH = frozenset(
 class Fuser:
     """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
 
-    `results` says whether kernels that read the same are made one.
+    `results` says whether kernels that read the same are made one, `products` whether elementwise ops that alone
+    use a contraction's result are part of it.
     """
 
     loads: frozenset[str]
     results: Literal["one", "several"]
+    products: Literal["bare", "fused"]
 
 
 # TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
 # matrix libraries read finished operands.
 FUSERS: Mapping[str, Fuser] = {
-    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS, results="several"),
-    "cuda": Fuser(loads=_OWN_KERNEL, results="several"),
-    "cpu": Fuser(loads=_OWN_KERNEL, results="one"),
+    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS, results="several", products="fused"),
+    "cuda": Fuser(loads=_OWN_KERNEL, results="several", products="bare"),
+    "cpu": Fuser(loads=_OWN_KERNEL, results="one", products="bare"),
 }
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes.
@@ -84,6 +87,8 @@ _RECOMPUTE_RATIO = 1.5
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
     stored = _stored(graph, fuser)
+    if fuser.products == "fused":
+        _fuse_products(graph, stored)
     sources = _Sources(graph, stored, n_bytes)
     result: list[Kernel] = []
     rounded: set[int] = set()
@@ -183,6 +188,33 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
     return stored
 
 
+def _fuse_products(graph: Graph, stored: list[bool]) -> None:
+    """Store what the last elementwise op makes of a contraction's result, and not the result."""
+    for op in graph.ops:
+        if op.opcode not in CONTRACTIONS:
+            continue
+        value = last = op.outputs[0]
+        while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
+            last = user.outputs[0]
+        user = _only_user(graph, last)
+        if last != value or user is not None:
+            stored[value] = False
+            stored[last] = user is None
+
+
+def _only_user(graph: Graph, value: int) -> Op | None:
+    """The one op that uses a value, if it makes another as large of it, and nothing else."""
+    users = graph.users[value]
+    if len(users) != 1:
+        return None
+    op = graph.ops[users[0]]
+    if op.opcode in STRUCTURAL or op.opcode in _OWN_KERNEL or op.opcode == "reduce":
+        return None
+    is_update = op.opcode == "dynamic-update-slice" and op.inputs[0] != value
+    before, after = (graph.values[v].n_bytes for v in (value, op.outputs[0]))
+    return op if is_update or before == after else None
+
+
 def _read_through(graph: Graph, value: int) -> int:
     """The value a kernel really loads when it is given a cast or transposed view of it."""
     while (producer := graph.values[value].producer) >= 0:
@@ -205,7 +237,9 @@ class _Sources:
             if is_stored:
                 self._of[value] = {value: n_bytes[value]}
         for op in graph.ops:
-            self._visit(op)
+            # What a contraction makes and does not store is at hand for the op that it is fused with.
+            if op.opcode not in CONTRACTIONS:
+                self._visit(op)
 
     def of(self, value: int) -> Sequence[tuple[int, int]]:
         """(stored value, bytes read of it) to have `value`, in a fixed order."""

@@ -3,6 +3,7 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,7 +12,7 @@ import numpy as np
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.space.problem import Problem
 from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, STRUCTURAL, Op
+from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Op
 from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
 from hlo_tools.rules import FactorKind, Rule
 
@@ -38,12 +39,15 @@ class KernelTable:
     `shape` is what a profile knows kernels by. `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others.
-    `traffic_is_near`: whether the value is made and last read in one phase, outside of what loops stack up.
+    `near_bytes` [accesses]: those of the whole value if it is made and last read in one phase, outside of what loops
+    stack up; 0 of others.
     """
 
     op_row: np.ndarray
     shape: tuple[KernelShape, ...]
     product_edge: np.ndarray
+    product_row: np.ndarray
+    product_sizes: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
     flops: np.ndarray
@@ -53,7 +57,7 @@ class KernelTable:
     traffic_kernel: np.ndarray
     traffic_row: np.ndarray
     traffic_bytes: np.ndarray
-    traffic_is_near: np.ndarray
+    near_bytes: np.ndarray
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
@@ -66,12 +70,14 @@ class _Key:
     op_row: int
     shape: KernelShape
     product_edge: int
+    product_row: int
+    product_sizes: tuple[int, ...]
     kernel_class: KernelClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
     phase: int
-    access: tuple[tuple[int, int, bool], ...]
+    access: tuple[tuple[int, int, int], ...]
 
 
 def kernel_table(
@@ -80,8 +86,12 @@ def kernel_table(
     row_of_value: np.ndarray,
     row_of_op: np.ndarray,
     edge_of_op: np.ndarray,
+    n_bytes: Sequence[int],
 ) -> tuple[KernelTable, list[int]]:
-    """Fold `kernels`, and the row of each; `edge_of_op` is the result edge of each op."""
+    """Fold `kernels`, and the row of each.
+
+    `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in memory.
+    """
     rows, near = row_of_value.tolist(), _near(problem)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
@@ -89,16 +99,22 @@ def kernel_table(
     row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def access_of(access: Access) -> tuple[int, int, bool]:
-        return rows[access.value], access.n_bytes, near[access.value]
+    def access_of(access: Access) -> tuple[int, int, int]:
+        value = access.value
+        return rows[value], access.n_bytes, n_bytes[value] if near[value] else 0
 
     for kernel in kernels:
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         is_dot = op.opcode == "dot"
+        product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         if is_dot and id(rule) not in sides:
             sides[id(rule)] = _sides(rule)
         key = _Key(
-            ops[kernel.op], kernel_shape(problem.graph, op, rule, _dtype(problem, op)), edges[kernel.op] if op.opcode in CONTRACTIONS else -1, _class_of(op),
+            ops[kernel.op], kernel_shape(problem.graph, op, rule, _dtype(problem, op)),
+            -1 if product is None else edges[kernel.op],
+            -1 if product is None else rows[product],
+            () if product is None else problem.graph.values[product].dims,
+            _class_of(op),
             sides[id(rule)] if is_dot else ((), ()),
             tuple(f.size for f in rule.factors) if is_dot else (),
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
@@ -121,10 +137,15 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         for side, factors in enumerate(key.sides):
             for factor in factors:
                 side_sizes[side, k, factor] = key.sizes[factor]
+    rank = max((len(key.product_sizes) for key in keys), default=0)
+    product_sizes = np.ones((len(keys), rank), np.int64)
+    for k, key in enumerate(keys):
+        product_sizes[k, : len(key.product_sizes)] = key.product_sizes
     return KernelTable(
         op_row=np.array([k.op_row for k in keys], np.int64),
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
+        product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
         kernel_class=np.array([CLASSES.index(k.kernel_class) for k in keys], np.int64),
         side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
@@ -132,7 +153,7 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
-        traffic_is_near=accesses[:, 3].astype(bool),
+        near_bytes=accesses[:, 3],
     )  # fmt: skip
 
 
@@ -155,19 +176,22 @@ def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _near(problem: Problem) -> list[bool]:
-    """For each value whether it is made and read within one phase, and no loop hands it on."""
+    """For each value whether it is made and read within one phase, and is no stack that a loop fills.
+
+    What a loop carries from trip to trip is near too.
+    """
     graph = problem.graph
     near = [value.producer >= 0 for value in graph.values]
     for value in graph.outputs:
         near[value] = False
     for index, op in enumerate(graph.ops):
+        is_handed_on = op.opcode in STRUCTURAL and op.opcode != LOOP_EXIT
         for value in op.inputs:
             producer = graph.values[value].producer
-            if op.opcode in STRUCTURAL or problem.phases[producer] != problem.phases[index]:
+            if is_handed_on or problem.phases[producer] != problem.phases[index]:
                 near[value] = False
-        if op.opcode in STRUCTURAL or op.opcode == "dynamic-update-slice":
-            for value in op.outputs:
-                near[value] = False
+        if op.opcode == "dynamic-update-slice":
+            near[op.inputs[0]] = near[op.outputs[0]] = False
     return near
 
 

@@ -114,7 +114,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         if k.reads or graph.ops[k.op].opcode != LOOP_ENTER or problem.phases[k.op] != Phase.FORWARD
     ]
     kernel_rows, row_of_kernel = kernel_table(
-        problem, kernel_list, row_of_value, row_of_op, edge_of_op
+        problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes
     )
     updates = "late" if Habit.ASYNCHRONOUS in habits else "early"
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)
