@@ -34,8 +34,8 @@ from automap.topology.model import Topology
 
 _STAYS, _LEAVES = 1 / 16, 1 / 2
 _RING_PRODUCTS, _RING_ACCESSES = 2.0, 8.0
-# ... unless the reduce-scatter takes much longer than the product: 2.0 times as long was a ring, 6.7 times not.
-_RING_MOST = 4.0
+# ... unless the reduce-scatter takes much longer than the product: 1.6 times as long was a ring, 2.1 times not.
+_RING_MOST = 1.8
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,297 @@
+"""Predictions beside XLA's compilers for TPU and GPU, for the zoo, without the hardware.
+
+    python -m scripts.compare_compilers --table memory -o docs/memory.md
+    python -m scripts.compare_compilers --table schedules -o docs/schedules.md
+
+Needs the extras `tpu` and `gpu-compiler`.  Every case is planned, exported and compiled ahead of time; what the
+compilers said is kept (`automap.verify`), so a second run with another cost model takes seconds.
+
+memory      the peak that a plan predicts beside the bytes the compiler needs
+schedules   the predicted step beside an estimate made from the TPU compiler's scheduled program: the cycles it
+            gives each of its fusions, loops times trips, and its collectives priced by the cost model; how well
+            both order the plans of a model is Kendall's tau
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+import gzip
+from itertools import groupby
+import os
+from pathlib import Path
+import statistics
+
+import click
+import jax
+from rich.progress import track
+from scipy.stats import kendalltau
+
+from automap.cost.collectives import CollectiveKind, collective_cost
+from automap.errors import AutomapError, CompilerError, InputError
+from automap.options import Options
+from automap.plan_build import Outcome, build_plan
+from automap.planner import find
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.topology.model import Topology
+from automap.verify.cache import default_folder
+from automap.verify.collectives import OTHER_DEVICES
+from automap.verify.compilers import OF_PLATFORM
+from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
+from automap.verify.program import planned_program
+from automap.verify.witness import Witness
+from automap.workload import Workload, load_target, trace_step
+from automap.workload.call import TracedCall, jitted, trace_call
+from hlo_tools.scheduled import read_schedule
+from scripts.tables import made_by, markdown, replace_table
+
+
+COMMAND = "python -m scripts.compare_compilers --table {table} -o {output}"
+GIB = 2**30
+AXES = ("replica", "data", "model")
+# Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix units of 128 x 128 on
+# v5e, eight on v5p).
+CLOCK_HZ = {"v5e": 197e12 / (4 * 2 * 128**2), "v5p": 459e12 / (8 * 2 * 128**2)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the zoo, the options of its function, and the machines it is compiled for."""
+
+    target: str
+    options: dict[str, str] = field(default_factory=dict)
+    tpu: str = "v5e:2x4"
+    gpu: str = "8xh100"
+
+
+_SCANNED, _HALF = {"layers": "scanned"}, {"dtype": "bfloat16"}
+MODELS = (
+    Model("models.gpt:gpt_124m", {"batch": "32", **_SCANNED, **_HALF}),
+    Model("models.t5:t5_base", {"batch": "32", **_SCANNED}),
+    Model("models.bert:bert_48", {"batch": "8", **_SCANNED}),
+    Model("models.vit:vit_b16", {"batch": "256", **_SCANNED}),
+    Model("models.mlp:mlp", {"batch": "4096"}),
+    Model("models.alexnet:alexnet", {"batch": "1024"}),
+    Model("models.nmt:nmt", {"batch": "256", "steps": "scanned"}),
+    Model("models.rnnlm:rnnlm", {"batch": "256", "steps": "scanned"}),
+    Model("models.gpt:gpt_124m", {"batch": "32"}),
+    Model("models.llama:llama_1b", {"batch": "16", "seq": "2048", **_SCANNED, **_HALF}, tpu="v5p:2x2x2"),
+    Model("models.vgg:vgg_19", {"batch": "256"}),
+    Model("models.resnet:resnet_50", {"batch": "256"}),
+    Model("models.moe:moe_8x", {"batch": "32", **_SCANNED, **_HALF}, tpu="v5p:2x2x2"),
+)  # fmt: skip
+PLANS: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("data-parallel", (8,)), ("zero-3", (8,)), ("megatron", (2, 4)), ("zero-1", (8,)),
+    ("sequence-parallel", (2, 4)), ("megatron", (4, 2)), ("megatron", (8,)), ("one-weird-trick", (8,)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which cases a table has: the platforms, the first so many models and plans."""
+
+    platforms: tuple[str, ...]
+    models: int
+    plans: int
+
+
+TABLES = {
+    "memory": Table(("tpu", "cuda"), len(MODELS), 3),
+    "schedules": Table(("tpu",), 8, len(PLANS)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan of one model on one machine."""
+
+    model: Model
+    platform: str
+    preset: str
+    sizes: tuple[int, ...]
+
+    @property
+    def topology(self) -> Topology:
+        """The machine."""
+        return get_topology(self.model.tpu if self.platform == "tpu" else self.model.gpu)
+
+    @property
+    def name(self) -> str:
+        """The model with its options."""
+        options = ", ".join(f"{k}={v}" for k, v in self.model.options.items())
+        return f"{self.model.target.partition(':')[2]} ({options})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A prediction and a witness; `scheduled_seconds` as the compiler's program has it, None if it cannot be read."""
+
+    case: Case
+    outcome: Outcome
+    witness: Witness
+
+    @property
+    def predicted_bytes(self) -> float:
+        """The predicted peak."""
+        return self.outcome.best.estimate.peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan is predicted to fit."""
+        return self.predicted_bytes <= self.case.topology.device.memory_bytes
+
+
+def results(table: Table, only: str) -> Iterator[Result]:
+    """All cases of a table whose model's name contains `only`."""
+    chosen = [m for m in MODELS[: table.models] if only in m.target]
+    total = len(chosen) * len(table.platforms) * table.plans
+    for case, workload, call in track(_cases(chosen, table), "compiling", total=total):
+        try:
+            yield _result(case, workload, call)
+        except InputError:
+            continue  # the preset does not suit the model
+        except CompilerError as error:
+            click.echo(f"{case.name} {case.preset} {case.platform}: {error}", err=True)
+
+
+def _cases(models: list[Model], table: Table) -> Iterator[tuple[Case, Workload, TracedCall]]:
+    for model in models:
+        step, args = load_target(model.target, model.options)
+        call = trace_call(jitted(step, {}), tuple(args), {})
+        for platform in table.platforms:
+            workload = trace_step(step, args, platform=platform)
+            for preset, sizes in PLANS[: table.plans]:
+                yield Case(model, platform, preset, sizes), workload, call
+
+
+def _result(case: Case, workload: Workload, call: TracedCall) -> Result:
+    mesh = Mesh(AXES[-len(case.sizes) :], case.sizes)
+    outcome = find(workload, case.topology, Options(mesh=mesh, preset=case.preset))
+    witness = ask(
+        planned_program(build_plan(outcome), call), OF_PLATFORM[case.topology.platform],
+        timeout_seconds=DEFAULT_TIMEOUT_SECONDS, cache_folder=default_folder(),
+    )  # fmt: skip
+    return Result(case, outcome, witness)
+
+
+def memory_report(found: list[Result]) -> str:
+    """The table of bytes."""
+    header = ["model", "plan", "machine", "GiB predicted", "GiB compiled", "ratio"]
+    rows, text = [], ""
+    for platform, group in groupby(found, key=lambda r: r.case.platform):
+        of_platform = list(group)
+        errors = [
+            abs(r.predicted_bytes / r.witness.peak_bytes - 1)
+            for r in of_platform
+            if r.witness.memory is not None and r.witness.peak_bytes
+        ]
+        text += (
+            f"{platform}: {len(errors)} programs of {len({r.case.name for r in of_platform})} models; median error "
+            f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, largest "
+            f"{max(errors):.1%}. {_verdicts(of_platform)}\n\n"
+        )
+    for r in found:
+        is_known = r.witness.memory is not None and r.witness.peak_bytes
+        compiled = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
+        ratio = f"{r.predicted_bytes / r.witness.peak_bytes:.2f}" if is_known else ""
+        rows.append(
+            [r.case.name, _plan_name(r.case), r.case.topology.name, f"{r.predicted_bytes / GIB:.2f}", compiled, ratio]
+        )  # fmt: skip
+    return text + markdown(header, rows)
+
+
+def _verdicts(found: list[Result]) -> str:
+    wrong = [r for r in found if r.fits and not r.witness.fits]
+    spare = [
+        r
+        for r in found
+        if not r.fits and r.witness.fits
+        and (r.witness.peak_bytes or 0) <= 0.75 * r.case.topology.device.memory_bytes
+    ]  # fmt: skip
+    return f"Called fitting but refused: {len(wrong)}; refused but fitting with 25 % to spare: {len(spare)}."
+
+
+def schedules_report(found: list[Result]) -> str:
+    """The table of seconds, and tau of each model."""
+    header = [
+        "model",
+        "plan",
+        "compute predicted ms",
+        "compute scheduled ms",
+        "step predicted ms",
+        "step scheduled ms",
+    ]
+    rows, taus = [], []
+    for name, group in groupby(found, key=lambda r: r.case.name):
+        pairs = []
+        for r in group:
+            seconds = scheduled_seconds(r)
+            if seconds is None:
+                continue
+            estimate, (compute, collective) = r.outcome.best.estimate, seconds
+            pairs.append((estimate.step_seconds, compute + collective))
+            milliseconds = (
+                estimate.compute_seconds, compute, estimate.step_seconds, compute + collective
+            )  # fmt: skip
+            rows.append([name, _plan_name(r.case), *(f"{s * 1e3:.2f}" for s in milliseconds)])
+        if len(pairs) > 2:
+            tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)
+            taus.append([name, str(len(pairs)), f"{tau:.2f}"])
+    values = [float(row[2]) for row in taus]
+    text = f"Kendall's tau is at least 0.9 for {sum(v >= 0.9 for v in values)} of {len(values)} models.\n\n"
+    return text + markdown(["model", "plans", "tau"], taus) + "\n" + markdown(header, rows)
+
+
+def scheduled_seconds(result: Result) -> tuple[float, float] | None:
+    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read.
+
+    Collectives that run beside the kernels (permutes of rings) count as far as they outlast all of them.
+    """
+    witness, topology = result.witness, result.case.topology
+    if witness.program is None or witness.collectives is None:
+        return None
+    data = gzip.decompress((default_folder() / witness.program).read_bytes())
+    compute = read_schedule(data).cycles / CLOCK_HZ[topology.device.name]
+    mesh = result.outcome.best.point.mesh
+    inline = beside = 0.0
+    for record in witness.collectives:
+        axes = mesh.names if record.axes == OTHER_DEVICES else record.axes
+        cost = collective_cost(
+            CollectiveKind(record.kind), topology, mesh.sizes, [mesh.names.index(a) for a in axes]
+        )
+        seconds = float(cost.seconds(float(record.bytes))) * record.count
+        if record.kind == CollectiveKind.PERMUTE:
+            beside += seconds
+        else:
+            inline += seconds
+    return compute, inline + max(beside - compute, 0.0)
+
+
+def _plan_name(case: Case) -> str:
+    return f"{case.preset} {'x'.join(map(str, case.sizes))}"
+
+
+REPORTS = {"memory": memory_report, "schedules": schedules_report}
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("--table", type=click.Choice(list(TABLES)), required=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--only", default="", help="models whose target contains this")
+def main(table: str, output: Path | None, only: str) -> None:
+    """Run the comparison."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        found = list(results(TABLES[table], only))
+    except AutomapError as error:
+        raise click.ClickException(str(error)) from error
+    report = REPORTS[table](found)
+    if output is None:
+        click.echo(report)
+        return
+    machine = f"jax {jax.__version__}, compiled ahead of time on a CPU host"
+    command = COMMAND.format(table=table, output=output)
+    replace_table(output, made_by(command, machine) + report)
+
+
+if __name__ == "__main__":
+    main()
