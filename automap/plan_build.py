@@ -174,6 +174,7 @@ def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
         compute_seconds=estimate.compute_seconds,
         collective_seconds=estimate.collective_seconds,
         bubble_seconds=0.0,
+        hidden_seconds=estimate.hidden_seconds,
         peak_bytes=round(estimate.peak_bytes),
         fits=outcome.context.objective.fits(estimate),
         memory=_memory(outcome.context.evaluator.memory(lanes)),

@@ -122,6 +122,7 @@ def _header(plan: "Plan") -> list[str]:
         "bubble": cost.bubble_seconds,
     }
     listed = " + ".join(f"{name} {seconds_text(s)}" for name, s in parts.items() if s)
+    beside = f" (and {seconds_text(cost.hidden_seconds)} of them beside computation)"
     shares = {field.name: getattr(cost.memory, field.name) for field in fields(cost.memory)}
     memory = " + ".join(
         f"{name.replace('_', ' ')} {bytes_text(n)}" for name, n in shares.items() if n
@@ -131,7 +132,9 @@ def _header(plan: "Plan") -> list[str]:
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
         *_laid(plan),
-        f"predicted step {seconds_text(cost.step_seconds)}" + (f" = {listed}" if listed else ""),
+        f"predicted step {seconds_text(cost.step_seconds)}"
+        + (f" = {listed}" if listed else "")
+        + (beside if cost.hidden_seconds else ""),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
         f"on each device: {fits}",
         f"  = {memory}",

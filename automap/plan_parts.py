@@ -137,12 +137,17 @@ class CollectiveRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRecord:
-    """What one step is predicted to cost; `peak_bytes` is per device."""
+    """What one step is predicted to cost; `peak_bytes` is per device.
+
+    `collective_seconds` are those in which a device waits for collectives, a part of the step; `hidden_seconds` those
+    of collectives that run beside computation.
+    """
 
     step_seconds: float
     compute_seconds: float
     collective_seconds: float
     bubble_seconds: float
+    hidden_seconds: float = field(default=0.0, metadata=ADDED_LATER)
     peak_bytes: int
     fits: bool
     memory: MemoryRecord

@@ -42,6 +42,8 @@ from automap.verify.run_both import run_both
 _OUT_OF_MEMORY: Final = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 # What libtpu says when another process uses it.
 _BUSY: Final = re.compile(r"lockfile|TPU is already in use")
+# What the GPU compiler says of a matmul that it has no tiles for (jax 0.10.2).
+_NO_TILES: Final = re.compile(r"Couldn't find output tile sizes")
 _MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
@@ -83,7 +85,7 @@ def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
 def _answer(request: Request, folder: Path, start: float) -> Answer:
     mesh = mesh_on(devices_of(request.machine), request.layout.axes)
     run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.layout)
-    compiled = run.lower(*inputs).compile()
+    compiled = _compiled(run.lower(*inputs), request)
     if request.run is not None:
         leaves = run_both(compiled, inputs, folder, request.run)
         seconds = time.monotonic() - start
@@ -94,6 +96,19 @@ def _answer(request: Request, folder: Path, start: float) -> Answer:
         write_atomically(folder / PROGRAM_FILE, gzip.compress(program, mtime=0))
     memory = _memory(compiled.memory_analysis())
     return Answer(outcome="done", message="", seconds=seconds, memory=memory, leaves=())
+
+
+def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compiled:
+    """The compiled step; without Triton's matmuls where the GPU compiler fails at them.
+
+    With no GPU to try tiles on it takes the first ones it thinks of, which some shapes do not have.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if request.machine.compiler != "gpu" or not _NO_TILES.search(str(error)):
+            raise
+        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
 def _memory(usage: Any) -> MemoryBytes | None:

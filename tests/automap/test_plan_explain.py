@@ -16,7 +16,7 @@ OVERVIEW = """\
 plan for models.mlp:small on v5e:2x4
 mesh data=2 x model=4 (8 devices)
   data over ici-x 2; model over ici-y 4
-predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms
+predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms (and 500 us of them beside computation)
 predicted peak 3 GiB of 14.9 GiB on each device: fits
   = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB
 verified by the TPU compiler (libtpu 0.0.51): peak 1000 B: fits; 2 compiled in all

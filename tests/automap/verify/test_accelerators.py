@@ -8,6 +8,7 @@ import pytest
 
 import automap
 from automap.verify.gpu_targets import GPU_TARGETS
+from models.vit import vit_b16
 from tests.steps import decoder, mlp
 
 
@@ -73,3 +74,9 @@ def test_a_refusal_for_memory_is_a_result(name, tmp_path):
     assert found.witness.memory is None and "emory" in found.witness.refusal
     assert found.witness.peak_bytes is not None and found.witness.peak_bytes > 15 * 2**30
     assert "DOES NOT FIT" in found.explain()
+
+
+@pytest.mark.parametrize("batch", [pytest.param(256, marks=needs_gpu)])
+def test_matmuls_that_triton_has_no_tiles_for_are_compiled_without(batch, tmp_path):
+    target = vit_b16(batch=batch, layers="scanned")
+    assert _verified(target, "8xh100", tmp_path, preset="data-parallel").fits
