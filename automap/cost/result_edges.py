@@ -54,7 +54,7 @@ def result_edges(
                 )  # fmt: skip
                 name = sums_of.name_of.get(value)
                 terms = {} if name is None else first_terms.setdefault(name, {})
-                merged = replace(key, earlier=tuple(sorted(terms.values())))
+                merged = replace(key, earlier=tuple(sorted(terms.values()))) if terms else key
                 count = sums_of.trips(value, op.trip_count)
                 edge = found.add(merged, count, value, index, op.trip_count)
                 terms.setdefault(key, edge)
