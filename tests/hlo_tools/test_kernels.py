@@ -189,3 +189,57 @@ def test_narrow_values_are_a_fixed_point_that_no_value_could_join():
 
 def _relu_step_flat(*arrays):
     return _relu_step(list(arrays[:-1]), arrays[-1])
+
+
+@pytest.mark.parametrize(("platform", "written"), [("cpu", ["dot", "add"]), ("tpu", ["add"])])
+def test_what_alone_uses_a_product_is_fused_with_it_on_tpu(platform, written):
+    graph = _graph(lambda a, b, c: a @ b + c, (8, 16), (16, 4), (8, 4))
+    found = _kernels(graph, platform)
+    assert [graph.ops[k.op].opcode for k in found if k.writes] == written
+    read = sum(a.n_bytes for k in found for a in k.reads)
+    product = 4 * 8 * 4
+    operands = 4 * (8 * 16 + 16 * 4 + 8 * 4)
+    assert read == operands + (product if platform == "cpu" else 0)
+
+
+def test_a_product_that_others_use_too_is_written():
+    graph = _graph(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
+    found = _kernels(graph, "tpu")
+    assert "dot" in [graph.ops[k.op].opcode for k in found if k.writes]
+
+
+def test_zeros_that_a_loop_adds_to_are_written_before_it():
+    def step(weights, x):
+        def loss(w):
+            return lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=3)[0].sum()
+
+        return jax.grad(loss)(weights)
+
+    graph = _graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    fills = [
+        a.n_bytes
+        for k in _kernels(graph, "cpu")
+        if graph.ops[k.op].opcode == "while"
+        for a in k.writes
+        if not k.reads
+    ]
+    assert 4 * WIDTH * WIDTH in fills  # the sum of the weight's gradients
+    assert 4 * 3 * ROWS * WIDTH in fills  # a stack of residuals
+
+
+def test_late_updates_keep_every_gradient_until_the_last():
+    wide = 512
+    graph = _graph(_relu_step_flat, *[(wide, wide)] * DEPTH, (8, wide))
+    kinds = phases(graph, frozenset(range(len(graph.outputs) - 1)))
+    peaks = []
+    for updates in ("early", "late"):
+        donated = {i: i for i in range(DEPTH)}
+        live = buffers(graph, _kernels(graph, "cuda"), kinds, donated, _wide(graph), updates)
+        sizes = np.array([graph.values[v].n_bytes for v in live.value])
+        alive = np.zeros(live.n_positions + 1)
+        np.add.at(alive, live.birth, sizes)
+        np.add.at(alive, live.death + 1, -sizes)
+        peaks.append(alive.cumsum().max())
+    gradient = 4 * wide * wide
+    assert peaks[0] < (DEPTH + 3) * gradient
+    assert peaks[1] >= 2 * DEPTH * gradient
