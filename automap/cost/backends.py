@@ -10,7 +10,7 @@ class Habit(Enum):
     """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen through.
 
     NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
-    RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.compute`).
+    RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.rings`).
     ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`), updates late (`hlo_tools.liveness`).
     """
 

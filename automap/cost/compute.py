@@ -8,13 +8,6 @@ what it sums over and the columns of the result are rounded up to them -> in: `R
 of the memory there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e,
 with 128 MiB, keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64.)
                                                                                 -> in: `Roofline._off_chip`
-
-A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at
-once, and multiplies for each step what it passes on (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4 and
-8): a shard for each direction in each of n steps, so everything twice, and two partial shards are started,
-received, added and written in each step; the two shards are the columns, rounded up to tiles:
-
-    ring = 2 * padding * kernel + 8 * (bytes that are scattered) / (bandwidth * e_b)  -> in: `Roofline._ringed`
 """
 
 from collections.abc import Mapping
@@ -23,19 +16,13 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.backends import HABITS, Habit
-from automap.cost.flows import REDUCE_SCATTER
 from automap.cost.kernel_table import CLASSES, KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
-from automap.cost.traffic import Collectives
 from automap.topology.model import Topology
 
 
 _STAYS, _LEAVES = 1 / 16, 1 / 2
-_RING_PRODUCTS, _RING_ACCESSES = 2.0, 8.0
-# ... unless the reduce-scatter takes much longer than the product: 1.6 times as long was a ring, 2.1 times not.
-_RING_MOST = 1.8
 
 
 @dataclass(frozen=True)
@@ -46,10 +33,8 @@ class Roofline:
     topology: Topology
     measured: MeasuredKernels | None = None
 
-    def seconds(
-        self, sharding: Shardings, found: Collectives, of_collective: np.ndarray
-    ) -> np.ndarray:
-        """Of each distinct kernel once, [kernels]; `of_collective` are the seconds of each of `found` once."""
+    def seconds(self, sharding: Shardings) -> np.ndarray:
+        """Of each distinct kernel once, [kernels]."""
         table, device = self.kernels, self.topology.device
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
@@ -61,8 +46,6 @@ class Roofline:
             flops = flops * self._padding(sharding)
         memory = moved / self._bytes_per_s
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
-        if Habit.RINGS in HABITS[self.topology.platform]:
-            each = self._ringed(each, sharding, found, of_collective)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
@@ -87,43 +70,6 @@ class Roofline:
                 size[rows] /= parts
             padding *= np.where(size > 1, np.ceil(size / tile) * tile / size, 1.0)
         return padding
-
-    def _ringed(
-        self,
-        each: np.ndarray,
-        sharding: Shardings,
-        found: Collectives,
-        of_collective: np.ndarray,
-    ) -> np.ndarray:
-        product_edge = self.kernels.product_edge
-        n_edges = product_edge.max(initial=-1) + 2
-        scattered, seconds, mask = np.zeros(n_edges), np.zeros(n_edges), np.zeros(n_edges, np.int64)
-        is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
-        chosen = np.flatnonzero(is_scatter & (found.edge < n_edges - 1))
-        scattered[found.edge[chosen]] = found.n_bytes[chosen]
-        seconds[found.edge[chosen]] = of_collective[chosen]
-        mask[found.edge[chosen]] = found.mask[chosen]
-        rows = np.flatnonzero(mask[product_edge])
-        rows = rows[seconds[product_edge[rows]] <= _RING_MOST * each[rows]]
-        device = self.topology.device
-        added = _RING_ACCESSES * scattered[product_edge[rows]]
-        padding = self._shard_padding(rows, mask[product_edge[rows]], sharding)
-        result = each.copy()
-        result[rows] *= _RING_PRODUCTS * padding
-        result[rows] += added / (device.hbm_bytes_per_s * device.memory_efficiency)
-        return result
-
-    def _shard_padding(self, rows: np.ndarray, mask: np.ndarray, sharding: Shardings) -> np.ndarray:
-        """By how much tiles are larger than two shards of the results of `rows` scattered over `mask`."""
-        table, tile = self.kernels, self.topology.device.matmul_tile
-        columns, parts = np.ones(len(rows)), np.ones(len(rows))
-        for axis, size in enumerate(sharding.sizes):
-            has = (mask >> axis & 1).astype(bool)
-            dim = sharding.dim_of_axis[table.product_row[rows], axis]
-            columns = np.where(has, table.product_sizes[rows, dim], columns)
-            parts *= np.where(has, size, 1)
-        columns *= 2 / parts
-        return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:

@@ -6,7 +6,7 @@ collective  sum over collectives of their seconds (`automap.cost.collectives`); 
             collectives of gradients and parameters into messages of COMBINE_BYTES
                                                                               -> in: `_collective`
 waiting     all of collective where a device does one thing after the other; where collectives run beside
-            kernels, what is left of it                                       -> in: `automap.cost.overlap`
+            kernels, what is left of it                   -> in: `automap.cost.overlap`, `automap.cost.rings`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
                                                                               -> in: `automap.cost.memory`
 """
@@ -24,6 +24,7 @@ from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
 from automap.cost.overlap import waiting_seconds
 from automap.cost.profile import KernelProfile
+from automap.cost.rings import with_rings
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
@@ -55,12 +56,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Priced:
-    """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`."""
+    """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`.
+
+    `beside` are those of an entry that go on within a kernel (`automap.cost.rings`), not in `of_collective`.
+    """
 
     sharding: Shardings
     found: Collectives
     of_kernel: np.ndarray
     of_collective: np.ndarray
+    beside: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,12 @@ class Evaluator:
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy
-        if Habit.ASYNCHRONOUS in HABITS[self.topology.platform]:
+        if Habit.ASYNCHRONOUS in self._habits:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count),
             collective_seconds=waiting,
-            hidden_seconds=busy - waiting,
+            hidden_seconds=busy - waiting + float(priced.beside @ found.count),
             peak_bytes=self._profile.peak_bytes(
                 priced.sharding.parts_of_value, found.copied, found.is_repeat
             ),
@@ -95,16 +100,23 @@ class Evaluator:
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
         of_collective = self._collective(found, lanes.mesh.sizes)
-        return Priced(
-            sharding=sharding, found=found, of_collective=of_collective,
-            of_kernel=self._roofline.seconds(sharding, found, of_collective),
-        )  # fmt: skip
+        of_kernel, beside = self._roofline.seconds(sharding), np.zeros(len(of_collective))
+        if Habit.RINGS in self._habits:
+            rings = with_rings(
+                self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
+            )
+            of_kernel, beside = rings.of_kernel, rings.beside
+        return Priced(sharding, found, of_kernel, of_collective - beside, beside)
 
     def memory(self, lanes: Lanes) -> Memory:
         """What the peak under `lanes` consists of."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
         return self._profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
+
+    @property
+    def _habits(self) -> frozenset[Habit]:
+        return HABITS[self.topology.platform]
 
     @cached_property
     def _roofline(self) -> Roofline:

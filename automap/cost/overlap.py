@@ -13,7 +13,7 @@ carries one collective at a time.
 Nothing is hidden that has no computation beside it: the sum of waits is at least collectives - computation.
 The walk is `_walk`, compiled; which backends do so says `automap.cost.backends`.  XLA's GPU pipeline makes all collectives
 asynchronous and moves their ends behind independent kernels (seen in its programs, jax 0.10.2, 2026-11); its TPU
-pipeline does so only for rings (`automap.cost.compute`), CPU runs one thing after the other.
+pipeline does so only for rings (`automap.cost.rings`), CPU runs one thing after the other.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,80 @@
+"""Products whose partial sums are scattered, on a TPU: loops that pass shards around while they multiply.
+
+A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once,
+and multiplies for each step what it passes on (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4 and 8): a shard
+for each direction in each of n steps, so everything twice, and two partial shards are started, received, added and
+written in each step; the two shards are the columns of the product, rounded up to tiles:
+
+    ring = 2 * padding * product + 8 * (bytes that are scattered) / (bandwidth * e_b)
+
+where product is the seconds of the product alone (`automap.cost.compute`).  The shards travel while it multiplies, so
+of the reduce-scatter only what is longer than the ring is left.  One that takes much longer than its product stays
+what it is.                                                                     -> in: `with_rings`
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.flows import REDUCE_SCATTER
+from automap.cost.kernel_table import KernelTable
+from automap.cost.shardings import Shardings
+from automap.cost.traffic import Collectives
+from automap.topology.model import Device
+
+
+_PRODUCTS, _ACCESSES = 2.0, 8.0
+# A reduce-scatter that took 1.6 times as long as its product was a ring, one of 2.1 times was not.
+_MOST = 1.8
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Seconds of each kernel [kernels] with the rings, and those of each collective [entries] that go on beside them."""
+
+    of_kernel: np.ndarray
+    beside: np.ndarray
+
+
+def with_rings(
+    table: KernelTable,
+    device: Device,
+    of_kernel: np.ndarray,
+    sharding: Shardings,
+    found: Collectives,
+    of_collective: np.ndarray,
+) -> Rings:
+    """Kernels and collectives of a backend that makes rings, from what each takes alone."""
+    n_edges = table.product_edge.max(initial=-1) + 2
+    entry_of_edge = np.full(n_edges, -1, np.int64)
+    is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand & (found.edge < n_edges - 1)
+    entry_of_edge[found.edge[is_scatter]] = np.flatnonzero(is_scatter)
+    entry = entry_of_edge[table.product_edge]
+    rows = np.flatnonzero(entry >= 0)
+    rows = rows[of_collective[entry[rows]] <= _MOST * of_kernel[rows]]
+    at = entry[rows]
+    bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
+    padding = _padding(table, device.matmul_tile, rows, found.mask[at], sharding)
+    ringed = of_kernel.copy()
+    ringed[rows] = (
+        _PRODUCTS * padding * of_kernel[rows] + _ACCESSES * found.n_bytes[at] / bytes_per_s
+    )
+    # Of kernels that are of one collective's row the shortest hides least.
+    hidden = np.full(len(of_collective), np.inf)
+    np.minimum.at(hidden, at, ringed[rows])
+    beside = np.where(np.isfinite(hidden), np.minimum(hidden, of_collective), 0.0)
+    return Rings(ringed, beside)
+
+
+def _padding(
+    table: KernelTable, tile: int, rows: np.ndarray, mask: np.ndarray, sharding: Shardings
+) -> np.ndarray:
+    """By how much tiles are larger than two shards of the results of `rows` scattered over `mask`."""
+    columns, parts = np.ones(len(rows)), np.ones(len(rows))
+    for axis, size in enumerate(sharding.sizes):
+        has = (mask >> axis & 1).astype(bool)
+        dim = sharding.dim_of_axis[table.product_row[rows], axis]
+        columns = np.where(has, table.product_sizes[rows, dim], columns)
+        parts *= np.where(has, size, 1)
+    columns *= 2 / parts
+    return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
