@@ -4,9 +4,11 @@
 
 parts is how many ways the op's factors are split, bytes are local, e_m and e_b the device's efficiencies for
 matmuls and for the memory accesses of a class of ops (`KernelClass`).  The matrix unit of a TPU multiplies tiles:
-what it sums over and the columns of the result are rounded up to them -> in: `Roofline._padding`.  What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16
-of the memory there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e,
-with 128 MiB, keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64.)
+what it sums over and the columns of the result are rounded up to them          -> in: `Roofline._padding`
+
+What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
+there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
+keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64.)
                                                                                 -> in: `Roofline._off_chip`
 """
 

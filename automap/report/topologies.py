@@ -25,6 +25,7 @@ from automap.topology import (
     routes,
 )
 from automap.topology.machines import MACHINES
+from automap.topology.model import PAIRS
 
 
 # Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
@@ -123,8 +124,10 @@ def _show_rows(row: Device | Level | Link, title: str) -> None:
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)
         pairs = [(field.name, value)]
-        if field.name == "flops_per_s":
-            pairs = [(f"{field.name}.{dtype}", rate) for dtype, rate in value]
+        if field.name in PAIRS:
+            pairs = [(f"{field.name}.{key}", number) for key, number in value]
+        elif value == field.default and isinstance(row, Device):
+            continue  # a part that this device does not have
         rows += [
             (name, _shown(name, each), _source_of(name, row.source))
             for name, each in pairs

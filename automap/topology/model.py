@@ -27,7 +27,8 @@ OP_CLASSES: Final = ("product", "reduce", "copy", "elementwise")
 """Classes of ops that a device may have an efficiency of its own for."""
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
-_PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}
+PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}
+"""Fields of a device that hold a number for each of several names, and what the names are."""
 Row = TypeVar("Row")
 
 
@@ -201,13 +202,13 @@ class Topology:
 def device_to_dict(device: Device) -> dict[str, Any]:
     """JSON values only, read back by `device_from`."""
     data = dataclasses.asdict(device)
-    pairs = {name: dict(data[name]) for name in _PAIRS}
+    pairs = {name: dict(data[name]) for name in PAIRS}
     return data | pairs | {"source": list(data["source"])}
 
 
 def device_from(table: object) -> Device:
     """A device from a table of its fields; raises `TopologyError` that names the field."""
-    for name, key in _PAIRS.items():
+    for name, key in PAIRS.items():
         if isinstance(table, dict) and name in table:
             pairs = table[name]
             if not isinstance(pairs, dict):
