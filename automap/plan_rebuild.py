@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from automap.apply.reemit import Reemitter
 from automap.apply.run import check_is_planned
-from automap.cost.evaluate import Estimate, Evaluator
+from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
 from automap.errors import MeshMismatchError, PlanError
@@ -41,6 +41,7 @@ class Rebuilt:
     workload: Workload
     evaluator: Evaluator
     lanes: Lanes
+    priced: Priced
     estimate: Estimate
     warnings: tuple[str, ...]
 
@@ -92,7 +93,10 @@ def rebuilt(
         build_tables(workload.problem, topology.platform), workload.problem.n_classes, topology, profile
     )  # fmt: skip
     estimate = evaluator.evaluate(lanes)
-    return Rebuilt(workload, evaluator, lanes, estimate, tuple(_changes(plan, topology, estimate)))
+    return Rebuilt(
+        workload=workload, evaluator=evaluator, lanes=lanes, priced=evaluator.priced(lanes),
+        estimate=estimate, warnings=tuple(_changes(plan, topology, estimate)),
+    )  # fmt: skip
 
 
 def _changes(plan: Plan, topology: Topology, estimate: Estimate) -> list[str]:
