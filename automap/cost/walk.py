@@ -71,10 +71,12 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
             used += urgent[u]
             u += 1
         to_come -= used
-        ahead = min(work.prefetch[k], idle)
-        idle -= ahead
-        wait += work.prefetch[k] - ahead
-        used += work.prefetch[k] - ahead
+        behind = max(work.prefetch[k] - idle, 0.0)
+        idle -= work.prefetch[k] - behind
+        if behind > 0:
+            link_free = max(link_free, time) + behind
+            wait = max(wait, link_free - time)
+            used += behind
         filled = min(wait, kept)
         while depth == 0 and freed <= k and queued[freed] <= queued[k] - pending:
             freed += 1
@@ -84,18 +86,12 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
         # At the end of a loop or the step no urgent ones are to come: all is done that was kept.
         done = max(kept - filled - max(to_come, 0.0), 0.0)
         kept -= filled + done
-        time += wait + done
-        if k < n and kind[k] == KERNEL:
-            time += work.seconds[k]
-        # What the link did not carry in this time is left for the backlog, then for gathers to come.
-        free = time - before - used - owed
-        owed = max(-free, 0.0)
-        free = max(free, 0.0)
-        drained = min(pending, free)
+        time += wait + done + (work.seconds[k] if k < n and kind[k] == KERNEL else 0.0)
+        drained, gathered, idle, owed = _link_time(
+            time - before - used - owed, pending, renewing if depth == 0 else 0.0, idle
+        )
         pending -= drained
-        gathered = min(renewing, free - drained) if depth == 0 else 0.0
         renewing -= gathered
-        idle += free - drained - gathered
         if closed[k] and kind[k] == ENTER:
             outer_idle[depth], outer_pending[depth] = idle, pending
             depth += 1
@@ -105,7 +101,23 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
             time += pending
             waited += pending
             idle, pending = outer_idle[depth], outer_pending[depth]
-    return waited + _last_waits(work.late, backlog, work.renewed, used_late, pending, renewing)
+    return waited + _last_waits(
+        work.late, backlog, work.renewed, used_late, pending, renewing, owed
+    )
+
+
+@njit(cache=True)
+def _link_time(
+    free: float, pending: float, renewing: float, idle: float
+) -> tuple[float, float, float, float]:
+    """What the link carries in its `free` seconds: (of the backlog, of new parameters), (idle, owed) afterwards.
+
+    Free seconds are negative where urgent collectives took time that was idle before, or that it owes the others.
+    """
+    drained = min(pending, max(free, 0.0))
+    gathered = min(renewing, max(free, 0.0) - drained)
+    idle += free - drained - gathered
+    return drained, gathered, max(idle, 0.0), max(-idle, 0.0)
 
 
 @njit(cache=True)
@@ -157,8 +169,12 @@ def _last_waits(
     used_late: float,
     pending: float,
     renewing: float,
+    owed: float,
 ) -> float:
     """Waiting after all other kernels, when so much of `backlog` and `renewed` is left and of `late` was done."""
+    # An urgent one that began long before took the link from sums, or else from gathers of parameters.
+    unsent = min(owed, backlog.sum() - pending)
+    pending += unsent
     sums = kernels = total = 0.0
     made_at = np.zeros(len(late))
     sent, gathered = backlog.sum() - pending, renewed.sum() - renewing
@@ -177,4 +193,4 @@ def _last_waits(
         gathered = max(gathered - renewed[k], 0.0)
         if left > 0:
             link = max(link, made_at[k]) + left
-    return max(kernels, link) - total
+    return max(kernels, link) - total + owed - unsent
