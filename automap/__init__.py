@@ -14,6 +14,9 @@ from automap.plan import Plan as Plan
 from automap.topology import Topology as Topology, get_topology as get_topology
 
 
-# Last: the functions take the names of the submodules `automap.plan` and `automap.verify`, which stay importable.
+# Last: the functions take the names of the submodules `automap.plan`, `automap.simulate` and `automap.verify`, which
+# stay importable.
 from automap.api import plan as plan  # isort: skip
+from automap.simulate.api import simulate as simulate  # isort: skip
+from automap.simulate.simulation import Simulation as Simulation  # isort: skip
 from automap.verify.api import Verification as Verification, verify as verify  # isort: skip

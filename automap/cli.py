@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from automap.calibrate.command import calibrate_command
+from automap.cli_simulate import simulate_command
 from automap.cli_verify import (
     PLAN_THE_STEP,
     confirmation_options,
@@ -186,6 +187,7 @@ def topologies_command(name: str | None) -> None:
 
 
 main.add_command(verify_command)
+main.add_command(simulate_command)
 main.add_command(calibrate_command)
 
 

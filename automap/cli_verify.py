@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 import json
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 import click
 import jax
@@ -82,7 +82,7 @@ def verify_command(
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
     replaced = dict(name_and_value(text, "--arg") for text in arguments)
-    step, args = _rebuilt(plan, replaced)
+    step, args = rebuilt_step(plan, replaced, "verify")
     found = verify(plan, step, args, compiler=name, **given)
     click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
     agrees = found.numerics is None or found.numerics.agrees
@@ -150,13 +150,18 @@ def name_and_value(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _rebuilt(plan: Plan, replaced: dict[str, str]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The step and its arguments again, from the plan's target."""
+def rebuilt_step(
+    plan: Plan, replaced: dict[str, str], purpose: Literal["verify", "simulate"]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The step and its arguments again, from the plan's target.
+
+    Raises `InputError` that names the function of `automap` for a plan made in Python.
+    """
     target = plan.workload.target
     try:
         return load_target(target, dict(plan.workload.arguments) | replaced)
     except InputError as error:
         raise InputError(
-            f"the plan's step cannot be made again: {error}; a plan made in Python is verified there, "
-            "with automap.verify(plan, step, args)"
+            f"the plan's step cannot be made again: {error}; for a plan made in Python there is "
+            f"automap.{purpose}(plan, step, args)"
         ) from error

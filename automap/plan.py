@@ -37,6 +37,7 @@ from automap.plan_parts import (
     VerifiedRecord as VerifiedRecord,
     WorkloadRecord as WorkloadRecord,
 )
+from automap.plan_point import PointRecord as PointRecord
 
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Plan:
             check_axes(f"predicted.collectives[{index}].axes", row.axes, sizes)
         for index, row in enumerate(self.decisions):
             check_axes(f"decisions[{index}].axes", row.axes, sizes)
+        if self.search.point is not None:
+            self.search.point.check_axes("search.point", len(sizes))
 
     def _check_topology(self) -> None:
         # Reading a plan file should not need the catalogue until there is a plan to check.

@@ -27,6 +27,7 @@ from automap.plan import (
 )
 from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
+from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
 from automap.topology.model import Topology
@@ -109,6 +110,7 @@ def build_plan(outcome: Outcome) -> Plan:
         search=SearchRecord(
             strategy=outcome.strategy, seconds=outcome.seconds,
             evaluations=context.evaluations, seed=context.seed, gap=None,
+            point=recorded(outcome.best.point, workload.problem.layers),
         ),
         decisions=Explained(context, lanes).decisions(),
         conflicts=Conflicts(context, outcome.best.point).records(),

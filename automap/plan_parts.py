@@ -11,6 +11,7 @@ from typing import Literal
 
 from automap.plan_checks import Spec, check_dtype, check_numbers, check_sha256, refuse
 from automap.plan_json import ADDED_LATER
+from automap.plan_point import PointRecord
 from hlo_tools.errors import HloError
 from hlo_tools.rules import parse_notation
 
@@ -193,13 +194,17 @@ class PresetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """How the plan was found. `gap` is the fraction above the proven bound; None: no bound."""
+    """How the plan was found, and what. `gap` is the fraction above the proven bound; None: no bound.
+
+    `point` is None in files of earlier versions only.
+    """
 
     strategy: str
     seconds: float
     evaluations: int
     seed: int
     gap: float | None
+    point: PointRecord | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""

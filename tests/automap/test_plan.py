@@ -91,6 +91,22 @@ REFUSALS = {
         (("decisions", 1, "level"), None),
         r"^decisions\[1\]\.level: got None; allowed: full \| optimizer",
     ),
+    "point of another mesh": (
+        (("search", "point", "compute"), [[3]]),
+        r"^search\.point\.compute: got .*; allowed: 2 lists, one per mesh axis$",
+    ),
+    "negative class": (
+        (("search", "point", "whole"), [4, -1]),
+        r"^search\.point\.whole\[1\]: got -1; allowed: the number of a class",
+    ),
+    "class twice on an axis": (
+        (("search", "point", "compute"), [[3], [1, 1]]),
+        r"^search\.point\.compute\[1\]\[1\]: got 1; allowed: a class that was not there yet$",
+    ),
+    "level of storage": (
+        (("search", "point", "storage"), [[2, 3], [0, 1]]),
+        r"^search\.point\.storage\[0\]\[1\]: got 3; allowed: 0 \| 1 \| 2$",
+    ),
     "duplicate mesh axes": (
         (("mesh", "axes"), [["data", 2], ["data", 4]]),
         r"^mesh\.axes\[1\]\[0\]: got 'data'; allowed: a name that differs",

@@ -73,6 +73,20 @@ VERIFIED = row(
 )
 
 
+classes = st.lists(count, max_size=3, unique=True)
+
+
+def points(n_axes):
+    levels = st.lists(st.integers(0, 2), max_size=3)
+    return row(
+        layers=st.sampled_from(["folded", "apart"]),
+        compute=st.lists(classes, min_size=n_axes, max_size=n_axes),
+        storage=st.lists(levels, min_size=n_axes, max_size=n_axes),
+        last=classes,
+        whole=classes,
+    )
+
+
 def decisions(axes):
     common = {"group": text, "axes": axes, "covers": st.lists(text, max_size=3), "reason": text}
     compute = row(kind=st.just("compute"), level=st.none(), **common)
@@ -130,6 +144,7 @@ def plans(draw):
                 evaluations=count,
                 seed=count,
                 gap=st.none() | amount,
+                point=st.none() | points(len(mesh)),
             ),
             decisions=decisions(some_axes),
             conflicts=rows(
@@ -151,12 +166,12 @@ def test_every_valid_plan_survives(data):
     assert plan.diff(plan) == "the plans are equal\n"
 
 
-def test_a_file_from_before_verification_is_read():
+def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
-    del older["verified"], older["workload"]["arguments"]
+    del older["verified"], older["workload"]["arguments"], older["search"]["point"]
     plan = Plan.from_json(older)
-    assert plan.verified is None and plan.workload.arguments == ()
+    assert plan.verified is None and plan.workload.arguments == () and plan.search.point is None
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -202,6 +217,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("verified", None)
     data["workload"].setdefault("arguments", [])
     data["predicted"].setdefault("hidden_seconds", 0.0)
+    data["search"].setdefault("point", None)
     assert plan.to_json() == data
 
 

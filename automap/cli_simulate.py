@@ -1,0 +1,70 @@
+"""`automap simulate`: options -> `automap.simulate` -> text, JSON, a trace file."""
+
+import json
+from pathlib import Path
+
+import click
+
+from automap.cli_verify import leave_accelerators_alone, name_and_value, rebuilt_step
+from automap.errors import InputError
+from automap.plan import Plan
+from automap.plan_rebuild import planned_program_file
+from automap.simulate.api import simulate, simulated
+
+
+@click.command("simulate")
+@click.argument("plan_file", type=click.Path())
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) or chrome://tracing (Load)",
+)
+@click.option("--topology", help="another machine with as many devices, as `automap plan` takes it")
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    help="name=value for the target function, instead of the plan's",
+)
+@click.option(
+    "--profile",
+    type=click.Path(dir_okay=False),
+    help="kernels measured on the topology's device, as `automap calibrate` writes them",
+)
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def simulate_command(
+    plan_file: str,
+    trace: str | None,
+    topology: str | None,
+    arguments: tuple[str, ...],
+    profile: str | None,
+    as_json: bool,  # noqa: FBT001 - click passes flags
+) -> None:
+    """Run a plan's step task by task on one device and its links; no accelerator is touched.
+
+    Prints the simulated step beside the plan's prediction, how busy the device and its links are, what is waited for, and the longest
+    kernels and collectives with the lines of code they come from.
+
+    A trace has a lane for kernels and, where collectives run beside them (GPUs), one for these; click a task for its phase, bytes and
+    line of code, press w and s to zoom.  Trips of a loop follow one another; of very long loops a task stands
+    for several trips.
+    """
+    if topology != "local":
+        leave_accelerators_alone()
+    if trace is not None and not Path(trace).absolute().parent.is_dir():
+        raise InputError(f"--trace {trace}: there is no folder {Path(trace).parent}; make it first")
+    plan = Plan.load(plan_file)
+    if plan.workload.jaxpr_sha256 is None:
+        workload = planned_program_file(plan)
+        found = simulated(plan, workload, topology=topology, profile=profile)
+    else:
+        replaced = dict(name_and_value(text, "--arg") for text in arguments)
+        step, args = rebuilt_step(plan, replaced, "simulate")
+        found = simulate(plan, step, args, topology=topology, profile=profile)
+    if trace is not None:
+        found.save_trace(trace)
+        click.echo(
+            f"trace written to {trace}; open it at https://ui.perfetto.dev or chrome://tracing",
+            err=True,
+        )
+    click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)

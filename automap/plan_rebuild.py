@@ -1,0 +1,142 @@
+"""A plan's point again, priced, without a search.
+
+    plan + step -> workload, lowered for the plan's platform    -> in: `planned_workload`
+    plan + program file -> workload                             -> in: `planned_program_file`
+    plan + workload -> space, evaluator, lanes, estimate        -> in: `rebuilt`
+
+Another topology prices the same point: its classes stay those of the plan, so the step stays lowered for the plan's
+platform.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+import math
+from typing import Any, Final
+
+from automap.apply.reemit import Reemitter
+from automap.apply.run import check_is_planned
+from automap.cost.evaluate import Estimate, Evaluator, Priced
+from automap.cost.profile import KernelProfile
+from automap.cost.tables import build_tables
+from automap.errors import InputError, MeshMismatchError, PlanError
+from automap.plan import Plan
+from automap.plan_explain import seconds_text
+from automap.plan_point import PointRecord, restored
+from automap.space.point import Lanes, Mesh
+from automap.space.space import Space
+from automap.topology import Topology, lies_on
+from automap.workload.call import jitted, trace_call
+from automap.workload.rules import user_rules
+from automap.workload.trace import Workload, lower_call, read_workload
+from hlo_tools.collector import collector_paused
+
+
+_SAME: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A plan's point with what prices it; `warnings` say where that differs from when it was planned."""
+
+    workload: Workload
+    evaluator: Evaluator
+    lanes: Lanes
+    priced: Priced
+    estimate: Estimate
+    warnings: tuple[str, ...]
+
+
+def planned_workload(
+    plan: Plan, step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Workload:
+    """The planned step, analysed as it was planned. Raises `PlanError` for another step, `InputError` if it fails."""
+    record, point = plan.workload, _point(plan)
+    call = trace_call(jitted(step, {}), tuple(args), kwargs, record.target)
+    rules = user_rules(record.rules)
+    check_is_planned(plan, call, Reemitter(call.jaxpr, rules))
+    platform = Topology.from_dict(plan.topology).platform
+    workload = lower_call(
+        call, platform=platform, target=record.target, rules=rules, layers=point.layers,
+        arguments=dict(record.arguments),
+    )  # fmt: skip
+    return _checked(plan, workload)
+
+
+def planned_program_file(plan: Plan) -> Workload:
+    """The planned program, read from its file again. Raises `PlanError` for another, `InputError` if it fails."""
+    record = plan.workload
+    layers = _point(plan).layers
+    try:
+        workload = read_workload(record.target, user_rules(record.rules), layers)
+    except InputError as error:
+        raise InputError(
+            f"the planned program cannot be read again: {error}; run the command where it was planned, with "
+            "the file in its place"
+        ) from error
+    return _checked(plan, workload)
+
+
+@collector_paused()
+def rebuilt(
+    plan: Plan, workload: Workload, topology: Topology, profile: KernelProfile | None = None
+) -> Rebuilt:
+    """The plan's point on `topology`, kernels timed with `profile`.
+
+    Raises `MeshMismatchError` if the mesh does not lie on it, `InputError` for a profile of another device, and
+    `PlanError` for a point that is none of this workload.
+    """
+    sizes = tuple(size for _, size in plan.mesh.axes)
+    if math.prod(sizes) != topology.device_count or not lies_on(topology, sizes):
+        raise MeshMismatchError(
+            f"{topology.name} has {topology.device_count} devices, on which the plan's mesh {list(sizes)} "
+            "does not lie; give a topology on which it does, or plan again for this one"
+        )
+    if profile is not None:
+        profile.check_suits(topology)
+    space = Space(workload.problem)
+    mesh = Mesh(tuple(name for name, _ in plan.mesh.axes), sizes)
+    lanes = space.lanes(restored(_point(plan), space, mesh))
+    evaluator = Evaluator(
+        build_tables(workload.problem, topology.platform), workload.problem.n_classes, topology, profile
+    )  # fmt: skip
+    estimate = evaluator.evaluate(lanes)
+    return Rebuilt(
+        workload=workload, evaluator=evaluator, lanes=lanes, priced=evaluator.priced(lanes),
+        estimate=estimate, warnings=tuple(_changes(plan, topology, estimate)),
+    )  # fmt: skip
+
+
+def _changes(plan: Plan, topology: Topology, estimate: Estimate) -> list[str]:
+    """Why a prediction cannot be compared with what this version finds."""
+    planned = Topology.from_dict(plan.topology)
+    now, then = estimate.step_seconds, plan.predicted.step_seconds
+    if topology != planned:
+        lowered = planned.platform != topology.platform
+        return [
+            f"priced on {topology.name}, planned for {planned.name}"
+            + (f": the step is lowered for {planned.platform}" if lowered else "")
+        ]
+    if math.isclose(now, then, rel_tol=_SAME, abs_tol=0.0):
+        return []
+    return [
+        f"the plan predicts {seconds_text(then)}, this automap {seconds_text(now)} for the same point: the plan was "
+        "made by another version, or with another profile of measured kernels; give its --profile, or plan again"
+    ]
+
+
+def _point(plan: Plan) -> PointRecord:
+    if plan.search.point is None:
+        raise PlanError(
+            "search.point: missing: the plan was written by an earlier automap, which did not record what it "
+            f"decided; plan again with `automap plan {plan.workload.target} --topology {plan.topology['name']}`"
+        )
+    return plan.search.point
+
+
+def _checked(plan: Plan, workload: Workload) -> Workload:
+    if workload.hlo_sha256 != plan.workload.hlo_sha256:
+        raise PlanError(
+            f"{plan.workload.target} is lowered to another program than the planned one: its code or the version "
+            "of JAX has changed; plan again"
+        )
+    return workload

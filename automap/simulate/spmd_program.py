@@ -1,0 +1,202 @@
+"""The program of one representative device under a plan, as a region (`automap.simulate.region`).
+
+Every device runs the same program on parts of the same size, so one of them stands for all. The ops are walked in the
+order of the schedule; what is fused to a kernel hands on what it waits for:
+
+    operand edge that communicates    kernels of the operand -> collective -> kernels that the op is part of
+    result edge that communicates     kernels that the op is part of -> collective -> kernels that read the result
+    parameters, and all that was there before the step or the trip: nothing to wait for
+
+A sum that leaves its loops (`automap.cost.sums`) follows the outermost of them. What a table row runs in a step is
+shared among its places in the program as `automap.cost.order` says.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from automap.cost.evaluate import Priced
+from automap.cost.flows import ALL_REDUCE
+from automap.cost.order import ENTER, EXIT, LATE, SPARE, Places
+from automap.cost.tables import Tables
+from automap.simulate.region import Node, Region, What
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A collective at one place of the program; `total_seconds` of all its runs in a step."""
+
+    entry: int
+    edge: int
+    total_seconds: float
+    slot: int
+    is_urgent: bool
+    leaves_loops: bool
+
+
+@dataclass
+class _Frame:
+    """A region under way: its nodes, and those that each value of it waits for. It runs `runs` times in a step."""
+
+    runs: int
+    enters: int = -1
+    after: frozenset[int] = _NOTHING
+    nodes: list[Node] = field(default_factory=list)
+    made_by: dict[int, frozenset[int]] = field(default_factory=dict)
+    gathered: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+class _Builder:
+    """Walks the ops of a graph once; `messages` by (value, op) of operand and result edges."""
+
+    def __init__(self, tables: Tables, priced: Priced):
+        order, problem = tables.order, tables.program.problem
+        self.graph: Graph = problem.graph
+        is_end = (order.kind == ENTER) | (order.kind == EXIT)
+        self.slot_of = {int(op): slot for slot, op in enumerate(order.op)}
+        self.slot_of |= {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
+        self.copies: dict[int, list[int]] = defaultdict(list)
+        for slot in np.flatnonzero(~is_end):
+            if self.graph.ops[order.op[slot]].opcode == LOOP_ENTER:
+                self.copies[int(order.op[slot])].append(int(slot))
+        self.can_wait = (order.kind == SPARE) | (order.kind == LATE)
+        self.row = order.row
+        self.of_kernel = priced.of_kernel
+        self.operands = _messages(order.operands, priced, len(order.kind), on_operand=True)
+        self.results = _messages(order.results, priced, len(order.kind), on_operand=False)
+        self.repeats = _repeats(tables, priced)
+        self.frames = [_Frame(runs=1)]
+        self.late: list[tuple[_Message, int, int]] = []
+
+    def walk(self, index: int) -> None:
+        """Add what one op does."""
+        op, frame = self.graph.ops[index], self.frames[-1]
+        if op.opcode == LOOP_EXIT:
+            self._leave(index)
+            return
+        waits = [self._read(frame, value, index) for value in dict.fromkeys(op.inputs)]
+        made = _NOTHING.union(*waits)
+        if op.opcode == LOOP_ENTER:
+            # The op after it in the graph is in the body, or ends the loop.
+            runs = self.graph.ops[index + 1].trip_count
+            copies = [
+                frame.add(self._kernel(index, slot, made)) for slot in self.copies.get(index, ())
+            ]
+            made = made.union(copies)
+            self.frames.append(_Frame(runs=runs, enters=index, after=made))
+            return
+        if index in self.slot_of:
+            made = frozenset({frame.add(self._kernel(index, self.slot_of[index], made))})
+        for value in op.outputs:
+            frame.made_by[value] = self._written(frame, value, index, made)
+
+    def _kernel(self, index: int, slot: int, after: frozenset[int]) -> Node:
+        waits = bool(self.can_wait[slot])
+        return Node(
+            what=What.SPARE if waits else What.KERNEL, number=index, slot=slot,
+            after=tuple(sorted(after)), seconds=float(self.of_kernel[self.row[slot]]),
+        )  # fmt: skip
+
+    def _read(self, frame: _Frame, value: int, op: int) -> frozenset[int]:
+        """What an op waits for to read a value, with the collectives that it needs."""
+        waits = frame.made_by.get(value, _NOTHING)
+        earlier = self.repeats.get((value, op))
+        if earlier is not None and (earlier[0], value) in frame.gathered:
+            node = frame.gathered[earlier[0], value]
+            frame.gathered[earlier[1], value] = node
+            waits = frozenset({node})
+        for message in self.operands.get((value, op), ()):
+            node = frame.add(_collective(message, frame, value, op, waits))
+            frame.gathered[message.edge, value] = node
+            waits = frozenset({node})
+        return waits
+
+    def _written(self, frame: _Frame, value: int, op: int, made: frozenset[int]) -> frozenset[int]:
+        """What reading an op's result waits for, with the collectives it goes through."""
+        for message in self.results.get((value, op), ()):
+            if message.leaves_loops and len(self.frames) > 1:
+                self.late.append((message, value, op))
+            else:
+                made = frozenset({frame.add(_collective(message, frame, value, op, made))})
+        return made
+
+    def _leave(self, index: int) -> None:
+        body, op = self.frames.pop(), self.graph.ops[index]
+        frame = self.frames[-1]
+        trips = body.runs // frame.runs if frame.runs else 0
+        loop = frame.add(
+            Node(
+                what=What.LOOP, number=body.enters, slot=self.slot_of[body.enters],
+                after=tuple(sorted(body.after)), trips=trips, body=Region(tuple(body.nodes)),
+            )
+        )  # fmt: skip
+        for value in op.outputs:
+            frame.made_by[value] = self._written(frame, value, index, frozenset({loop}))
+        if len(self.frames) == 1:
+            for message, value, inner in self.late:
+                frame.add(_collective(message, frame, value, inner, frozenset({loop})))
+            self.late.clear()
+
+
+def program_of(tables: Tables, priced: Priced) -> Region:
+    """The program of one device: one run of each kernel and collective takes what `priced` says."""
+    builder = _Builder(tables, priced)
+    for index in np.argsort(tables.program.position, kind="stable").tolist():
+        builder.walk(index)
+    return Region(tuple(builder.frames[0].nodes))
+
+
+def _collective(
+    message: _Message, frame: _Frame, value: int, op: int, after: frozenset[int]
+) -> Node:
+    return Node(
+        what=What.COLLECTIVE, number=message.entry, slot=message.slot, after=tuple(sorted(after)),
+        seconds=message.total_seconds / frame.runs if frame.runs else 0.0,
+        edge_op=op, edge_value=value, is_urgent=message.is_urgent,
+    )  # fmt: skip
+
+
+def _messages(
+    places: Places, priced: Priced, n_slots: int, *, on_operand: bool
+) -> dict[tuple[int, int], list[_Message]]:
+    """The collectives at each (value, op)."""
+    found, result = priced.found, defaultdict[tuple[int, int], list[_Message]](list)
+    total = priced.of_collective * found.count
+    chosen = np.flatnonzero((found.on_operand == on_operand) & (total > 0))
+    for entry in chosen.tolist():
+        edge, is_sum = int(found.edge[entry]), not on_operand and found.kind[entry] == ALL_REDUCE
+        is_late = bool(found.combinable[entry]) and not on_operand
+        for at in range(int(places.first[edge]), int(places.first[edge + 1])):
+            _, value, op, times, trips = places.incidences[at].tolist()
+            slot = n_slots + places.ready[at] if is_late else places.needed[at]
+            result[value, op].append(
+                _Message(
+                    entry=entry, edge=edge, total_seconds=float(total[entry] * places.share[at]),
+                    slot=int(slot), is_urgent=not found.combinable[entry],
+                    leaves_loops=is_sum and times < trips,
+                )
+            )  # fmt: skip
+    return result
+
+
+def _repeats(tables: Tables, priced: Priced) -> dict[tuple[int, int], tuple[int, int]]:
+    """(value, op) that finds its operand gathered already -> (the edge that gathered it, its own)."""
+    edges, result = tables.operands, dict[tuple[int, int], tuple[int, int]]()
+    earlier_of = {
+        int(later): int(earlier)
+        for (later, earlier), repeats in zip(edges.repeats, priced.found.is_repeat)
+        if repeats
+    }
+    for edge, value, op, *_ in edges.incidences.tolist():
+        if edge in earlier_of:
+            result[value, op] = earlier_of[edge], edge
+    return result

@@ -1,0 +1,188 @@
+"""Seconds of kernels in closed form: one product, one reduction, a product behind a reduce-scatter."""
+
+from dataclasses import replace
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.compute import Roofline
+from automap.cost.evaluate import Evaluator
+from automap.cost.flows import REDUCE_SCATTER
+from automap.cost.rings import with_rings
+from automap.cost.tables import build_tables
+from automap.space.point import Mesh
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology import get_topology
+from tests.steps import decoder, mlp, problem_of
+
+
+FLOPS_PER_S, BYTES_PER_S = 1e12, 1e9
+# Nothing is rounded up, kept on the chip or launched for free: the roofline alone.
+PLAIN = {
+    "hbm_bytes_per_s": BYTES_PER_S, "flops_per_s": (("f32", FLOPS_PER_S), ("bf16", FLOPS_PER_S)),
+    "matmul_efficiency": 1.0, "memory_efficiency": 1.0, "class_efficiency": (),
+    "launch_seconds": 1e-12, "on_chip_bytes": 0, "matmul_tile": 1,
+}  # fmt: skip
+FAST_MEMORY = {"hbm_bytes_per_s": 1e30}
+
+
+def machine(name, **changed):
+    topology = get_topology(name)
+    return replace(topology, device=replace(topology.device, **{**PLAIN, **changed}))
+
+
+def evaluator(step, args, topology):
+    problem = problem_of(step, args)
+    tables = build_tables(problem, topology.platform)
+    return Evaluator(tables, problem.n_classes, topology), Space(problem)
+
+
+def whole(space):
+    """Nothing is split on eight devices."""
+    mesh = Mesh(("data",), (8,))
+    return space.lanes(space.point(mesh, [()]))
+
+
+def product_seconds(rows, summed, columns, topology):
+    """Of x @ w: f32[rows, summed] @ f32[summed, columns], on one device."""
+
+    def step(state, batch):
+        return {"w": state["w"]}, batch["x"] @ state["w"]
+
+    shapes = {"w": (summed, columns), "x": (rows, summed)}
+    w, x = (jax.ShapeDtypeStruct(shapes[name], "float32") for name in ("w", "x"))
+    cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
+    seconds = cost.priced(whole(space)).of_kernel
+    is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
+    (found,) = seconds[is_product]
+    return float(found)
+
+
+@pytest.mark.parametrize("tile", [1, 8, 128])
+@pytest.mark.parametrize("sizes", [(64, 256, 128), (64, 250, 128), (64, 256, 9), (7, 1, 130)])
+def test_what_is_summed_and_the_columns_are_rounded_up_to_tiles(sizes, tile):
+    rows, summed, columns = sizes
+    padded = [n if n == 1 else math.ceil(n / tile) * tile for n in (summed, columns)]
+    topology = machine("v5e:2x4", matmul_tile=tile, **FAST_MEMORY)
+    expected = 2 * rows * math.prod(padded) / FLOPS_PER_S
+    assert product_seconds(*sizes, topology) == pytest.approx(expected)
+
+
+def test_parts_are_rounded_up_not_the_whole():
+    step, args = mlp(batch=16, width=32, hidden=512)
+    mesh = Mesh(("data", "model"), (1, 8))
+    costs = {}
+    for tile in (64, 128):
+        cost, space = evaluator(step, args, machine("v5e:2x4", matmul_tile=tile, **FAST_MEMORY))
+        (point,) = PRESETS["megatron"].points(space, mesh)
+        costs[tile] = cost.priced(space.lanes(point)).of_kernel
+    # The hidden dimension is 64 on each device: a whole tile of 64, half of one of 128.
+    tables = cost.tables.kernels
+    hidden = [
+        n for n, shape in enumerate(tables.shape)
+        if shape.kind == "dot" and tables.side_sizes[:, n].max() == 512
+    ]  # fmt: skip
+    assert hidden and (costs[128][hidden] > costs[64][hidden] * 1.9).all()
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "share"), [((), 0.5), ((("reduce", 0.25),), 0.25), ((("product", 0.9),), 0.5)]
+)
+def test_a_class_of_kernels_has_its_own_share_of_the_memory(efficiency, share):
+    def step(state, batch):
+        return {"w": state["w"]}, jnp.sum(batch["x"], axis=0)
+
+    w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((4,), (1024, 4096)))
+    topology = machine("v5e:2x4", memory_efficiency=0.5, class_efficiency=efficiency)
+    cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
+    n_bytes = 4 * (1024 * 4096 + 4096)
+    longest = cost.priced(whole(space)).of_kernel.max()
+    assert longest == pytest.approx(n_bytes / (BYTES_PER_S * share))
+
+
+def test_no_kernel_takes_less_than_its_launch():
+    cost, space = evaluator(*mlp(), machine("v5e:2x4", launch_seconds=1.0))
+    assert (cost.priced(whole(space)).of_kernel == 1.0).all()
+
+
+def test_near_values_that_fit_on_the_chip_move_no_bytes():
+    """x -> tanh(x w) w': what the first product makes is read at once; inputs and results are not near."""
+
+    def step(state, batch):
+        hidden = jnp.tanh(batch["x"] @ state["up"])
+        return state, hidden @ state["down"]
+
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
+    rows, width, hidden = 32, 16, 256
+    args = ({"up": array(width, hidden), "down": array(hidden, width)}, {"x": array(rows, width)})
+    # Only a product reads it, so it is kept as bfloat16.
+    near, inputs = 2 * rows * hidden, 4 * (2 * width * hidden + 2 * rows * width)
+    # Up to 1/16 of the chip's memory all stays there, from 1/2 nothing, between them by doublings: 2 of 3.
+    for on_chip, leaves in ((16 * near, 0), (4 * near, 2 / 3), (2 * near, 1), (0, 1)):
+        topology = machine("v5e:2x4", flops_per_s=(("f32", 1e30),), on_chip_bytes=on_chip)
+        cost, space = evaluator(step, args, topology)
+        table = cost.tables.kernels
+        total = float(cost.priced(whole(space)).of_kernel @ table.count) * BYTES_PER_S
+        accesses = float(table.traffic_bytes.sum()) - inputs
+        assert accesses >= near
+        assert total == pytest.approx(inputs + leaves * accesses, rel=1e-6)
+
+
+def ringed(times, topology):
+    """Kernels and collectives of a plan with reduce-scattered products; each collective takes `times` its product."""
+    cost, space = evaluator(*decoder(), topology)
+    mesh = Mesh(("data", "model"), (2, 4))
+    (point,) = PRESETS["sequence-parallel"].points(space, mesh)
+    priced = cost.priced(space.lanes(point))
+    table, found = cost.tables.kernels, priced.found
+    alone = Roofline(table, topology).seconds(priced.sharding)
+    is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
+    entry_of = {int(found.edge[i]): int(i) for i in np.flatnonzero(is_scatter)}
+    products = [k for k, edge in enumerate(table.product_edge.tolist()) if edge in entry_of]
+    assert 0 < len(products) < len(alone)
+    entries = [entry_of[int(table.product_edge[k])] for k in products]
+    each = np.zeros(len(found.kind))
+    each[entries] = times * alone[products]
+    rings = with_rings(table, topology.device, alone, priced.sharding, found, each)
+    return priced, rings, alone, products, entries, each
+
+
+def test_a_product_that_is_scattered_takes_twice_its_time():
+    _, rings, alone, products, _, _ = ringed(1.0, machine("v5e:2x4", **FAST_MEMORY))
+    assert rings.of_kernel[products] == pytest.approx(2 * alone[products])
+    others = np.setdiff1d(np.arange(len(alone)), products)
+    assert (rings.of_kernel[others] == alone[others]).all()
+
+
+@pytest.mark.parametrize(("name", "is_ringed"), [("v5e:2x4", True), ("8xh100", False)])
+def test_only_tpus_make_rings(name, is_ringed):
+    topology = machine(name, **FAST_MEMORY)
+    links = tuple(replace(x, bytes_per_s=1e30, latency_seconds=0.0) for x in topology.levels)
+    priced, _, alone, products, _, _ = ringed(1.0, replace(topology, levels=links))
+    assert (priced.of_kernel[products] > 1.5 * alone[products]).all() == is_ringed
+
+
+@pytest.mark.parametrize(("times", "factor"), [(1.7, 2.0), (1.9, 1.0)])
+def test_no_ring_where_the_scatter_takes_much_longer(times, factor):
+    _, rings, alone, products, entries, each = ringed(times, machine("v5e:2x4", **FAST_MEMORY))
+    assert rings.of_kernel[products] == pytest.approx(factor * alone[products])
+    hidden = each[entries] if factor > 1 else 0 * each[entries]
+    assert rings.beside[entries] == pytest.approx(hidden)
+
+
+def test_a_ring_moves_what_it_scatters_eight_times():
+    priced, rings, alone, products, entries, _ = ringed(1.0, machine("v5e:2x4"))
+    more = 8 * priced.found.n_bytes[entries] / BYTES_PER_S
+    assert rings.of_kernel[products] == pytest.approx(2 * alone[products] + more)
+
+
+def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
+    wide = ringed(1.0, machine("v5e:2x4", **FAST_MEMORY))
+    tiled = ringed(1.0, machine("v5e:2x4", matmul_tile=4096, **FAST_MEMORY))
+    for (_, rings, alone, products, _, _), is_tiled in ((wide, False), (tiled, True)):
+        ratio = rings.of_kernel[products] / alone[products]
+        assert (ratio > 2.1).all() == is_tiled
