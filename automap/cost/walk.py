@@ -12,7 +12,7 @@ one collective at a time.
     renewed     gathers of new parameters: in idle time after the sums, the rest after the late kernels that make them
                                                                               -> in: `_last_waits`
     closed      a loop that has collectives lets none of outside run beside it: XLA's scheduler counts it as a user of
-                the link
+                the link (latency_hiding_scheduler.cc, AsyncTracker::RecursivelyComputeResourceMap)
 """
 
 from typing import NamedTuple

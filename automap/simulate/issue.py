@@ -6,9 +6,10 @@ schedule, made by walking forward in time:
 
     link      of the collectives whose data is there, the one needed first
     compute   of the kernels whose data is there, the first in the program; a spare one where there is no other, or
-              where more spare seconds are at hand than urgent collectives are left to hide behind them
+              where more spare seconds are at hand than urgent collectives are left to hide behind them; one
+              whose sum takes longer than itself is not kept back
     loop      takes the compute lane for all its trips, and the link too if there are collectives in it: the
-              scheduler lets no collective run beside a loop that has its own
+              scheduler lets no collective run beside a loop that has its own (`automap.cost.walk`)
 
 A backend that does one thing after the other issues the nodes as they stand        -> in: `in_line`
 """
@@ -46,10 +47,17 @@ class _Lanes:
     def make_ready(self, node: int) -> None:
         """Put a node among those that may start."""
         it = self.region.nodes[node]
-        queue = {What.COLLECTIVE: self.messages, What.SPARE: self.spares}.get(it.what, self.kernels)
-        heapq.heappush(queue, (it.slot, node))
-        if it.what is What.SPARE:
+        if it.what is What.SPARE and self._sum_seconds(node) <= it.seconds:
+            heapq.heappush(self.spares, (it.slot, node))
             self.spare_seconds += it.seconds
+        else:
+            queue = self.messages if it.what is What.COLLECTIVE else self.kernels
+            heapq.heappush(queue, (it.slot, node))
+
+    def _sum_seconds(self, node: int) -> float:
+        """Seconds of the collectives that wait for a node."""
+        after = (self.region.nodes[follower] for follower in self.followers[node])
+        return sum(it.seconds for it in after if it.what is What.COLLECTIVE)
 
     def next_kernel(self) -> int | None:
         """The node that the compute lane starts now, taken from its queue."""

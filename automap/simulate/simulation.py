@@ -18,7 +18,7 @@ from automap.simulate.trace import Event, save_trace
 from hlo_tools.phases import Phase
 
 
-# Shares of a collective's seconds below this are differences of large numbers, no seconds.
+# Shares of a time below this are what is left of differences of large numbers.
 _ROUNDING = 1e-9
 
 
@@ -89,7 +89,8 @@ class Simulation:
     @property
     def hidden_seconds(self) -> float:
         """Seconds of collectives beside computation."""
-        return max(self.collective_seconds - self.exposed_seconds, 0.0)
+        hidden = self.collective_seconds - self.exposed_seconds
+        return hidden if hidden > _ROUNDING * self.collective_seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, as `automap simulate --json` prints them: all but the events."""

@@ -23,13 +23,14 @@ def _parts(found: "Simulation") -> Iterator[str]:
     mesh = " x ".join(f"{name}={size}" for name, size in found.mesh) or "of one device"
     step, predicted = found.step_seconds, found.predicted_seconds
     yield f"{found.target} on {found.topology}, mesh {mesh}: one device of all, {len(found.events)} tasks"
-    change = f" ({step / predicted - 1:+.1%})" if predicted else ""
+    # Adding zero makes -0.0 positive.
+    change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
     yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
     yield f"  compute busy {seconds_text(found.compute_seconds)}{_share(found.compute_seconds, step)}"
-    yield f"  link busy {seconds_text(found.collective_seconds)}{_share(found.collective_seconds, step)}"
     yield (
-        f"  collectives exposed {seconds_text(found.exposed_seconds)}"
-        f"{_share(found.exposed_seconds, step)}, hidden {seconds_text(found.hidden_seconds)}"
+        f"  link busy {seconds_text(found.collective_seconds)}{_share(found.collective_seconds, step)}: "
+        f"exposed {seconds_text(found.exposed_seconds)}{_share(found.exposed_seconds, step)}, hidden "
+        f"{seconds_text(found.hidden_seconds)}"
     )
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from pathlib import Path
+import typing
 from typing import get_args
 
 from hypothesis import given, settings, strategies as st
@@ -15,6 +16,7 @@ from automap.plan import Plan
 from automap.plan_checks import DTYPES
 from automap.plan_file import layout, parse
 from automap.plan_parts import CollectiveName, Phase, Role
+from automap.plan_point import PointRecord
 from automap.topology import get_topology
 
 
@@ -222,9 +224,12 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
 
 
 def test_names_of_roles_phases_and_collectives_are_those_of_the_graph():
+    from automap.space.problem import Layers
     from hlo_tools.phases import Phase as GraphPhase
     from hlo_tools.roles import Role as GraphRole
 
+    layers = typing.get_type_hints(PointRecord)["layers"]
+    assert get_args(layers) == get_args(Layers)
     assert set(get_args(Role)) == {role.value for role in GraphRole} | {"result"}
     assert set(get_args(Phase)) == {phase.name.lower() for phase in GraphPhase}
     assert set(get_args(CollectiveName)) == {kind.value for kind in CollectiveKind}

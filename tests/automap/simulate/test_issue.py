@@ -34,6 +34,13 @@ CASES = {
         region((SPARE, 2.0, ()), (KERNEL, 2.0, ()), (COLLECTIVE, 2.0, (0,))),
         4.0,
     ),
+    "a spare kernel with a long sum is not kept back": (
+        region(
+            (SPARE, 1.0, ()), (KERNEL, 1.0, ()), (COLLECTIVE, 3.0, (0,)),
+            (COLLECTIVE, 2.0, (1,), "urgent"), (KERNEL, 1.0, (3,)),
+        ),
+        7.0,
+    ),
     "of two gathers the one needed first": (
         region(
             (COLLECTIVE, 2.0, ()), (KERNEL, 2.0, (0,)), (COLLECTIVE, 2.0, ()), (KERNEL, 1.0, (2,))
