@@ -73,6 +73,8 @@ MODELS = (
     Model("models.alexnet:alexnet", {"batch": "1024"}),
     Model("models.nmt:nmt", {"batch": "256", "steps": "scanned"}),
     Model("models.rnnlm:rnnlm", {"batch": "256", "steps": "scanned"}),
+    Model("models.rnntc:rnntc", {"batch": "256", "steps": "scanned"}),
+    Model("models.lenet:lenet", {"batch": "16384"}),
     Model("models.gpt:gpt_124m", {"batch": "32"}),
     Model("models.llama:llama_1b", {"batch": "16", "seq": "2048", **_SCANNED, **_HALF}, tpu="v5p:2x2x2"),
     Model("models.vgg:vgg_19", {"batch": "256"}),
@@ -96,7 +98,7 @@ class Table:
 
 TABLES = {
     "memory": Table(("tpu", "cuda"), len(MODELS), 3),
-    "schedules": Table(("tpu",), 8, len(PLANS)),
+    "schedules": Table(("tpu",), 10, len(PLANS)),
 }
 
 

@@ -8,7 +8,8 @@ what it sums over and the columns of the result are rounded up to them          
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
 there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
-keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64.)
+keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64; of what every trip of a loop
+reads, such as sums of gradients, it keeps 3 of 4 of 32 MiB.)
                                                                                 -> in: `Roofline._off_chip`
 """
 

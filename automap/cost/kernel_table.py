@@ -30,6 +30,8 @@ class KernelClass(StrEnum):
 
 
 CLASSES = tuple(KernelClass)
+# How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
+_CARRIED = 4.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,7 @@ class KernelTable:
     `shape` is what a profile knows kernels by. `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others.
-    `near_bytes` [accesses]: those of the whole value if it is made and last read in one phase, outside of what loops
-    stack up; 0 of others.
+    `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
     """
 
     op_row: np.ndarray
@@ -92,7 +93,7 @@ def kernel_table(
 
     `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in memory.
     """
-    rows, near = row_of_value.tolist(), _near(problem)
+    rows, claims = row_of_value.tolist(), _claims(problem)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts: list[int] = []
@@ -101,7 +102,8 @@ def kernel_table(
 
     def access_of(access: Access) -> tuple[int, int, int]:
         value = access.value
-        return rows[value], access.n_bytes, n_bytes[value] if near[value] else 0
+        near = round(n_bytes[value] / claims[value]) if claims[value] else 0
+        return rows[value], access.n_bytes, near
 
     for kernel in kernels:
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
@@ -175,24 +177,31 @@ def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
 
 
-def _near(problem: Problem) -> list[bool]:
-    """For each value whether it is made and read within one phase, and is no stack that a loop fills.
+def _claims(problem: Problem) -> list[float]:
+    """For each value its claim to the memory on the chip: 0 for none.
 
-    What a loop carries from trip to trip is near too.
+    1 if it is made and read within one phase, `_CARRIED` if a loop reads the whole of it in every trip, 0 for inputs,
+    results, and stacks that a loop fills or takes apart.
     """
     graph = problem.graph
-    near = [value.producer >= 0 for value in graph.values]
+    claims = [float(value.producer >= 0) for value in graph.values]
+    for op in graph.ops:
+        carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
+        for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
+            claims[value] *= _CARRIED
     for value in graph.outputs:
-        near[value] = False
+        claims[value] = 0.0
     for index, op in enumerate(graph.ops):
         is_handed_on = op.opcode in STRUCTURAL and op.opcode != LOOP_EXIT
         for value in op.inputs:
             producer = graph.values[value].producer
             if is_handed_on or problem.phases[producer] != problem.phases[index]:
-                near[value] = False
+                claims[value] = 0.0
         if op.opcode == "dynamic-update-slice":
-            near[op.inputs[0]] = near[op.outputs[0]] = False
-    return near
+            claims[op.inputs[0]] = claims[op.outputs[0]] = 0.0
+        elif op.opcode == "dynamic-slice":
+            claims[op.inputs[0]] = 0.0
+    return claims
 
 
 def _dtype(problem: Problem, op: Op) -> str:
