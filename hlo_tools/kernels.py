@@ -80,7 +80,7 @@ FUSERS: Mapping[str, Fuser] = {
     "cpu": Fuser(loads=_OWN_KERNEL, results="one", products="bare"),
 }
 _WHOLE = 1 << 62
-# A value used twice is kept if remaking it reads more than this many times its own bytes.
+# A value used twice is kept if remaking it reads more than this many times its own bytes, before it is rounded.
 _RECOMPUTE_RATIO = 1.5
 
 
@@ -255,7 +255,7 @@ class _Sources:
                 for source, of_source in self._of[operand].items():
                     sources[source] = max(sources.get(source, 0), min(of_source, part))
             if len(self.graph.users[value]) > 1:
-                if sum(sources.values()) > _RECOMPUTE_RATIO * self.n_bytes[value]:
+                if sum(sources.values()) > _RECOMPUTE_RATIO * self.graph.values[value].n_bytes:
                     self.stored[value] = True
                     sources = {value: self.n_bytes[value]}
             self._of[value] = sources
