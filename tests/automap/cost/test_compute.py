@@ -186,3 +186,24 @@ def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
     for (_, rings, alone, products, _, _), is_tiled in ((wide, False), (tiled, True)):
         ratio = rings.of_kernel[products] / alone[products]
         assert (ratio > 2.1).all() == is_tiled
+
+
+def test_what_every_trip_reads_stays_on_the_chip_longer():
+    """A weight that a loop multiplies by, rounded: 1/8 of the chip's memory is no more than 1/32 of others."""
+
+    def step(state, batch):
+        grown = jax.lax.fori_loop(0, 5, lambda i, c: jnp.tanh(c @ state["w"]), batch["x"])
+        return state, grown
+
+    width = 512
+    w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((width, width), (1, width)))
+    weight = 2 * width * width
+    moved = {}
+    for share in (1 / 8, 16.0):
+        topology = machine("v5e:2x4", on_chip_bytes=round(weight / share), launch_seconds=0.0)
+        cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
+        seconds = cost.priced(whole(space)).of_kernel
+        is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
+        moved[share] = float(seconds[is_product].sum()) * BYTES_PER_S
+    assert moved[16.0] >= weight
+    assert moved[1 / 8] < 0.1 * weight
