@@ -96,7 +96,7 @@ class Table:
 # The last models take the TPU compiler minutes for each plan.
 TABLES = {
     "memory": Table({"tpu": 12, "cuda": len(MODELS)}, 3),
-    "schedules": Table({"tpu": 9}, len(PLANS)),
+    "schedules": Table({"tpu": 10}, len(PLANS)),
 }
 
 
