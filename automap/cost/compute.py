@@ -3,7 +3,7 @@
     kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
 
 parts is how many ways the op's factors are split, bytes are local, e_m and e_b the device's efficiencies for
-matmuls and for the memory accesses of a class of ops (`KernelClass`).  The matrix unit of a TPU multiplies tiles:
+matmuls and for the memory accesses of a class of ops (`OP_CLASSES`).  The matrix unit of a TPU multiplies tiles:
 what it sums over and the columns of the result are rounded up to them          -> in: `Roofline._padding`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
@@ -19,10 +19,10 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.kernel_table import CLASSES, KernelTable
+from automap.cost.kernel_table import KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
-from automap.topology.model import Topology
+from automap.topology.model import OP_CLASSES, Topology
 
 
 _STAYS, _LEAVES = 1 / 16, 1 / 2
@@ -87,5 +87,5 @@ class Roofline:
     def _bytes_per_s(self) -> np.ndarray:
         device = self.topology.device
         shares = dict(device.class_efficiency)
-        of_class = np.array([shares.get(c, device.memory_efficiency) for c in CLASSES])
+        of_class = np.array([shares.get(c, device.memory_efficiency) for c in OP_CLASSES])
         return device.hbm_bytes_per_s * of_class[self.kernels.kernel_class]

@@ -5,31 +5,18 @@ Two kernels are one row if under every plan they do the same: equal op row, FLOP
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.space.problem import Problem
+from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Op
 from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
 from hlo_tools.rules import FactorKind, Rule
 
 
-class KernelClass(StrEnum):
-    """Kinds of kernels that reach different shares of a device's peaks.
-
-    A copy is written before a loop: zeros, or what the loop reads in another type.
-    """
-
-    PRODUCT = "product"
-    REDUCE = "reduce"
-    COPY = "copy"
-    ELEMENTWISE = "elementwise"
-
-
-CLASSES = tuple(KernelClass)
 # How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
 _CARRIED = 4.0
 
@@ -38,7 +25,8 @@ _CARRIED = 4.0
 class KernelTable:
     """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
 
-    `shape` is what a profile knows kernels by. `kernel_class` indexes `CLASSES`. `product_edge` is the result edge of a contraction, -1 for other kernels.
+    `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge` is the result edge
+    of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others.
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
@@ -73,7 +61,7 @@ class _Key:
     product_edge: int
     product_row: int
     product_sizes: tuple[int, ...]
-    kernel_class: KernelClass
+    kernel_class: OpClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
@@ -148,7 +136,7 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
-        kernel_class=np.array([CLASSES.index(k.kernel_class) for k in keys], np.int64),
+        kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
@@ -159,12 +147,12 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
     )  # fmt: skip
 
 
-def _class_of(op: Op) -> KernelClass:
+def _class_of(op: Op) -> OpClass:
     if op.opcode in CONTRACTIONS:
-        return KernelClass.PRODUCT
+        return "product"
     if op.opcode in ("reduce", "reduce-window"):
-        return KernelClass.REDUCE
-    return KernelClass.COPY if op.opcode == LOOP_ENTER else KernelClass.ELEMENTWISE
+        return "reduce"
+    return "copy" if op.opcode == LOOP_ENTER else "elementwise"
 
 
 def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -5,12 +5,14 @@ before it.
 """
 
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -19,19 +21,19 @@ from rich.progress import (
 from automap.search import SearchContext
 
 
-class SearchProgress:
-    """Context manager around tracing and search; `update` is the planner's `on_progress`."""
+class _Bar:
+    """Context manager around a bar with `columns`, cleared whatever happens."""
 
-    def __init__(self, budget_seconds: float) -> None:
-        """`budget_seconds` is the length of the whole bar."""
+    def __init__(self, first: str, *columns: ProgressColumn) -> None:
+        """`first` is said until there is an update."""
+        console = Console(stderr=True)
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
-            console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal,
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *columns,
+            TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self._task = self._progress.add_task("tracing and lowering", total=None)
-        self._budget_seconds = budget_seconds
+        self._task = self._progress.add_task(first, total=None)
 
-    def __enter__(self) -> "SearchProgress":
+    def __enter__(self) -> Self:
         """Start drawing."""
         self._progress.start()
         return self
@@ -44,6 +46,15 @@ class SearchProgress:
     ) -> None:
         """Clear the bar, whatever happened."""
         self._progress.stop()
+
+
+class SearchProgress(_Bar):
+    """A bar for tracing and search; `update` is the planner's `on_progress`."""
+
+    def __init__(self, budget_seconds: float) -> None:
+        """`budget_seconds` is the length of the whole bar."""
+        super().__init__("tracing and lowering")
+        self._budget_seconds = budget_seconds
 
     def update(self, context: SearchContext) -> None:
         """Show how far the search is and its best candidate."""
@@ -58,31 +69,12 @@ class SearchProgress:
         )
 
 
-class ItemProgress:
-    """Context manager around a list of things to measure; `update` says which of how many is next."""
+class ItemProgress(_Bar):
+    """A bar for a list of things to measure; `update` says which of how many is next."""
 
     def __init__(self) -> None:
         """Nothing is drawn before `__enter__`."""
-        self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
-            disable=not Console(stderr=True).is_terminal,
-        )  # fmt: skip
-        self._task = self._progress.add_task("starting", total=None)
-
-    def __enter__(self) -> "ItemProgress":
-        """Start drawing."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Clear the bar, whatever happened."""
-        self._progress.stop()
+        super().__init__("starting", MofNCompleteColumn())
 
     def update(self, number: int, total: int, item: object) -> None:
         """Show that item `number` of `total` is being measured."""

@@ -23,8 +23,12 @@ from automap.topology.dtypes import DTYPE_FALLBACK
 Platform = Literal["tpu", "cuda", "cpu"]
 LevelKind = Literal["ring", "line", "switch"]
 Reach = Literal["host", "network"]
-OP_CLASSES: Final = ("product", "reduce", "copy", "elementwise")
-"""Classes of ops that a device may have an efficiency of its own for."""
+OpClass = Literal["product", "reduce", "copy", "elementwise"]
+"""Classes of ops that a device may have an efficiency of its own for.
+
+A copy is written before a loop: zeros, or what the loop reads in another type.
+"""
+OP_CLASSES: Final[tuple[OpClass, ...]] = get_args(OpClass)
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
 PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}

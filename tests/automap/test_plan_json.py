@@ -18,6 +18,7 @@ from automap.plan_file import layout, parse
 from automap.plan_parts import CollectiveName, Phase, Role
 from automap.plan_point import PointRecord
 from automap.topology import get_topology
+from tests.automap.broken_json import ACTIONS, changed, places
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")
@@ -177,15 +178,6 @@ def test_a_file_from_before_verification_and_points_is_read():
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def places(node, path=()):
-    """Paths of all nodes below a JSON value."""
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, child in children:
-        yield (*path, key)
-        if isinstance(child, dict | list):
-            yield from places(child, (*path, key))
-
-
 SAMPLE_JSON = json.loads(SAMPLE.read_text())
 PLACES = list(places(SAMPLE_JSON))
 JUNK = st.sampled_from(
@@ -196,20 +188,9 @@ JUNK = st.sampled_from(
 
 
 @settings(max_examples=1500, deadline=None)
-@given(st.sampled_from(PLACES), st.sampled_from(["delete", "replace", "insert"]), JUNK)
+@given(st.sampled_from(PLACES), st.sampled_from(ACTIONS), JUNK)
 def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
-    data = copy.deepcopy(SAMPLE_JSON)
-    parent = data
-    for key in path[:-1]:
-        parent = parent[key]
-    if action == "delete":
-        del parent[path[-1]]
-    elif action == "replace":
-        parent[path[-1]] = junk
-    elif isinstance(parent, list):
-        parent.insert(path[-1], junk)
-    else:
-        parent[str(junk)[:20]] = junk
+    data = changed(SAMPLE_JSON, path, action, junk)
     try:
         plan = Plan.from_json(data)
     except PlanError as error:

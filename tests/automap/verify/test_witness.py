@@ -1,6 +1,5 @@
 """Witness records and their cache: JSON both ways, malformed files, corrupted caches."""
 
-import copy
 import json
 import math
 
@@ -13,6 +12,7 @@ from automap.verify.cache import cache_key, load_cached, save_cached
 from automap.verify.compilers import Machine
 from automap.verify.messages import Layout, MemoryBytes
 from automap.verify.witness import CompiledRecord, Witness
+from tests.automap.broken_json import ACTIONS, changed, places
 
 
 WITNESS = Witness(
@@ -38,14 +38,6 @@ WITNESS = Witness(
 JSON = WITNESS.to_json()
 
 
-def places(node, path=()):
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, child in children:
-        yield (*path, key)
-        if isinstance(child, dict | list):
-            yield from places(child, (*path, key))
-
-
 PLACES = list(places(JSON))
 JUNK = st.sampled_from(
     [None, True, False, 0, -1, 1.5, math.nan, math.inf, 10**400, "", "tpu", "x", [], {}, [[]], [1]]
@@ -62,20 +54,9 @@ def test_a_witness_survives_its_file():
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(PLACES), st.sampled_from(["delete", "replace", "insert"]), JUNK)
+@given(st.sampled_from(PLACES), st.sampled_from(ACTIONS), JUNK)
 def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
-    data = copy.deepcopy(JSON)
-    parent = data
-    for key in path[:-1]:
-        parent = parent[key]
-    if action == "delete":
-        del parent[path[-1]]
-    elif action == "replace":
-        parent[path[-1]] = junk
-    elif isinstance(parent, list):
-        parent.insert(path[-1], junk)
-    else:
-        parent[str(junk)[:20]] = junk
+    data = changed(JSON, path, action, junk)
     try:
         witness = Witness.from_json(data)
     except PlanError as error:
