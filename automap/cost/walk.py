@@ -9,8 +9,8 @@ one collective at a time.
     spare       kernels that no other waits for are kept for such waits, as many as there are seconds of urgent
                 collectives to come in the loop; the others are done at once, so that their sums can begin
     late        kernels of the update: in waits after the sums that they read, the rest after all others
-    renewed     gathers of new parameters: in idle time after the sums, the rest after the late kernels that make them
-                                                                              -> in: `_last_waits`
+    renewed     gathers of new parameters: after all other kernels, each after the late ones that make it: XLA:GPU begins
+                none before the backward pass is over                         -> in: `_last_waits`
     closed      a loop that has collectives lets none of outside run beside it: XLA's scheduler counts it as a user of
                 the link (latency_hiding_scheduler.cc, AsyncTracker::RecursivelyComputeResourceMap)
 """
@@ -54,7 +54,7 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
     outer_idle, outer_pending = np.zeros(n + 1), np.zeros(n + 1)
     depth = u = freed = 0
     time = waited = link_free = kept = to_come = idle = 0.0
-    pending = renewing = owed = used_late = 0.0
+    pending = owed = used_late = 0.0
     queued = np.cumsum(backlog)
     late_before = np.concatenate((np.zeros(1), np.cumsum(work.late)))
     for k in range(n + 1):
@@ -64,7 +64,6 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
             to_come = _urgent_until_end(kind, k, needed, urgent, u)
         kept += work.spare[k]
         pending += backlog[k]
-        renewing += work.renewed[k]
         while u < len(needed) and needed[u] == k:
             link_free = max(link_free, time_at[ready[u]]) + urgent[u]
             wait = max(wait, link_free - time)
@@ -87,11 +86,8 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
         done = max(kept - filled - max(to_come, 0.0), 0.0)
         kept -= filled + done
         time += wait + done + (work.seconds[k] if k < n and kind[k] == KERNEL else 0.0)
-        drained, gathered, idle, owed = _link_time(
-            time - before - used - owed, pending, renewing if depth == 0 else 0.0, idle
-        )
+        drained, idle, owed = _link_time(time - before - used - owed, pending, idle)
         pending -= drained
-        renewing -= gathered
         if closed[k] and kind[k] == ENTER:
             outer_idle[depth], outer_pending[depth] = idle, pending
             depth += 1
@@ -101,23 +97,18 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
             time += pending
             waited += pending
             idle, pending = outer_idle[depth], outer_pending[depth]
-    return waited + _last_waits(
-        work.late, backlog, work.renewed, used_late, pending, renewing, owed
-    )
+    return waited + _last_waits(work.late, backlog, work.renewed, used_late, pending, owed)
 
 
 @njit(cache=True)
-def _link_time(
-    free: float, pending: float, renewing: float, idle: float
-) -> tuple[float, float, float, float]:
-    """What the link carries in its `free` seconds: (of the backlog, of new parameters), (idle, owed) afterwards.
+def _link_time(free: float, pending: float, idle: float) -> tuple[float, float, float]:
+    """What the link carries of the backlog in its `free` seconds, and (idle, owed) afterwards.
 
     Free seconds are negative where urgent collectives took time that was idle before, or that it owes the others.
     """
     drained = min(pending, max(free, 0.0))
-    gathered = min(renewing, max(free, 0.0) - drained)
-    idle += free - drained - gathered
-    return drained, gathered, max(idle, 0.0), max(-idle, 0.0)
+    idle += free - drained
+    return drained, max(idle, 0.0), max(-idle, 0.0)
 
 
 @njit(cache=True)
@@ -168,16 +159,15 @@ def _last_waits(
     renewed: np.ndarray,
     used_late: float,
     pending: float,
-    renewing: float,
     owed: float,
 ) -> float:
-    """Waiting after all other kernels, when so much of `backlog` and `renewed` is left and of `late` was done."""
-    # An urgent one that began long before took the link from sums, or else from gathers of parameters.
+    """Waiting after all other kernels, when so much of `backlog` is left and of `late` was done."""
+    # An urgent one that began long before took the link from sums.
     unsent = min(owed, backlog.sum() - pending)
     pending += unsent
     sums = kernels = total = 0.0
     made_at = np.zeros(len(late))
-    sent, gathered = backlog.sum() - pending, renewed.sum() - renewing
+    sent = backlog.sum() - pending
     for k in range(len(late)):
         sums += max(backlog[k] - sent, 0.0)
         sent = max(sent - backlog[k], 0.0)
@@ -189,8 +179,6 @@ def _last_waits(
         made_at[k] = kernels
     link = sums
     for k in range(len(late)):
-        left = max(renewed[k] - gathered, 0.0)
-        gathered = max(gathered - renewed[k], 0.0)
-        if left > 0:
-            link = max(link, made_at[k]) + left
+        if renewed[k] > 0:
+            link = max(link, made_at[k]) + renewed[k]
     return max(kernels, link) - total + owed - unsent

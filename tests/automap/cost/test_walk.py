@@ -120,6 +120,17 @@ CASES = {
         Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}),
         3.0,
     ),
+    "no new parameter is gathered before the end": (
+        Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 9.0)], renewed={1: 3.0}, data_at={1: 1}),
+        3.0,
+    ),
+    "new parameters are gathered beside the update of others": (
+        Program(
+            [(KERNEL, 1.0), (LATE, 2.0), (LATE, 2.0)], renewed={1: 1.0, 2: 1.0},
+            data_at={1: 1, 2: 2},
+        ),
+        1.0,
+    ),
     "the update fills a wait": (
         Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 1.0)], urgent=[(1, 2, 3.0)], data_at={1: 1}),
         1.0,
