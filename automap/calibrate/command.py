@@ -1,7 +1,7 @@
 """`automap calibrate`: devices -> profile and hardware file."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import jax
 
+from automap.calibrate.fresh import fresh_seconds_per_byte
 from automap.calibrate.grid import EFFORTS, Depth, grid_of, kernels_of, transfers_of
 from automap.calibrate.hardware import calibrated_topology, write_hardware
 from automap.calibrate.machine import Machine, find_machine
@@ -53,6 +54,8 @@ def calibrate(
         )
         session.run(items)
     topology = calibrated_topology(machine, session.profile, date.today())
+    fresh = fresh_seconds_per_byte(machine)
+    topology = replace(topology, device=replace(topology.device, fresh_seconds_per_byte=fresh))
     return Calibration(topology=topology, session=session, profile_path=path)
 
 
@@ -149,6 +152,8 @@ def _summary(topology: Topology) -> Iterator[str]:
         yield f"  {dtype}: {peak / 1e9:.4g} GFLOP/s, large products reach {device.matmul_efficiency:.0%}"
     yield f"  memory: {device.hbm_bytes_per_s / 1e9:.4g} GB/s, large kernels reach {device.memory_efficiency:.0%}"
     yield f"  launch: {device.launch_seconds * 1e6:.3g} us"
+    if device.fresh_seconds_per_byte:
+        yield f"  new memory: {device.fresh_seconds_per_byte * 2**20 * 1e3:.3g} ms a MiB"
     for level in topology.levels:
         yield (
             f"  {level.name} of {level.size}: {level.bytes_per_s / 1e9:.4g} GB/s, "

@@ -11,17 +11,19 @@ class Habit(Enum):
 
     NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
     RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.rings`).
+    MERGES_GATHERS: small gathers of parameters are one message, as small sums are on all backends.
     ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`), updates late (`hlo_tools.liveness`).
     """
 
     SIMPLIFIES = "simplifies"
     NARROWS = "narrows"
     RINGS = "rings"
+    MERGES_GATHERS = "merges gathers"
     ASYNCHRONOUS = "asynchronous"
 
 
 HABITS: Mapping[Platform, frozenset[Habit]] = {
-    "tpu": frozenset({Habit.SIMPLIFIES, Habit.NARROWS, Habit.RINGS}),
-    "cuda": frozenset({Habit.SIMPLIFIES, Habit.ASYNCHRONOUS}),
+    "tpu": frozenset({Habit.SIMPLIFIES, Habit.NARROWS, Habit.RINGS, Habit.MERGES_GATHERS}),
+    "cuda": frozenset({Habit.SIMPLIFIES, Habit.MERGES_GATHERS, Habit.ASYNCHRONOUS}),
     "cpu": frozenset(),
 }

@@ -1,7 +1,8 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
 step = compute + waiting
-compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`
+compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`;
+            where a step's memory is new to it, also its first touch: bytes that are no input's, at the peak
 collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
             collectives of gradients and parameters into messages of COMBINE_BYTES
                                                                               -> in: `_collective`
@@ -19,7 +20,7 @@ import numpy as np
 from automap.cost.backends import HABITS, Habit
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
-from automap.cost.flows import KINDS
+from automap.cost.flows import ALL_GATHER, KINDS
 from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
 from automap.cost.overlap import waiting_seconds
@@ -86,14 +87,26 @@ class Evaluator:
         waiting = busy
         if Habit.ASYNCHRONOUS in self._habits:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
+        peak_bytes, fresh_seconds = self._peak(priced.sharding, found)
         return Estimate(
-            compute_seconds=float(of_kernel @ self.tables.kernels.count),
+            compute_seconds=float(of_kernel @ self.tables.kernels.count) + fresh_seconds,
             collective_seconds=waiting,
             hidden_seconds=busy - waiting + float(priced.beside @ found.count),
-            peak_bytes=self._profile.peak_bytes(
-                priced.sharding.parts_of_value, found.copied, found.is_repeat
-            ),
+            peak_bytes=peak_bytes,
         )
+
+    def _peak(self, sharding: Shardings, found: Collectives) -> tuple[float, float]:
+        """Peak bytes, and the seconds in which a step takes those that are new to it."""
+        parts, device = sharding.parts_of_value, self.topology.device
+        peak_bytes = self._profile.peak_bytes(parts, found.copied, found.is_repeat)
+        if not device.fresh_seconds_per_byte:
+            return peak_bytes, 0.0
+        fresh_bytes = max(peak_bytes - self._profile.input_bytes(parts), 0.0)
+        return peak_bytes, fresh_bytes * device.fresh_seconds_per_byte
+
+    def fresh_seconds(self, priced: Priced) -> float:
+        """Seconds in which a step takes memory that is new to it; 0 where the runtime keeps a pool."""
+        return self._peak(priced.sharding, priced.found)[1]
 
     def priced(self, lanes: Lanes) -> Priced:
         """What every kernel and every collective takes under `lanes`."""
@@ -136,7 +149,10 @@ class Evaluator:
 
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""
-        messages = np.where(found.combinable, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
+        merged = found.combinable
+        if Habit.MERGES_GATHERS not in self._habits:
+            merged = merged & (found.kind != ALL_GATHER)
+        messages = np.where(merged, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
         seconds = np.zeros(len(messages))
         of_link = (found.kind << len(sizes)) + found.mask
         for link in np.unique(of_link).tolist():

@@ -74,6 +74,16 @@ class Profile:
         """The peak, given parts [rows], gathered bytes [edges] and which repeats hold."""
         return float(self._live(parts, gathered, is_repeat).max())
 
+    def input_bytes(self, parts: np.ndarray) -> float:
+        """Bytes of the step's inputs, given parts [rows]."""
+        rows, n_bytes = self._inputs
+        return float(n_bytes @ (1.0 / parts[rows]))
+
+    @cached_property
+    def _inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        is_input = self.buffers.kind < TEMPORARY_KIND
+        return self.buffers.row[is_input], self.buffers.n_bytes[is_input]
+
     def memory(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> Memory:
         """The peak and what it consists of."""
         b = self.buffers

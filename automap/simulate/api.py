@@ -60,7 +60,9 @@ def simulated(
     machine = machine or Topology.from_dict(plan.topology)
     known = None if profile is None else KernelProfile.load(profile)
     point = rebuilt(plan, workload, machine, known)
-    found = simulate_spmd(program_of(point.evaluator.tables, point.priced), machine.platform)
+    fresh_seconds = point.evaluator.fresh_seconds(point.priced)
+    program = program_of(point.evaluator.tables, point.priced, fresh_seconds)
+    found = simulate_spmd(program, machine.platform)
     return summary(
         tuple(spmd_events(point, found)), target=plan.workload.target, topology=machine.name,
         mesh=plan.mesh.axes, predicted_seconds=plan.predicted.step_seconds, warnings=point.warnings,

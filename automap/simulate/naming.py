@@ -9,6 +9,7 @@ from automap.cost.flows import KINDS
 from automap.plan_rebuild import Rebuilt
 from automap.simulate.region import Node, What
 from automap.simulate.spmd import LINK, Run, SpmdTimeline
+from automap.simulate.spmd_program import NEW_MEMORY
 from automap.simulate.trace import Event, Lane
 from automap.space.names import TAG, readable
 from hlo_tools.graph import Op
@@ -29,6 +30,9 @@ class _Names:
     def of(self, node: Node) -> tuple[str, str, dict[str, Any]]:
         """Name, phase and details of a node."""
         graph = self.rebuilt.workload.problem.graph
+        if node.number == NEW_MEMORY:
+            details = {"opcode": "new memory", "result": "", "op_name": "", "source": ""}
+            return "new memory", _name(Phase.FORWARD), details
         if node.what is not What.COLLECTIVE:
             op, phase = graph.ops[node.number], self.rebuilt.workload.problem.phases[node.number]
             value = graph.values[op.outputs[0]] if op.outputs else None

@@ -26,7 +26,7 @@ class What(Enum):
 class Node:
     """One thing to do in one run of a region; a loop takes the time of its `body`, `trips` times.
 
-    `number` is the op of a kernel or loop, the entry of `Collectives` for a collective, whose op and value are
+    `number` is the op of a kernel or loop (-1: the first touch of new memory), the entry of `Collectives` for a collective, whose op and value are
     `edge_op` and `edge_value`. `is_urgent` of a collective: kernels of importance wait for it.
     """
 

@@ -24,6 +24,8 @@ from automap.simulate.region import Node, Region, What
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
 
 
+# `Node.number` of what is no op: the first touch of the step's memory.
+NEW_MEMORY = -1
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -147,9 +149,16 @@ class _Builder:
             self.late.clear()
 
 
-def program_of(tables: Tables, priced: Priced) -> Region:
-    """The program of one device: one run of each kernel and collective takes what `priced` says."""
+def program_of(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -> Region:
+    """The program of one device: one run of each kernel and collective takes what `priced` says.
+
+    It begins with taking the memory that is new to it, if that takes `fresh_seconds`.
+    """
     builder = _Builder(tables, priced)
+    if fresh_seconds:
+        builder.frames[0].add(
+            Node(what=What.KERNEL, number=NEW_MEMORY, slot=-1, after=(), seconds=fresh_seconds)
+        )
     for index in np.argsort(tables.program.position, kind="stable").tolist():
         builder.walk(index)
     return Region(tuple(builder.frames[0].nodes))

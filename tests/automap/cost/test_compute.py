@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.evaluate import Evaluator
-from automap.cost.flows import REDUCE_SCATTER
+from automap.cost.flows import ALL_GATHER, REDUCE_SCATTER
 from automap.cost.rings import with_rings
 from automap.cost.tables import build_tables
 from automap.space.point import Mesh
@@ -207,3 +208,30 @@ def test_what_every_trip_reads_stays_on_the_chip_longer():
         moved[share] = float(seconds[is_product].sum()) * BYTES_PER_S
     assert moved[16.0] >= weight
     assert moved[1 / 8] < 0.1 * weight
+
+
+def test_new_memory_costs_its_first_touch():
+    (plain, space), (fresh, _) = (
+        evaluator(*decoder(), machine("cpu:8", fresh_seconds_per_byte=rate)) for rate in (0.0, 1e-6)
+    )
+    lanes = whole(space)
+    memory, before, after = plain.memory(lanes), plain.evaluate(lanes), fresh.evaluate(lanes)
+    new_bytes = memory.peak_bytes - sum(memory.input_bytes)
+    assert new_bytes > 0
+    assert after.step_seconds - before.step_seconds == pytest.approx(new_bytes * 1e-6)
+    assert fresh.fresh_seconds(fresh.priced(lanes)) == pytest.approx(new_bytes * 1e-6)
+
+
+@pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
+def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
+    cost, space = evaluator(*mlp(), get_topology(platform))
+    mesh = Mesh(("data",), (8,))
+    (point,) = PRESETS["zero-3"].points(space, mesh)
+    priced = cost.priced(space.lanes(point))
+    found = priced.found
+    chosen = np.flatnonzero(found.combinable & (found.kind == ALL_GATHER))
+    link = collective_cost(CollectiveKind.ALL_GATHER, cost.topology, (8,), [0])
+    alone = link.seconds(found.n_bytes[chosen])
+    assert len(chosen) and (priced.of_collective[chosen] < alone).all() == is_merged
+    if not is_merged:
+        np.testing.assert_allclose(priced.of_collective[chosen], alone)

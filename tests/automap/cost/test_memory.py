@@ -68,3 +68,4 @@ def test_the_peak_is_that_of_a_walk(case):
     np.testing.assert_allclose(
         sum(memory.input_bytes), local[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
     )
+    np.testing.assert_allclose(profile.input_bytes(parts), sum(memory.input_bytes), atol=1e-9)

@@ -11,6 +11,7 @@ from automap.errors import InputError, MeshMismatchError, PlanError, TopologyErr
 from automap.plan import Plan
 from automap.simulate.simulation import summary
 from automap.simulate.trace import Event, Lane
+from automap.topology import get_topology
 from tests.automap.simulate.test_spmd_program import scanned
 from tests.steps import decoder, mlp
 
@@ -29,7 +30,12 @@ def found(plan):
     return automap.simulate(plan, STEP, ARGS)
 
 
-@pytest.mark.parametrize("topology", ["cpu:8", "v5e:2x4"])
+def with_fresh_memory():
+    machine = get_topology("cpu:8")
+    return replace(machine, device=replace(machine.device, fresh_seconds_per_byte=1e-9))
+
+
+@pytest.mark.parametrize("topology", ["cpu:8", "v5e:2x4", with_fresh_memory()], ids=str)
 @pytest.mark.parametrize("layers", ["folded", "apart"])
 def test_in_line_the_step_is_what_the_saved_plan_predicts(topology, layers, tmp_path):
     automap.plan(STEP, ARGS, topology=topology, layers=layers, **OPTIONS).save(tmp_path / "plan")
