@@ -14,6 +14,7 @@ from jax.extend import core
 import numpy as np
 
 from automap.apply.flatten import Equation, Level
+from automap.apply.user_constraints import constraint_text, is_constraint
 from automap.jax_compat import open_jaxpr
 
 
@@ -47,7 +48,11 @@ def _equation_line(equation: Equation, number: dict[Any, int]) -> str:
     for var in eqn.outvars:
         number.setdefault(var, len(number))
     rewritten = _IGNORED.union(body.parameter for body in equation.bodies)
-    params = {k: _text(v) for k, v in sorted(eqn.params.items()) if k not in rewritten}
+    if is_constraint(eqn):
+        # The mesh and its devices are the plan's in the end.
+        params = {"axes": constraint_text(eqn)}
+    else:
+        params = {k: _text(v) for k, v in sorted(eqn.params.items()) if k not in rewritten}
     return f"{eqn.primitive.name} {operands} {params} {[_aval(v) for v in eqn.outvars]}"
 
 

@@ -15,10 +15,13 @@ from itertools import combinations
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
+from automap.apply.user_constraints import UserSharding, imposed_spec, named
 from automap.errors import InputError
-from automap.jax_compat import static_positions
+from automap.jax_compat import open_jaxpr, static_positions
+from automap.space.imposed import ImposedEnds
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class TracedCall:
 
     `positions` and `names` are the positional and keyword arguments that are traced; `args` are
     those arguments, `(tuple, dict)`, and `static` the others by position or name. `result` is the
-    step's result as a tree of shapes.
+    step's result as a tree of shapes. `in_shardings` and `out_shardings` are those the step was jitted with, per leaf.
     """
 
     jaxpr: Any
@@ -38,6 +41,8 @@ class TracedCall:
     donated_positions: frozenset[int]
     donated_names: frozenset[str]
     result: Any
+    in_shardings: tuple[NamedSharding | None, ...]
+    out_shardings: tuple[NamedSharding | None, ...]
 
     def traced_part(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -81,6 +86,34 @@ class TracedCall:
         flags = [flag for argument, flag in groups for _ in jax.tree.leaves(argument)]
         return frozenset(i for i, flag in enumerate(flags) if flag)
 
+    @property
+    def ends(self) -> ImposedEnds:
+        """The axes that the step's own shardings name, by leaf."""
+        avals = (self.jaxpr.in_avals, self.jaxpr.out_avals)
+        found = [
+            {
+                i: imposed_spec(sharding, len(getattr(aval, "shape", ())))
+                for i, (sharding, aval) in enumerate(zip(given, of, strict=True))
+                if sharding is not None
+            }
+            for given, of in zip((self.in_shardings, self.out_shardings), avals)
+        ]
+        return ImposedEnds(*found)
+
+    @property
+    def user_shardings(self) -> tuple[UserSharding, ...]:
+        """The step's own shardings with where they are."""
+        sides = (
+            ("in_shardings", self.paths, self.in_shardings),
+            ("out_shardings", self.result_paths, self.out_shardings),
+        )
+        return tuple(
+            UserSharding(f"{option} of {path}", sharding)
+            for option, paths, shardings in sides
+            for path, sharding in zip(paths, shardings, strict=True)
+            if sharding is not None
+        )
+
     @cached_property
     def result_paths(self) -> tuple[str, ...]:
         """Path of every output leaf."""
@@ -122,17 +155,48 @@ def trace_call(
         ) from error
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)
+    traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})
+    static = _rest(args, kwargs, positions, named_infos)
+    in_shardings, out_shardings = _own_shardings(step, traced_args, positions, static)
     return TracedCall(
         jaxpr=traced.jaxpr,
         positions=positions,
         names=tuple(sorted(named_infos)),
-        args=(tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos}),
-        static=_rest(args, kwargs, positions, named_infos),
+        args=traced_args,
+        static=static,
         donated_positions=frozenset(
             i for i, info in zip(positions, infos, strict=True) if _is_donated(info)
         ),
         donated_names=frozenset(n for n, info in named_infos.items() if _is_donated(info)),
         result=traced.out_info,
+        in_shardings=in_shardings or (None,) * len(traced.jaxpr.in_avals),
+        out_shardings=out_shardings or (None,) * len(traced.jaxpr.out_avals),
+    )
+
+
+def _own_shardings(
+    step: Callable[..., Any],
+    traced_args: tuple[tuple[Any, ...], Mapping[str, Any]],
+    positions: Sequence[int],
+    static: Mapping[int | str, Any],
+) -> tuple[tuple[NamedSharding | None, ...], ...]:
+    """What the step was jitted with for each leaf of its arguments and results, () where it cannot be read.
+
+    A call of the step, traced, is one equation that has them.
+    """
+
+    def call(positional: tuple[Any, ...], named_args: Mapping[str, Any]) -> Any:
+        at = {**static, **dict(zip(positions, positional, strict=True)), **named_args}
+        count = sum(isinstance(key, int) for key in at)
+        return step(
+            *(at[i] for i in range(count)), **{k: v for k, v in at.items() if k not in range(count)}
+        )
+
+    equations = open_jaxpr(jax.make_jaxpr(call)(*traced_args))[0].eqns
+    params = equations[0].params if len(equations) == 1 else {}
+    return tuple(
+        tuple(named(sharding, option) for sharding in params.get(option, ()))
+        for option in ("in_shardings", "out_shardings")
     )
 
 

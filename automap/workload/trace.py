@@ -13,6 +13,7 @@ from automap.errors import InputError
 from automap.space.problem import Layers, Problem, build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
+from automap.workload.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.graph import Graph
@@ -42,7 +43,7 @@ class Leaf:
 class Workload:
     """An analysed step, with the means to replay it unless it came from a file.
 
-    `arguments` are what the target function was called with.
+    `mesh` is what shardings in the user's code name; `arguments` are what the target function was called with.
     """
 
     target: str
@@ -51,6 +52,7 @@ class Workload:
     outputs: tuple[Leaf, ...]
     hlo_sha256: str
     reemitter: Reemitter | None = None
+    mesh: UserMesh | None = None
     rules: Mapping[str, Notation] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,6 +103,7 @@ def lower_call(
         donated=call.donated,
         user_rules=rules,
         layers=layers,
+        ends=call.ends,
         warnings=warnings,
     )
     return Workload(
@@ -110,6 +113,7 @@ def lower_call(
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
+        mesh=user_mesh((*call.user_shardings, *reemitter.user_shardings)),
         rules=rules,
         arguments=arguments or {},
     )
