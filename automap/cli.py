@@ -217,7 +217,7 @@ def _workload(
         return read_workload(target, rules, options.layers), None
     given = dict(name_and_value(text, "--arg") for text in arguments)
     step, args = load_target(target, given)
-    call = trace_call(jitted(step, {}), args, {}, target)
+    call = trace_call(jitted(step, {}), args, {}, target, options.axes)
     workload = lower_call(
         call, platform=topology.platform, target=target, rules=rules, layers=options.layers,
         arguments=given,

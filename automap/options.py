@@ -41,6 +41,11 @@ class Options:
     profile: KernelProfile | None = None
     seed: int = 0
 
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...] | None:
+        """(name, size) of the mesh's axes, None if all meshes are searched."""
+        return self.mesh and self.mesh.axes
+
     def __post_init__(self) -> None:
         """Check numbers and names."""
         _check_positive("budget", self.budget_seconds, "seconds")

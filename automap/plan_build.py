@@ -29,6 +29,7 @@ from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
+from automap.space.imposed import ImposedSpec
 from automap.space.point import Lanes
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
@@ -135,9 +136,11 @@ def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]
     return tuple(
         LeafRecord(
             path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role.value,
-            spec=_leaf_spec(sharded, v, leaf),
+            spec=_leaf_spec(sharded, v, leaf, workload.ends.inputs.get(i)),
         )
-        for leaf, v, role in zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
+        for i, (leaf, v, role) in enumerate(
+            zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
+        )
     )  # fmt: skip
 
 
@@ -157,13 +160,16 @@ def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...
                 shape=leaf.shape,
                 dtype=leaf.dtype,
                 role=role,
-                spec=_leaf_spec(sharded, like, leaf),
+                spec=_leaf_spec(sharded, like, leaf, workload.ends.outputs.get(index)),
             )  # fmt: skip
         )
     return tuple(records)
 
 
-def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf) -> Spec:
+def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec | None) -> Spec:
+    """The spec of a leaf; `given` is what the step itself says."""
+    if given is not None and None not in given:
+        return tuple(axes or None for axes in given)
     # The words of a random key are a dimension in HLO only; keys are small and stay whole.
     axes = sharded.of_value(value)
     return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)

@@ -11,10 +11,9 @@ Its result, an input and an output have the spec as their own sharding       -> 
     of a constraint that goes on as an input's carry, or is the new version of an input, is kept as that input is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from automap.errors import InputError
 from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, Graph
 
 
@@ -51,10 +50,8 @@ class ImposedEnds:
     outputs: Mapping[int, ImposedSpec] = field(default_factory=dict)
 
 
-def imposed(
-    graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int], paths: Iterable[str]
-) -> Imposed:
-    """What a step imposes. Raises `InputError` if it takes state in one sharding and returns it in another."""
+def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Imposed:
+    """What a step imposes; `state_map` (output index -> input index) agrees with `ends`, see `agreed`."""
     of_op = {
         index: read_spec(op.instruction.attributes.custom_call_target[len(CONSTRAINT_TARGET) :])
         for index, op in enumerate(graph.ops)
@@ -63,7 +60,7 @@ def imposed(
     if not (of_op or ends.inputs or ends.outputs):
         return Imposed()
     known = _Known(graph)
-    for position, spec in _state(ends, state_map, tuple(paths)).items():
+    for position, spec in _of_state(ends, state_map).items():
         known.impose(graph.inputs[position], spec)
         for output, source in state_map.items():
             if source == position:
@@ -79,19 +76,20 @@ def imposed(
     return Imposed(of_op, known.of_value)
 
 
-def _state(
-    ends: ImposedEnds, state_map: Mapping[int, int], paths: tuple[str, ...]
-) -> Mapping[int, ImposedSpec]:
-    """Specs of inputs: of a state leaf that is given for its new version holds for it too."""
-    found = dict(ends.inputs)
-    for output, position in state_map.items():
-        spec = ends.outputs.get(output)
-        if spec is not None and found.setdefault(position, spec) != spec:
-            raise InputError(
-                f"in_shardings say {spec_text(found[position])} for {paths[position]}, out_shardings say "
-                f"{spec_text(spec)} for its new version; a plan stores both alike: give one sharding for both"
-            )
-    return found
+def agreed(ends: ImposedEnds, state_map: Mapping[int, int]) -> dict[int, int]:
+    """A state map without leaves that come in one sharding and go out in another: they are no state."""
+    return {
+        output: position
+        for output, position in state_map.items()
+        if ends.inputs.get(position) == ends.outputs.get(output)
+        or not (position in ends.inputs and output in ends.outputs)
+    }
+
+
+def _of_state(ends: ImposedEnds, state_map: Mapping[int, int]) -> Mapping[int, ImposedSpec]:
+    """Specs of inputs: one of a leaf's new version holds for the leaf too, as the plan stores both alike."""
+    of_new = {i: ends.outputs[o] for o, i in state_map.items() if o in ends.outputs}
+    return {**of_new, **ends.inputs}
 
 
 class _Known:

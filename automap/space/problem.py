@@ -205,7 +205,7 @@ def build_problem(
     argument trees where there are any; else they are read from the program. `user_rules` are those of
     custom calls and functions, by name; `layers` says whether equal layers share their decisions;
     `ends` are the shardings of inputs and outputs that the step itself decides; `warnings` are those there are
-    already.  Raises `InputError` for `ends` that contradict each other.
+    already.
     """
     user_rules = user_rules or {}
     graph = flatten(module, user_rules)
@@ -215,13 +215,12 @@ def build_problem(
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     linked = _link(graph, rules_of(graph, user_rules), op_phases, input_roles, state_map, layers)
     unknown = _unknown_ops(graph, user_rules)
-    names = tuple(paths) if paths is not None else graph.input_names
     given = graph.donated if donated is None else donated
     return Problem(
         graph=graph,
         phases=op_phases,
         roles=input_roles,
-        paths=names,
+        paths=tuple(paths) if paths is not None else graph.input_names,
         state_map=state_map,
         donated={o: i for o, i in state_map.items() if i in given},
         linkage=linked.linkage,
@@ -229,7 +228,7 @@ def build_problem(
         class_of_group=linked.class_of_group,
         class_of_storage_group=linked.class_of_storage_group,
         regions=linked.regions,
-        imposed=imposed(graph, ends or ImposedEnds(), state_map, names),
+        imposed=imposed(graph, ends or ImposedEnds(), state_map),
         layers=layers,
         unknown=unknown,
         warnings=(

@@ -10,6 +10,7 @@ import jax
 
 from automap.apply.reemit import Reemitter
 from automap.errors import InputError
+from automap.space.imposed import ImposedEnds, agreed
 from automap.space.problem import Layers, Problem, build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
@@ -43,7 +44,7 @@ class Leaf:
 class Workload:
     """An analysed step, with the means to replay it unless it came from a file.
 
-    `mesh` is what shardings in the user's code name; `arguments` are what the target function was called with.
+    `mesh` is what shardings in the user's code name, `ends` are those of a jitted step's inputs and outputs; `arguments` are what the target function was called with.
     """
 
     target: str
@@ -53,6 +54,7 @@ class Workload:
     hlo_sha256: str
     reemitter: Reemitter | None = None
     mesh: UserMesh | None = None
+    ends: ImposedEnds = field(default_factory=ImposedEnds)
     rules: Mapping[str, Notation] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,7 +100,7 @@ def lower_call(
     problem = build_problem(
         decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()),
         paths=call.paths,
-        state_map=match_state(call.args, call.result, call.donated),
+        state_map=agreed(call.ends, match_state(call.args, call.result, call.donated)),
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
         user_rules=rules,
@@ -113,10 +115,16 @@ def lower_call(
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
-        mesh=user_mesh((*call.user_shardings, *reemitter.user_shardings)),
+        mesh=mesh_of_call(call, reemitter),
+        ends=call.ends,
         rules=rules,
         arguments=arguments or {},
     )
+
+
+def mesh_of_call(call: TracedCall, reemitter: Reemitter) -> UserMesh | None:
+    """The mesh of all shardings in a step's code. Raises `InputError` if they are on several."""
+    return user_mesh((*call.user_shardings, *reemitter.user_shardings))
 
 
 def _lowered(
