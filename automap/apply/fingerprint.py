@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from jax.extend import core
+from jax.sharding import NamedSharding
 import numpy as np
 
 from automap.apply.flatten import Equation, Level
@@ -103,4 +104,6 @@ _RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     ((set, frozenset), lambda v: f"{{{', '.join(sorted(map(_text, v)))}}}"),
     (dict, lambda v: f"{{{', '.join(sorted(f'{_text(k)}: {_text(x)}' for k, x in v.items()))}}}"),
     ((np.ndarray, np.generic), _array_text),
+    # What differentiation writes beside constraints: on axes of type Auto it says nothing, its mesh less.
+    (NamedSharding, lambda v: f"NamedSharding({v.spec})"),
 )

@@ -26,7 +26,9 @@ def as_imposed(space: Space, mesh: Mesh) -> Point:
     for value, role, spec in _in_order(space):
         for dim, axes in enumerate(spec):
             for name in axes or ():
-                builder.split(value, role, dim, mesh.names.index(name))
+                axis = mesh.names.index(name)
+                if mesh.sizes[axis] > 1:
+                    builder.split(value, role, dim, axis)
     return builder.point()
 
 

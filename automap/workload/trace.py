@@ -18,6 +18,7 @@ from automap.workload.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.graph import Graph
+from hlo_tools.module import Module
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_module
 from hlo_tools.rules import Notation
@@ -164,7 +165,10 @@ def read_workload(
 ) -> Workload:
     """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
     try:
-        problem = build_problem(read_module(path), user_rules=rules, layers=layers)
+        module = read_module(path)
+        problem = build_problem(
+            module, user_rules=rules, layers=layers, warnings=_nameless_shardings(module)
+        )
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph
@@ -177,6 +181,23 @@ def read_workload(
         ),
         hlo_sha256=fingerprint(graph),
         rules=rules or {},
+    )
+
+
+def _nameless_shardings(module: Module) -> tuple[str, ...]:
+    """A warning if a program's values have shardings already."""
+    count = sum(
+        instruction.attributes.custom_call_target in ("Sharding", "xla.sdy.FuncResultSharding")
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    )
+    return (
+        (
+            f"{count} sharding annotations of the program are left out, as they are on devices and have no axis names; "
+            "plan the Python step itself to keep its constraints",
+        )
+        if count
+        else ()
     )
 
 
