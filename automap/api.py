@@ -52,7 +52,8 @@ def plan(
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
-        mesh: "auto" to search all shapes, or sizes by name, major first: {"data": 4, "model": 2}.
+        mesh: "auto" to search all shapes, with the names (and sizes) of shardings in the step's own code if it has
+            any, or sizes by name: {"data": 4, "model": 2}.
         strategy: how to search; `automap plan --help` lists them.
         preset: take this named plan and do not search.
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
@@ -71,7 +72,7 @@ def plan(
     Raises:
         CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time.
         InfeasiblePlanError: no plan fits, or none is confirmed.
-        InputError: a step that cannot be traced, or a bad option.
+        InputError: a step that cannot be traced, shardings in its code that no plan can have, or a bad option.
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
     options = read_options(

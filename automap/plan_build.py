@@ -1,14 +1,16 @@
 """A search's outcome -> the plan's records."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from automap.apply.constraints import EquationShapes, derive_constraints
+from automap.apply.constraints import Constraint, EquationShapes, derive_constraints
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
-from automap.apply.sites import parse_site
+from automap.apply.sites import parse_place, parse_site
+from automap.apply.user_constraints import CONSTRAINT_PRIMITIVE
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
@@ -115,8 +117,26 @@ def build_plan(outcome: Outcome) -> Plan:
         ),
         decisions=Explained(context, lanes).decisions(),
         conflicts=Conflicts(context, outcome.best.point).records(),
-        warnings=(*outcome.warnings, *workload.problem.warnings, *missed),
+        warnings=(
+            *outcome.warnings, *workload.problem.warnings, *missed, *_held(workload, constraints),
+        ),
     )  # fmt: skip
+
+
+def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str]:
+    """A warning of the user's constraints that no op of the plan keeps to by itself."""
+    reemitter = workload.reemitter
+    if reemitter is None:
+        return
+    places = [parse_place(constraint.at) for constraint in constraints]
+    sites = [place.site for place in places if place.side == "made"]
+    own = [site for site in sites if reemitter.site_of_path[site].primitive == CONSTRAINT_PRIMITIVE]
+    if own:
+        where = reemitter.source_of_path[own[0]] or own[0]
+        yield (
+            f"{len(own)} sharding constraints of the step (first: {where}) are met by moving the tensor there and back, "
+            "as nothing beside them is split so; it is priced, but a plan without them may be faster"
+        )
 
 
 def _equation_site(op: Op) -> str | None:

@@ -14,7 +14,7 @@ becomes of a constraint when a step is emitted again:
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import (
@@ -32,6 +32,9 @@ from automap.space.imposed import ImposedSpec, spec_text
 from hlo_tools.graph import CONSTRAINT_TARGET
 
 
+CONSTRAINT_PRIMITIVE: Final = "sharding_constraint"
+
+
 @dataclass(frozen=True, slots=True)
 class UserSharding:
     """A sharding in the user's code; `where` says which, for messages."""
@@ -42,7 +45,7 @@ class UserSharding:
 
 def is_constraint(eqn: Any) -> bool:
     """Whether an equation is a sharding constraint."""
-    return eqn.primitive.name == "sharding_constraint"
+    return eqn.primitive.name == CONSTRAINT_PRIMITIVE
 
 
 def named(sharding: Any, where: str) -> NamedSharding | None:

@@ -47,6 +47,8 @@ def test_the_compiled_program_has_the_tensor_as_constrained(program, options):
     assert plan.mesh.axes == (("data", 4), ("model", 2))
     result, text = _compiled(plan, step, args)
     assert PART in text
+    if options.get("preset") == "data-parallel":
+        assert any("are met by moving the tensor there and back" in w for w in plan.warnings)
     expected = jax.jit(partial(PROGRAMS[program], free, None))(*args)
     assert largest_difference(result, expected) < 1e-6
 
