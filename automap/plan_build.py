@@ -31,8 +31,8 @@ from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
-from automap.space.imposed import ImposedSpec
 from automap.space.point import Lanes
+from automap.space.specs import ImposedSpec
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.graph import Op

@@ -18,7 +18,7 @@ import numpy as np
 from automap.apply.reemit import Reemitter
 from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, Spec, check_matches_inputs
-from automap.space.imposed import spec_text
+from automap.space.specs import spec_text
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 

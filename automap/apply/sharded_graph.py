@@ -7,9 +7,9 @@ import numpy as np
 
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
-from automap.space.imposed import ImposedSpec
 from automap.space.point import Lanes
 from automap.space.problem import Problem
+from automap.space.specs import ImposedSpec
 from hlo_tools.rules import FactorKind
 from hlo_tools.rules.convolution import has_groups, partitioned_alone
 
@@ -106,7 +106,7 @@ class ShardedGraph:
         factors = self._factors(op)
         classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
         return _as_imposed(
-            self.problem.imposed.of_op.get(op),
+            self.problem.imposed.of_run(op, value),
             tuple(
                 self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
                 for dim, major in enumerate(majors)

@@ -103,6 +103,9 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     """Where an op's own view of a tensor is not the plan's, or a user's is not."""
     if sharded.problem.graph.ops[index].opcode == CONSTRAINT:
         return _around_constraint(sharded, index)
+    if index in sharded.problem.imposed.of_stack_op:
+        # A scan writes and reads its stacks itself: no equation is theirs.
+        return ()
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
     # Propagation does not go along windows on its own.

@@ -28,7 +28,7 @@ from jax.sharding import (
 
 from automap.errors import InputError, PlanError
 from automap.jax_compat import is_unspecified, open_jaxpr, weak_shape
-from automap.space.imposed import ImposedSpec, spec_text
+from automap.space.specs import ImposedSpec, spec_text
 from hlo_tools.graph import CONSTRAINT_TARGET
 
 

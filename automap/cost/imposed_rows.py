@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import majors
-from automap.space.imposed import ImposedSpec
 from automap.space.problem import Problem
+from automap.space.specs import ImposedSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def places_of_values(problem: Problem) -> Mapping[int, Places]:
 
 
 def places_of_ops(problem: Problem) -> Mapping[int, Places]:
-    """Places of each constraint."""
-    rules = problem.linkage.rules
+    """Places of each constraint, and of each op on a stack of what is constrained."""
+    rules, imposed = problem.linkage.rules, problem.imposed
     return {
         op: _places(spec, majors(rules[op].operands[0]))
-        for op, spec in problem.imposed.of_op.items()
+        for op, spec in {**imposed.of_op, **imposed.of_stack_op}.items()
     }
 
 

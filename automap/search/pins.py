@@ -19,9 +19,9 @@ import re
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.errors import InputError
-from automap.space.imposed import spec_text
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
+from automap.space.specs import spec_text
 
 
 AxesOfDim = tuple[tuple[str, ...], ...]

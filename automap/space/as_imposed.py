@@ -10,9 +10,9 @@ this order, each class where it divides and nothing before it excludes it:
 
 from collections.abc import Iterator
 
-from automap.space.imposed import ImposedSpec
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
+from automap.space.specs import ImposedSpec
 from hlo_tools.roles import Role
 from hlo_tools.storage import Side
 

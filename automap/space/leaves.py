@@ -8,8 +8,8 @@ is only how far: not at all, its optimizer state, or itself too.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from automap.space.imposed import ImposedSpec
 from automap.space.problem import Problem, update_groups
+from automap.space.specs import ImposedSpec
 from hlo_tools.roles import Role
 
 

@@ -9,7 +9,8 @@ from jax.sharding import NamedSharding
 
 from automap.apply.user_constraints import UserSharding, imposed_spec, named
 from automap.jax_compat import open_jaxpr
-from automap.space.imposed import ImposedEnds, ImposedSpec
+from automap.space.imposed import ImposedEnds
+from automap.space.specs import ImposedSpec
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import pytest
 
 from automap.space.as_imposed import as_imposed
-from automap.space.imposed import ImposedEnds, agreed, read_spec, spec_text
+from automap.space.imposed import ImposedEnds, agreed
 from automap.space.point import Level, Mesh
 from automap.space.space import Space
+from automap.space.specs import read_spec, spec_text
 from automap.workload import trace_step
 from tests.user_shardings import FOUR_BY_TWO, PROGRAMS, arguments, free
 
