@@ -33,6 +33,7 @@ from hlo_tools.graph import CONSTRAINT_TARGET
 
 
 CONSTRAINT_PRIMITIVE: Final = "sharding_constraint"
+_HOST_MEMORY: Final = "pinned_host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def is_constraint(eqn: Any) -> bool:
 def named(sharding: Any, where: str) -> NamedSharding | None:
     """A sharding if it says anything; None for a default, and for one of a single device.
 
-    Raises `InputError` for a sharding without axis names.
+    Raises `InputError` for a sharding without axis names, on axes of another type than Auto, or in a host's memory.
     """
     if is_unspecified(sharding) or isinstance(sharding, SingleDeviceSharding):
         return None
@@ -59,6 +60,11 @@ def named(sharding: Any, where: str) -> NamedSharding | None:
         raise InputError(
             f"{where}: got a {type(sharding).__name__}; allowed: a NamedSharding or a PartitionSpec, whose axes have "
             "names that a plan's mesh can have"
+        )
+    if sharding.memory_kind == _HOST_MEMORY:
+        raise InputError(
+            f"{where}: in the memory {_HOST_MEMORY!r}; allowed: a device's, as plans keep nothing on hosts; leave "
+            "memory_kind out"
         )
     used = {axis for axes in imposed_spec(sharding, 0) for axis in axes or ()}
     kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))

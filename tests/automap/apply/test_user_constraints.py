@@ -155,6 +155,10 @@ def test_shardings_without_names_and_on_explicit_axes_are_refused():
     with pytest.raises(InputError, match="f.py:3: got a tuple; allowed: a NamedSharding"):
         named(("data",), "f.py:3")
     assert named(SingleDeviceSharding(jax.devices()[0]), "f.py:3") is None
+    with pytest.raises(
+        InputError, match="f.py:3: in the memory 'pinned_host'; allowed: a device's"
+    ):
+        named(FOUR_BY_TWO("data").with_memory_kind("pinned_host"), "f.py:3")
     explicit = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     rows = jax.sharding.NamedSharding(explicit, P("data"))
     jitted = jax.jit(lambda x: x * 2, in_shardings=rows)
