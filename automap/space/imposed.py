@@ -5,8 +5,8 @@ whatever the classes of its dimensions do elsewhere.  What the plan has otherwis
 there, and priced like any other move                                        -> in: `Imposed.of_op`
 Its result, an input and an output have the spec as their own sharding       -> in: `Imposed.of_value`
     and so have the values tied to them (carries of loops), unless another spec is imposed on one of those, and what
-    loops keep of them (`automap.space.imposed_stacks`).  The result
-    of a constraint that goes on as an input's carry, or is the new version of an input, is kept as that input is.
+    loops keep of them (`automap.space.imposed_stacks`).  The result of a constraint that goes on as an input's
+    carry, or is the new version of an input, is kept as that input is.
 """
 
 from collections.abc import Mapping
