@@ -22,7 +22,7 @@ from automap.topology.model import Topology
 from automap.verify.confirm import DEFAULT_TOP, Confirmation, confirmed_plan
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
-from automap.workload.trace import lower_call
+from automap.workload.trace import lower_call, mesh_of_call
 
 
 def plan(
@@ -52,7 +52,8 @@ def plan(
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
-        mesh: "auto" to search all shapes, or sizes by name, major first: {"data": 4, "model": 2}.
+        mesh: "auto" to search all shapes, with the names (and sizes) of shardings in the step's own code if it has
+            any, or sizes by name: {"data": 4, "model": 2}.
         strategy: how to search; `automap plan --help` lists them.
         preset: take this named plan and do not search.
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
@@ -71,7 +72,7 @@ def plan(
     Raises:
         CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time.
         InfeasiblePlanError: no plan fits, or none is confirmed.
-        InputError: a step that cannot be traced, or a bad option.
+        InputError: a step that cannot be traced, shardings in its code that no plan can have, or a bad option.
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
     options = read_options(
@@ -79,7 +80,7 @@ def plan(
         pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
     )  # fmt: skip
     confirmation = Confirmation(top=verify_top) if verify else None
-    call = trace_call(jitted(step, {}), tuple(args), kwargs or {})
+    call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, mesh=options.axes)
     return _plan_call(call, _topology(topology), options, _name(step), confirmation)
 
 
@@ -191,7 +192,7 @@ class ParallelStep:
         for planned in self._planned:
             if planned.serves(args, kwargs):
                 return planned
-        call = trace_call(self._step, args, kwargs, self._name)
+        call = trace_call(self._step, args, kwargs, self._name, self._options.axes)
         plan = self._cached_plan(call)
         self._planned.append(PlannedStep(plan, self._step, self._devices, {}))
         return self._planned[-1]
@@ -200,8 +201,9 @@ class ParallelStep:
         topology = _topology(self._topology)
         if self._cache_dir is None:
             return _plan_call(call, topology, self._options, self._name)
-        digest = Reemitter(call.jaxpr, user_rules(self._options.rules)).sha256()
-        key = cache_key(digest, topology, self._options)
+        reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
+        digest, mesh = reemitter.sha256(), mesh_of_call(call, reemitter)
+        key = cache_key(digest, topology, self._options, mesh, call.ends)
         kept = load_cached(self._cache_dir, key, digest)
         if kept is not None:
             return kept

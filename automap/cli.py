@@ -77,7 +77,8 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--mesh",
             default="auto",
-            help="auto, or sizes by name in any order: data=4,model=2; the best order on the links is taken",
+            help="auto (names and sizes of shardings in the step's code, if it has any, else all shapes), or sizes by "
+            "name in any order: data=4,model=2; the best order on the links is taken",
         ),
         click.option(
             "--arg", "arguments", multiple=True, help="name=value for the target function"
@@ -217,7 +218,7 @@ def _workload(
         return read_workload(target, rules, options.layers), None
     given = dict(name_and_value(text, "--arg") for text in arguments)
     step, args = load_target(target, given)
-    call = trace_call(jitted(step, {}), args, {}, target)
+    call = trace_call(jitted(step, {}), args, {}, target, options.axes)
     workload = lower_call(
         call, platform=topology.platform, target=target, rules=rules, layers=options.layers,
         arguments=given,

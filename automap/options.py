@@ -41,6 +41,11 @@ class Options:
     profile: KernelProfile | None = None
     seed: int = 0
 
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...] | None:
+        """(name, size) of the mesh's axes, None if all meshes are searched."""
+        return self.mesh and self.mesh.axes
+
     def __post_init__(self) -> None:
         """Check numbers and names."""
         _check_positive("budget", self.budget_seconds, "seconds")
@@ -71,7 +76,8 @@ def read_options(
     """Options as the command takes them.
 
     Args:
-        mesh: "auto", or sizes by name: "data=4,model=2" or {"data": 4, "model": 2}. Every order of the axes
+        mesh: "auto" (names and sizes of shardings in the step's own code, if it has any, else all shapes), or sizes by
+            name: "data=4,model=2" or {"data": 4, "model": 2}. Every order of the axes
             that lies on the topology is tried; an axis called "model" is the one that presets give features.
         strategy: a name from `automap.search.STRATEGIES`.
         preset: a name from `automap.space.presets.PRESETS`; no search then.

@@ -1,14 +1,16 @@
 """A search's outcome -> the plan's records."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from automap.apply.constraints import EquationShapes, derive_constraints
+from automap.apply.constraints import Constraint, EquationShapes, derive_constraints
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
-from automap.apply.sites import parse_site
+from automap.apply.sites import parse_place, parse_site
+from automap.apply.user_constraints import CONSTRAINT_PRIMITIVE
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
@@ -30,6 +32,7 @@ from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
+from automap.space.specs import ImposedSpec
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.graph import Op
@@ -114,8 +117,26 @@ def build_plan(outcome: Outcome) -> Plan:
         ),
         decisions=Explained(context, lanes).decisions(),
         conflicts=Conflicts(context, outcome.best.point).records(),
-        warnings=(*outcome.warnings, *workload.problem.warnings, *missed),
+        warnings=(
+            *outcome.warnings, *workload.problem.warnings, *missed, *_held(workload, constraints),
+        ),
     )  # fmt: skip
+
+
+def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str]:
+    """A warning of the user's constraints that no op of the plan keeps to by itself."""
+    reemitter = workload.reemitter
+    if reemitter is None:
+        return
+    places = [parse_place(constraint.at) for constraint in constraints]
+    sites = [place.site for place in places if place.side == "made"]
+    own = [site for site in sites if reemitter.site_of_path[site].primitive == CONSTRAINT_PRIMITIVE]
+    if own:
+        where = reemitter.source_of_path[own[0]] or own[0]
+        yield (
+            f"{len(own)} sharding constraints of the step (first: {where}) are met by moving the tensor there and back, "
+            "as nothing beside them is split so; it is priced, but a plan without them may be faster"
+        )
 
 
 def _equation_site(op: Op) -> str | None:
@@ -135,9 +156,11 @@ def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]
     return tuple(
         LeafRecord(
             path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role.value,
-            spec=_leaf_spec(sharded, v, leaf),
+            spec=_leaf_spec(sharded, v, leaf, workload.ends.inputs.get(i)),
         )
-        for leaf, v, role in zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
+        for i, (leaf, v, role) in enumerate(
+            zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
+        )
     )  # fmt: skip
 
 
@@ -157,13 +180,16 @@ def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...
                 shape=leaf.shape,
                 dtype=leaf.dtype,
                 role=role,
-                spec=_leaf_spec(sharded, like, leaf),
+                spec=_leaf_spec(sharded, like, leaf, workload.ends.outputs.get(index)),
             )  # fmt: skip
         )
     return tuple(records)
 
 
-def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf) -> Spec:
+def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec | None) -> Spec:
+    """The spec of a leaf; `given` is what the step itself says."""
+    if given is not None and None not in given:
+        return tuple(axes or None for axes in given)
     # The words of a random key are a dimension in HLO only; keys are small and stay whole.
     axes = sharded.of_value(value)
     return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)

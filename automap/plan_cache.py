@@ -1,6 +1,6 @@
 """Plans kept on disk: a folder of plan files, named by everything a plan depends on.
 
-    key = SHA-256 of (equations of the step, platform it is lowered for, topology, options,
+    key = SHA-256 of (equations of the step, shardings in its code, platform it is lowered for, topology, options,
                       versions of automap and JAX)                                  -> in: `cache_key`
 
 The equations, the platform and JAX's version determine the HLO, and cost no lowering. A file that
@@ -19,13 +19,22 @@ import jax
 from automap.errors import PlanError
 from automap.plan import Plan
 from automap.planner import Options
+from automap.space.imposed import ImposedEnds
 from automap.topology.model import Topology
+from automap.workload.user_mesh import UserMesh
 
 
-def cache_key(jaxpr_sha256: str, topology: Topology, options: Options) -> str:
-    """The name under which a plan is kept, without ending."""
+def cache_key(
+    jaxpr_sha256: str,
+    topology: Topology,
+    options: Options,
+    mesh: UserMesh | None = None,
+    ends: ImposedEnds | None = None,
+) -> str:
+    """The name under which a plan is kept, without ending; `mesh` and `ends` are those of the step's own shardings."""
     parts = {
         "jaxpr": jaxpr_sha256,
+        "shardings": repr((mesh, ends)),
         "platform": topology.platform,
         "topology": topology.to_dict(),
         "options": asdict(options),

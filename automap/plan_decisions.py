@@ -39,12 +39,12 @@ class Explained:
                 continue
             is_regional = group_class >= problem.n_split
             of_value = problem.regional_classes_of if is_regional else problem.classes_of
-            holders = self._holders(of_value, {group_class})
-            if holders:
+            holders, axes = self._holders(of_value, {group_class}), self._axes_with({group_class})
+            if holders and axes:
                 yield DecisionRecord(
                     group=class_label(self.context, group_class),
                     kind="compute",
-                    axes=self._axes_with({group_class}),
+                    axes=axes,
                     level=None,
                     covers=tuple(problem.paths[i] for i in holders),
                     reason=self._reason({group_class}),
@@ -95,8 +95,9 @@ class Explained:
             )
 
     def _axes_with(self, classes: set[int]) -> tuple[str, ...]:
-        pairs = zip(self.lanes.mesh.names, self.lanes.classes, strict=True)
-        return tuple(name for name, on_axis in pairs if classes & set(on_axis))
+        """The axes of several devices that split one of the classes."""
+        pairs = zip(self.lanes.mesh.axes, self.lanes.classes, strict=True)
+        return tuple(n for (n, size), on_axis in pairs if size > 1 and classes & set(on_axis))
 
     def _holders(
         self, classes_of: Callable[[int], tuple[int, ...]], classes: set[int]

@@ -51,7 +51,7 @@ def planned_workload(
 ) -> Workload:
     """The planned step, analysed as it was planned. Raises `PlanError` for another step, `InputError` if it fails."""
     record, point = plan.workload, _point(plan)
-    call = trace_call(jitted(step, {}), tuple(args), kwargs, record.target)
+    call = trace_call(jitted(step, {}), tuple(args), kwargs, record.target, plan.mesh.axes)
     rules = user_rules(record.rules)
     check_is_planned(plan, call, Reemitter(call.jaxpr, rules))
     platform = Topology.from_dict(plan.topology).platform

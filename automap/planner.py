@@ -5,10 +5,11 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable
+import math
 import time
 
 from automap.cost.evaluate import Evaluator
-from automap.cost.layouts import layouts
+from automap.cost.layouts import layouts, named_shapes
 from automap.cost.tables import build_tables
 from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
@@ -22,6 +23,7 @@ from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.model import Topology
 from automap.workload.trace import Workload
+from automap.workload.user_mesh import UserMesh
 from hlo_tools.collector import collector_paused
 
 
@@ -67,7 +69,7 @@ def find(
     space = Space(workload.problem)
     if options.profile is not None:
         options.profile.check_suits(topology)
-    meshes = meshes_of(topology, options.mesh)
+    meshes = meshes_of(topology, options.mesh, workload.mesh)
     pins = parse_pins(options.pins, space, meshes)
     context = SearchContext(
         space=space,
@@ -95,11 +97,31 @@ def find(
     )  # fmt: skip
 
 
-def meshes_of(topology: Topology, mesh: Mesh | None) -> tuple[Mesh, ...]:
-    """All sensible shapes, or a named mesh in every order of its axes that makes a difference."""
-    if mesh is None:
+def meshes_of(
+    topology: Topology, mesh: Mesh | None, of_step: UserMesh | None = None
+) -> tuple[Mesh, ...]:
+    """All sensible shapes, or a named mesh in every order of its axes that makes a difference.
+
+    Shardings in the step's code, `of_step`, say the names, and the sizes unless `mesh` does. Raises `InputError` for
+    names that `mesh` does not have, and sizes that are not those of the topology.
+    """
+    if mesh is not None:
+        if of_step is not None:
+            of_step.check_has_names(mesh)
+        return layouts(topology, mesh)
+    if of_step is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
-    return layouts(topology, mesh)
+    if of_step.sizes is None:
+        return named_shapes(topology, of_step.names)
+    own = Mesh(of_step.names, of_step.sizes)
+    if math.prod(own.sizes) != topology.device_count:
+        raise InputError(
+            f"the step's shardings (first: {of_step.where}) are on a mesh {dict(own.axes)} of "
+            f"{math.prod(own.sizes)} devices, {topology.name} has {topology.device_count}; make the step for "
+            f"{topology.device_count} devices, or keep only its names with --mesh "
+            f"{','.join(f'{name}=N' for name in own.names)}"
+        )
+    return layouts(topology, own)
 
 
 def _price_presets(context: SearchContext) -> None:

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.graph import CONSTRAINT, STRUCTURAL, Graph, Op
 from hlo_tools.rules import FactorKind, Rule
 
 
 _MOVES_ONLY = frozenset(
-    """bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota
-    pad reshape reverse slice transpose""".split()
+    f"""bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota
+    pad reshape reverse slice transpose {CONSTRAINT}""".split()
 )
 
 

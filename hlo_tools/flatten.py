@@ -18,6 +18,8 @@ from hlo_tools.errors import HloError
 from hlo_tools.graph import (
     BRANCH_ENTER,
     BRANCH_EXIT,
+    CONSTRAINT,
+    CONSTRAINT_TARGET,
     LOOP_ENTER,
     LOOP_EXIT,
     Graph,
@@ -215,11 +217,12 @@ def _call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> T
 
 
 def _custom_call(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
-    is_identity = instruction.attributes.custom_call_target in _IDENTITY_TARGETS
+    target = instruction.attributes.custom_call_target
+    is_identity = target in _IDENTITY_TARGETS
     if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]
-    inputs = _flat(operands)
-    return flat.emit("custom-call", inputs, instruction)
+    opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else "custom-call"
+    return flat.emit(opcode, _flat(operands), instruction)
 
 
 def _has_shape(flat: _Flattener, tree: Tree, shape: Shape) -> bool:

@@ -131,5 +131,8 @@ LOOP_EXIT = "while-exit"
 BRANCH_ENTER = "conditional"
 BRANCH_EXIT = "conditional-exit"
 STRUCTURAL: frozenset[str] = frozenset({LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT})
+# Pseudo opcode of a custom call that hands its operand on in a sharding that its name says: the rest of its target.
+CONSTRAINT = "sharding-constraint"
+CONSTRAINT_TARGET = f"{CONSTRAINT}:"
 # In which dimensions of several tensors meet.
 ITERATING = frozenset({"dot", "ragged-dot", "convolution", "gather", "scatter", "custom-call"})

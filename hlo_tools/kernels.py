@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, Op
+from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, STRUCTURAL, Graph, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ _OWN_KERNEL = CONTRACTIONS | frozenset(
 # Reads through elementwise producers, writes its result.
 _FUSES_INPUT = frozenset({"reduce", "dynamic-update-slice"})
 _READ_THROUGH = frozenset(
-    "convert transpose reshape bitcast broadcast slice dynamic-slice reduce-precision".split()
+    f"""convert transpose reshape bitcast broadcast slice dynamic-slice reduce-precision
+    {CONSTRAINT}""".split()
 )
 
 

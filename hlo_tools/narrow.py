@@ -14,14 +14,14 @@ the largest such set                                                          ->
 
 from collections.abc import Sequence
 
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, Op
+from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, STRUCTURAL, Graph, Op
 from hlo_tools.invariants import passed_on
 
 
 _PRODUCTS = frozenset({"dot", "convolution", "ragged-dot"})
 _REARRANGING = frozenset(
-    """bitcast concatenate convert dynamic-slice dynamic-update-slice pad reshape reverse slice
-    transpose""".split()
+    f"""bitcast concatenate convert dynamic-slice dynamic-update-slice pad reshape reverse slice
+    transpose {CONSTRAINT}""".split()
 )
 
 

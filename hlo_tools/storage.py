@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
 from hlo_tools.linkage import Edges, Linkage, node_sizes
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
@@ -34,7 +34,7 @@ class Side(IntEnum):
 
 
 _CARRIERS = frozenset(
-    {"convert", "transpose", "reshape", "bitcast", "dynamic-slice", "reduce-precision"}
+    {"convert", "transpose", "reshape", "bitcast", "dynamic-slice", "reduce-precision", CONSTRAINT}
 )
 
 

@@ -11,9 +11,11 @@ import re
 from typing import Any
 
 from jax.extend import core
+from jax.sharding import NamedSharding
 import numpy as np
 
 from automap.apply.flatten import Equation, Level
+from automap.apply.user_constraints import constraint_text, is_constraint
 from automap.jax_compat import open_jaxpr
 
 
@@ -47,7 +49,11 @@ def _equation_line(equation: Equation, number: dict[Any, int]) -> str:
     for var in eqn.outvars:
         number.setdefault(var, len(number))
     rewritten = _IGNORED.union(body.parameter for body in equation.bodies)
-    params = {k: _text(v) for k, v in sorted(eqn.params.items()) if k not in rewritten}
+    if is_constraint(eqn):
+        # The mesh and its devices are the plan's in the end.
+        params = {"axes": constraint_text(eqn)}
+    else:
+        params = {k: _text(v) for k, v in sorted(eqn.params.items()) if k not in rewritten}
     return f"{eqn.primitive.name} {operands} {params} {[_aval(v) for v in eqn.outvars]}"
 
 
@@ -98,4 +104,6 @@ _RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     ((set, frozenset), lambda v: f"{{{', '.join(sorted(map(_text, v)))}}}"),
     (dict, lambda v: f"{{{', '.join(sorted(f'{_text(k)}: {_text(x)}' for k, x in v.items()))}}}"),
     ((np.ndarray, np.generic), _array_text),
+    # What differentiation writes beside constraints: on axes of type Auto it says nothing, its mesh less.
+    (NamedSharding, lambda v: f"NamedSharding({v.spec})"),
 )

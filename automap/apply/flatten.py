@@ -2,7 +2,8 @@
 
 A level is the step itself or one inner body.  Per equation of a jaxpr:
 
-    call-like, and without sharding options   -> its equations take its place in the level (`_inline`)
+    call-like                                 -> its equations take its place in the level (`_inline`), between
+                                                 constraints if it has shardings of its own
     scan, while, cond, remat                   -> kept, each inner jaxpr becomes a level below (`_bodies`)
     anything else                              -> kept as it is, inner jaxprs untouched; so are calls of
                                                   functions for which the user gave a rule
@@ -17,6 +18,7 @@ from typing import Any
 from jax.extend import core
 from jax.extend.source_info_util import new_name_stack
 
+from automap.apply.user_constraints import constrained_jaxpr, named
 from automap.jax_compat import is_unspecified, open_jaxpr
 from hlo_tools.rules import Notation
 
@@ -42,7 +44,7 @@ _HIGHER_ORDER = {
     "scan": (("jaxpr", "b"),),
     "while": (("cond_jaxpr", "c"), ("body_jaxpr", "b")),
 }
-_SHARDING_OPTIONS = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
+_LAYOUT_OPTIONS = ("in_layouts", "out_layouts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +168,14 @@ class _Builder:
             parameter = None if _has_rule(eqn, self.rules) else _inlined_parameter(eqn)
             if parameter is not None:
                 called, values = open_jaxpr(eqn.params[parameter])
-                inner = dict(zip(called.invars, inputs))
+                inner = dict(
+                    zip(called.invars, self._constrained(eqn, "in_shardings", inputs, callers))
+                )
                 inner.update(zip(called.constvars, map(self._constant, called.constvars, values)))
                 label = new_name_stack(_label(eqn))
                 around = (eqn.source_info, *callers)
                 outputs = self.inline(called, env=inner, stack=names + label, callers=around)
+                outputs = self._constrained(eqn, "out_shardings", outputs, callers)
                 env.update(zip(eqn.outvars, outputs))
                 continue
             self.callers.append(callers)
@@ -183,6 +188,25 @@ class _Builder:
                 info = eqn.source_info.replace(name_stack=names)
                 self.eqns.append(eqn.replace(invars=inputs, outvars=outputs, source_info=info))
         return [read(atom) for atom in jaxpr.outvars]
+
+    def _constrained(
+        self, call: Any, option: str, atoms: Sequence[Any], callers: tuple[Any, ...]
+    ) -> list[Any]:
+        """The atoms as a call's shardings constrain them."""
+        result = list(atoms)
+        for number, given in enumerate(call.params.get(option, ())):
+            sharding = named(given, f"{option} of {call.params['name']}")
+            atom = result[number]
+            if sharding is not None and not isinstance(atom, core.Literal):
+                (made,) = open_jaxpr(constrained_jaxpr(atom.aval, sharding))[0].eqns
+                result[number] = core.Var(atom.aval)
+                self.callers.append(callers)
+                self.eqns.append(
+                    made.replace(
+                        invars=[atom], outvars=[result[number]], source_info=call.source_info
+                    )
+                )
+        return result
 
     def _constant(self, var: Any, value: Any) -> Any:
         # The jaxpr of remat has no room for constants: there they are literals.
@@ -217,6 +241,6 @@ def _inlined_parameter(eqn: Any) -> str | None:
     parameter = _CALLS.get(eqn.primitive.name)
     if parameter is None or parameter not in eqn.params:
         return None
-    options = [s for name in _SHARDING_OPTIONS for s in eqn.params.get(name, ())]
-    plain = all(map(is_unspecified, options)) and not eqn.params.get("compiler_options_kvs")
+    layouts = [x for name in _LAYOUT_OPTIONS for x in eqn.params.get(name, ())]
+    plain = all(map(is_unspecified, layouts)) and not eqn.params.get("compiler_options_kvs")
     return parameter if plain else None

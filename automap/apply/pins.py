@@ -6,6 +6,8 @@
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
     <site>:made<j> as out, and before it: what the op itself makes
 
+A constraint of the user's own code keeps its names, on the plan's mesh (`automap.apply.user_constraints`); its result
+pinned as made is held by a barrier, or XLA would go from the sharding before it to that after it at once.
 A convolution whose result is pinned as made may be written out (`automap.apply.convolutions`), a top_k is
 (`automap.apply.top_k`); the start of a dynamic slice is clamped (`automap.apply.slices`).
 
@@ -17,7 +19,6 @@ from dataclasses import dataclass, field
 import difflib
 from typing import Any
 
-import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
@@ -32,8 +33,9 @@ from automap.apply.flatten import Level
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
 from automap.apply.top_k import is_top_k, written_out_top_k
+from automap.apply.user_constraints import constrained_jaxpr, is_constraint, left_out, on_mesh
 from automap.errors import PlanError
-from automap.jax_compat import open_jaxpr, weak_shape
+from automap.jax_compat import open_jaxpr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Pins:
 
     inputs: Mapping[int, Any]
     of_site: Mapping[str, Mapping[Place, Any]]
+    mesh: Mesh | AbstractMesh
 
     @classmethod
     def parse(
@@ -64,14 +67,15 @@ class Pins:
                 inputs[place.number] = made[aval, spec]
             else:
                 of_site.setdefault(place.site, {})[place] = made[aval, spec]
-        return cls(inputs=inputs, of_site=of_site)
+        return cls(inputs=inputs, of_site=of_site, mesh=mesh)
 
     def rewriter(self, level: Level) -> "PinRewriter":
         """What adds the pins to one level."""
         inputs = self.inputs if level.name == "arg" else {}
         return PinRewriter(
-            of_site=self.of_site, pinned=[(level.invars[i], pin) for i, pin in inputs.items()]
-        )
+            of_site=self.of_site, mesh=self.mesh,
+            pinned=[(level.invars[i], pin) for i, pin in inputs.items()],
+        )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class PinRewriter:
     """Adds pins to one level's equations, see `automap.apply.reemit.Rewriter`."""
 
     of_site: Mapping[str, Mapping[Place, Any]]
+    mesh: Mesh | AbstractMesh
     pinned: list[tuple[Any, Any]]
     _now: dict[Any, Any] = field(default_factory=dict)
     _copies: dict[tuple[Any, int], Any] = field(default_factory=dict)
@@ -111,8 +116,11 @@ class PinRewriter:
                 value = results[place.number]
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
-                after.insert(0, _placed(pin, eqn, results[place.number], value))
-        pinned = eqn.replace(invars=operands, outvars=results)
+                is_held = place.side == "made" and is_constraint(eqn)
+                held = left_out(eqn) if is_held else pin
+                after.insert(0, _placed(held, eqn, results[place.number], value))
+        own = on_mesh(eqn, self.mesh) if is_constraint(eqn) else eqn
+        pinned = own.replace(invars=operands, outvars=results)
         specs = _specs(eqn, pins)
         if specs is not None and is_written_out(eqn, specs):
             return (*before, written_out(pinned, specs), *after)
@@ -184,9 +192,7 @@ def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh | AbstractMe
     """An equation that constrains a value like `aval`; its variables are to be replaced."""
     try:
         sharding = NamedSharding(mesh, spec)
-        traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(
-            weak_shape(aval)
-        )
+        traced = constrained_jaxpr(aval, sharding)
     except (TypeError, ValueError) as error:
         raise PlanError(
             f"constraint {at!r}: {spec} does not fit {aval.str_short()} on a mesh with"

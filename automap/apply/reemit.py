@@ -20,6 +20,13 @@ from automap.apply.fingerprint import fingerprint
 from automap.apply.flatten import Equation, Level, equations, flatten
 from automap.apply.pins import Pins
 from automap.apply.sites import Site, describe, scope_name
+from automap.apply.user_constraints import (
+    UserSharding,
+    is_constraint,
+    left_out,
+    marked,
+    named,
+)
 from automap.jax_compat import rebuild_jaxpr
 from hlo_tools.rules import Notation
 
@@ -75,9 +82,29 @@ class Reemitter:
         """All equations, as `sites` lists them."""
         return tuple(equations(self._level))
 
-    def scoped(self) -> Callable[..., list[Any]]:
-        """The step on flat inputs to flat outputs, every equation in the named scope of its site."""
-        return _as_function(_emit(self._level, lambda level: _Scopes(_Same())))
+    @cached_property
+    def user_shardings(self) -> tuple[UserSharding, ...]:
+        """The constraints of the user's code. Raises `InputError` for one without names."""
+        found = []
+        for equation in self.equations:
+            if is_constraint(equation.eqn):
+                line = self.source_of_path[equation.path]
+                where = (
+                    f"with_sharding_constraint at {line}" if line else "with_sharding_constraint"
+                )
+                sharding = named(equation.eqn.params["sharding"], where)
+                found += [] if sharding is None else [UserSharding(where, sharding)]
+        return tuple(found)
+
+    def scoped(
+        self, constraints: Literal["marked", "left out"] = "marked"
+    ) -> Callable[..., list[Any]]:
+        """The step on flat inputs to flat outputs, every equation in the named scope of its site.
+
+        The user's `constraints` are there as marks for the analysis, or are left out to run it on one device.
+        """
+        change = marked if constraints == "marked" else left_out
+        return _as_function(_emit(self._level, lambda level: _Scopes(_Constraints(change))))
 
     def constrained(
         self,
@@ -99,14 +126,17 @@ class Reemitter:
         return _as_function(_emit(self._level, lambda level: _Scopes(pins.rewriter(level))))
 
 
-class _Same:
-    """Rewriter that changes nothing."""
+class _Constraints:
+    """Rewriter that changes the user's constraints alone."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self._change = change
 
     def inputs(self) -> Iterable[Any]:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
-        return (eqn,)
+        return (self._change(eqn) if is_constraint(eqn) else eqn,)
 
 
 class _Scopes:

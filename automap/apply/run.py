@@ -18,6 +18,7 @@ import numpy as np
 from automap.apply.reemit import Reemitter
 from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, Spec, check_matches_inputs
+from automap.space.specs import spec_text
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 
@@ -85,7 +86,8 @@ class PlannedStep:
         for program in self._programs:
             if program.call.serves(args, kwargs):
                 return program
-        program = _program(self.plan, trace_call(self._step, args, kwargs), self.mesh)
+        call = trace_call(self._step, args, kwargs, mesh=self.plan.mesh.axes)
+        program = _program(self.plan, call, self.mesh)
         self._programs.append(program)
         return program
 
@@ -161,6 +163,17 @@ def check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None
             f"the step computes something else than the planned {plan.workload.target}, though its "
             "inputs are the same: its code, a constant or the version of JAX has changed; plan again"
         )
+    for option, leaves, given in (
+        ("in_shardings", plan.inputs, call.ends.inputs),
+        ("out_shardings", plan.outputs, call.ends.outputs),
+    ):
+        for index, spec in given.items():
+            if any(a is not None and a != (b or ()) for a, b in zip(spec, leaves[index].spec)):
+                raise PlanError(
+                    f"{option} of the step say {spec_text(spec)} for {leaves[index].path}, the plan "
+                    f"{spec_text(tuple(axes or () for axes in leaves[index].spec))}; plan again, or jit the step as "
+                    "it was planned"
+                )
 
 
 def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:

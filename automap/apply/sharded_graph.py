@@ -9,6 +9,7 @@ from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.space.point import Lanes
 from automap.space.problem import Problem
+from automap.space.specs import ImposedSpec
 from hlo_tools.rules import FactorKind
 from hlo_tools.rules.convolution import has_groups, partitioned_alone
 
@@ -32,13 +33,17 @@ class ShardedGraph:
 
     def of_value(self, value: int) -> AxesPerDim:
         """Axes of each dimension of a value, compute axes before storage axes."""
+        spec = self.problem.imposed.of_value.get(value)
         row = int(self.tables.row_of_value[value])
         axis_dims = self.sharding.dim_of_axis[row].tolist()
         classes = self.tables.value_rows[row]
         rank = len(self.problem.graph.values[value].dims)
-        return tuple(
-            self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
-            for dim in range(rank)
+        return _as_imposed(
+            spec,
+            tuple(
+                self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
+                for dim in range(rank)
+            ),
         )
 
     def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
@@ -100,10 +105,20 @@ class ShardedGraph:
         """Axes of each dimension of an operand or result as the op itself has it."""
         factors = self._factors(op)
         classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
-        return tuple(
-            self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
-            for dim, major in enumerate(majors)
+        return _as_imposed(
+            self.problem.imposed.of_run(op, value),
+            tuple(
+                self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
+                for dim, major in enumerate(majors)
+            ),
         )
+
+
+def _as_imposed(spec: ImposedSpec | None, axes: AxesPerDim) -> AxesPerDim:
+    """The axes of a spec, in its order, where it does not leave a dimension free."""
+    if spec is None:
+        return axes
+    return tuple(own if given is None else given for own, given in zip(axes, spec, strict=True))
 
 
 def _negated(pair: tuple[int, int]) -> tuple[int, int]:

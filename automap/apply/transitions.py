@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.cost.edges import majors
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, HandOver
+from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, STRUCTURAL, Graph, HandOver
 from hlo_tools.storage import Side
 
 
@@ -101,6 +101,11 @@ def _constants_of_loops(graph: Graph) -> set[int]:
 
 def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Sequence[Transition]:
     """Where an op's own view of a tensor is not the plan's, or a user's is not."""
+    if sharded.problem.graph.ops[index].opcode == CONSTRAINT:
+        return _around_constraint(sharded, index)
+    if index in sharded.problem.imposed.of_stack_op:
+        # A scan writes and reads its stacks itself: no equation is theirs.
+        return ()
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
     op, varies = graph.ops[index], graph.varies
     # Propagation does not go along windows on its own.
@@ -129,6 +134,47 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
             if is_change or results or hand_over is HandOver.KEPT:
                 operands.append(Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
+
+
+def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition]:
+    """What the user's constraint, which the step keeps, does not say by itself.
+
+    That is what the plan splits of dimensions it leaves free, and how the result is kept if that is otherwise.  Of two
+    changes one after the other only the second would be left in the compiled program: where nothing makes or uses the
+    tensor as constrained, it is held there (`made0`).
+    """
+    graph, op = sharded.problem.graph, sharded.problem.graph.ops[index]
+    (operand,), (result,) = op.inputs, op.outputs
+    dims = sharded.problem.linkage.rules[index].operands[0]
+    run, kept = sharded.as_run(index, operand, majors(dims)), sharded.of_value(result)
+    if not graph.varies[result] or not dims:
+        return ()
+    found = []
+    if None in sharded.problem.imposed.of_op[index]:
+        is_change = _is_split_more(sharded.of_value(operand), run)
+        found.append(Transition("in0", operand, run, is_change=is_change))
+    if not _is_met(sharded, operand, result, run):
+        found.append(Transition("made0", result, run, is_change=True))
+    if kept != run:
+        found.append(Transition("out0", result, kept, is_change=True))
+    return found
+
+
+def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) -> bool:
+    """Whether an op makes or uses a constrained tensor as it is to be, or it is handed on so."""
+    graph = sharded.problem.graph
+    if spec in (sharded.of_value(operand), result in graph.outputs and sharded.of_value(result)):
+        return True
+    for user in graph.users[result]:
+        op = graph.ops[user]
+        if op.opcode in STRUCTURAL:
+            views = [sharded.of_value(result)]
+        else:
+            held = zip(op.inputs, sharded.problem.linkage.rules[user].operands)
+            views = [sharded.as_run(user, v, majors(dims)) for v, dims in held if v == result]
+        if spec in views:
+            return True
+    return False
 
 
 def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: AxesPerDim) -> bool:

@@ -13,14 +13,16 @@ from math import prod
 from typing import Final
 
 from automap.cost.spans import Span, spans
-from automap.errors import TopologyError
+from automap.errors import InputError, TopologyError
 from automap.space.point import Mesh
-from automap.topology import lies_on, nearest_shapes
+from automap.topology import lies_on, mesh_shapes, nearest_shapes
 from automap.topology.model import Topology
 
 
 MAX_AXES: Final = 6
 """More axes have over 720 orders."""
+MAX_NAMES: Final = 4
+"""More axes without sizes have many thousand shapes."""
 
 
 def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
@@ -49,6 +51,25 @@ def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
             f"first, are {levels}, and an axis may not take an uneven part of one; "
             f"{_nearest(topology, mesh)}"
         )
+    return tuple(found.values())
+
+
+def named_shapes(topology: Topology, names: tuple[str, ...]) -> tuple[Mesh, ...]:
+    """Every sensible shape with the axes called `names` in every order; axes may be of one device.
+
+    Raises `InputError` for over `MAX_NAMES` names.
+    """
+    if len(names) > MAX_NAMES:
+        raise InputError(
+            f"the axes {', '.join(names)} have no sizes; allowed: at most {MAX_NAMES} such axes; give their sizes "
+            f"with --mesh {','.join(f'{name}=N' for name in names)}"
+        )
+    found: dict[object, Mesh] = {}
+    for shape in mesh_shapes(topology, max_axes=len(names)):
+        for chosen in permutations(names, len(shape)):
+            rest = tuple(name for name in names if name not in chosen)
+            laid = Mesh((*chosen, *rest), (*shape, *[1] * len(rest)))
+            found.setdefault(_footing(topology, laid), laid)
     return tuple(found.values())
 
 

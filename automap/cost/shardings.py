@@ -5,13 +5,15 @@ For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(ot
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
 Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`.  Where classes of one axis meet
 in an op, `automap.cost.contests` says which factor it splits.  The small part of class c stands in the rows as
-n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.
+n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.  Rows that the user's code decides have
+ranks of their own (`automap.cost.imposed_rows`).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.imposed_rows import impose
 from automap.cost.tables import Tables
 from automap.space.point import Lanes
 
@@ -37,15 +39,18 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     """Shardings of all rows under `lanes`."""
     sizes = np.array(lanes.mesh.sizes, np.int64)
     dims, factors = [], []
-    for size, classes in zip(lanes.mesh.sizes, lanes.classes, strict=True):
+    for (name, size), classes in zip(lanes.mesh.axes, lanes.classes, strict=True):
         rank = np.full((2, n_classes + 1), _NEVER, np.int64)
         rank[:, list(classes)] = np.arange(len(classes))
         rank[1, list(lanes.whole)] = _NEVER
         rank = rank.ravel()
         goes_last = np.array([c in lanes.last for c in classes], bool)
-        dims.append(_first(_smallest(rank[tables.value_rows]), goes_last))
+        of_dims = _smallest(rank[tables.value_rows])
+        impose(of_dims, tables.imposed.values, name, _NEVER)
+        dims.append(_first(of_dims, goes_last))
         of_factors = rank[tables.op_rows]
         ranks = _smallest(of_factors)
+        impose(ranks, tables.imposed.ops, name, _NEVER)
         factors.append(_first(ranks, goes_last))
         of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
         tables.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)

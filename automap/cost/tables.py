@@ -22,6 +22,13 @@ from automap.cost.backends import HABITS, Habit
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
+from automap.cost.imposed_rows import (
+    ImposedRows,
+    imposed_rows,
+    numbers,
+    places_of_ops,
+    places_of_values,
+)
 from automap.cost.kernel_table import KernelTable, kernel_table
 from automap.cost.operand_edges import operand_edges
 from automap.cost.order import Order, program_order
@@ -76,6 +83,7 @@ class Tables:
     windows: Windows
     results: Edges
     contests: Contests
+    imposed: ImposedRows
     kernels: KernelTable
     buffers: BufferTable
     program: Program
@@ -122,6 +130,10 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, windows=windows_of(operands), results=results,
         contests=build_contests(problem, row_of_value, row_of_op),
+        imposed=ImposedRows(
+            values=imposed_rows(places_of_values(problem), row_of_value),
+            ops=imposed_rows(places_of_ops(problem), row_of_op),
+        ),
         kernels=kernel_rows,
         buffers=_buffer_table(problem, live, row_of_value, copies, n_bytes),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
@@ -137,7 +149,7 @@ def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     rows[owner, dim, 0] = _parted(problem, problem.compute_class_of_node, problem.small.nodes)
     rows[owner, dim, 1] = problem.storage_class_of_node
     rows[owner, dim, 2] = problem.regional_class_of_node
-    return _distinct(rows)
+    return _distinct_with(rows, numbers(places_of_values(problem), len(rows)))
 
 
 def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,9 +161,7 @@ def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np
     of_factor = _parted(problem, compute[groups[0]], problem.small.factors)
     rows = np.stack([of_factor, stored[groups[1]], regional], axis=-1)
     alike = like_tensors(problem, row_of_value)
-    with_tensors = np.concatenate([rows.reshape(len(rows), -1), alike[:, None]], axis=1)
-    distinct, row_of_op = _distinct(with_tensors)
-    return distinct[:, :-1].reshape(-1, *rows.shape[1:]), row_of_op
+    return _distinct_with(rows, alike, numbers(places_of_ops(problem), len(rows)))
 
 
 def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.ndarray:
@@ -161,10 +171,11 @@ def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.n
     )
 
 
-def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
+def _distinct_with(rows: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows, told apart by further columns too, and the number of each among them."""
+    flat = np.column_stack([rows.reshape(len(rows), -1), *columns])
     distinct, inverse = np.unique(flat, axis=0, return_inverse=True)
-    return distinct.reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
+    return distinct[:, : -len(columns)].reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
 
 
 def _buffer_table(

@@ -12,6 +12,7 @@ import time
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.shardings import shardings
 from automap.search.pins import Pin
+from automap.space.as_imposed import as_imposed
 from automap.space.point import Lanes, Mesh, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -155,8 +156,8 @@ class SearchContext:
         return point
 
     def empty(self, mesh: Mesh) -> Point:
-        """Nothing split but what is pinned."""
-        return self.pinned(self.space.point(mesh, [()] * len(mesh.sizes)))
+        """Nothing split but what is pinned, and what the step's own code splits."""
+        return self.pinned(as_imposed(self.space, mesh))
 
 
 def preset_points(

@@ -21,6 +21,7 @@ from automap.cost.tables import Tables
 from automap.errors import InputError
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
+from automap.space.specs import spec_text
 
 
 AxesOfDim = tuple[tuple[str, ...], ...]
@@ -104,6 +105,7 @@ def parse_pins(texts: Sequence[str], space: Space, meshes: Sequence[Mesh]) -> tu
                     f"pin {text!r}: {space.problem.paths[position]} is pinned otherwise by "
                     f"{pins[position].text!r}"
                 )
+            _check_is_free(text, position, axes_of_dim, space)
             pins[position] = Pin(position, axes_of_dim, text)
     for pin in pins.values():
         if not any(pin.suits(space, mesh) for mesh in meshes):
@@ -113,6 +115,16 @@ def parse_pins(texts: Sequence[str], space: Space, meshes: Sequence[Mesh]) -> tu
                 f"{space.problem.paths[pin.position]}; meshes: {'; '.join(known[:6])}"
             )
     return tuple(pins.values())
+
+
+def _check_is_free(text: str, position: int, axes_of_dim: AxesOfDim, space: Space) -> None:
+    problem = space.problem
+    given = problem.imposed.of_value.get(problem.graph.inputs[position], axes_of_dim)
+    if any(own is not None and own != axes for own, axes in zip(given, axes_of_dim)):
+        raise InputError(
+            f"pin {text!r}: the step's own code has {problem.paths[position]} as {spec_text(given)}; drop the pin, or "
+            "change the code"
+        )
 
 
 def _parse_spec(text: str, spec: str) -> AxesOfDim:

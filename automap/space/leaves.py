@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from automap.space.problem import Problem, update_groups
+from automap.space.specs import ImposedSpec
 from hlo_tools.roles import Role
 
 
@@ -16,7 +17,7 @@ from hlo_tools.roles import Role
 class LeafClass:
     """Equal parameters. Tuples are per dimension; `none` (the problem's n_classes) where nothing links.
 
-    `inputs` are positions in `Graph.inputs`; `reach[d]` is the number of nodes that storing along d
+    `imposed` is the sharding that the user's code gives them.  `inputs` are positions in `Graph.inputs`; `reach[d]` is the number of nodes that storing along d
     keeps split, which tells a dimension that survives up to the use from one that does not.
     """
 
@@ -28,6 +29,12 @@ class LeafClass:
     parameter_side: tuple[int, ...]
     optimizer_side: tuple[int, ...]
     reach: tuple[int, ...]
+    imposed: ImposedSpec | None
+
+    def imposed_dim(self, axis: str) -> int | None:
+        """The dimension that the user's code splits along an axis."""
+        spec = self.imposed or ()
+        return next((d for d, axes in enumerate(spec) if axis in (axes or ())), None)
 
 
 def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
@@ -41,7 +48,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
             optimizer_side = _optimizer_side(problem, position, output_of)
             key = (
                 array.dims, array.dtype, problem.classes_of(value), problem.regional_classes_of(value),
-                problem.storage_classes_of(value), optimizer_side,
+                problem.storage_classes_of(value), optimizer_side, problem.imposed.of_value.get(value),
             )  # fmt: skip
             members.setdefault(key, []).append(position)
     result = []
@@ -59,6 +66,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
                 parameter_side=parameter_side,
                 optimizer_side=_optimizer_side(problem, positions[0], output_of),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),
+                imposed=problem.imposed.of_value.get(value),
             )  # fmt: skip
         )
     return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
@@ -84,21 +92,27 @@ def _reach(problem: Problem) -> dict[int, int]:
 
 
 def storage_dim(
-    leaf: LeafClass, axis_size: int, parts: Sequence[int], stored: Collection[int], none: int
+    leaf: LeafClass,
+    axis: tuple[str, int],
+    parts: Sequence[int],
+    stored: Collection[int],
+    none: int,
 ) -> int | None:
-    """Dimension along which to keep a leaf split by an axis, or None.
+    """Dimension along which to keep a leaf split by an axis (its name and size), or None.
 
     `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other axes
-    store along.  Preferred: the furthest reach, then one of `stored`, as axes on one dimension are
+    store along.  Preferred: what the user's code splits along the axis, the furthest reach, then one of `stored`, as axes on one dimension are
     gathered and scattered by one collective, then a dimension nothing splits yet, then the largest.
     """
+    name, axis_size = axis
     allowed = [
         d
         for d, size in enumerate(leaf.dims)
         if size % (parts[d] * axis_size) == 0 and leaf.parameter_side[d] != none
     ]
+    given = leaf.imposed_dim(name)
     return max(
         allowed,
-        key=lambda d: (leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
+        key=lambda d: (d == given, leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
         default=None,
     )

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from automap.space.imposed import Imposed, ImposedEnds, imposed
 from automap.space.names import readable
 from automap.space.small import Small, small_parts
 from automap.space.work import work
@@ -56,6 +57,7 @@ class Problem:
     class_of_group: np.ndarray
     class_of_storage_group: np.ndarray
     regions: Regions
+    imposed: Imposed
     layers: Layers
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -196,12 +198,14 @@ def build_problem(
     donated: frozenset[int] | None = None,
     user_rules: Mapping[str, Notation] | None = None,
     layers: Layers = "folded",
+    ends: ImposedEnds | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
     argument trees where there are any; else they are read from the program. `user_rules` are those of
     custom calls and functions, by name; `layers` says whether equal layers share their decisions;
-    `warnings` are those there are already.
+    `ends` are the shardings of inputs and outputs that the step itself decides; `warnings` are those there are
+    already.
     """
     user_rules = user_rules or {}
     graph = flatten(module, user_rules)
@@ -224,6 +228,7 @@ def build_problem(
         class_of_group=linked.class_of_group,
         class_of_storage_group=linked.class_of_storage_group,
         regions=linked.regions,
+        imposed=imposed(graph, ends or ImposedEnds(), state_map),
         layers=layers,
         unknown=unknown,
         warnings=(

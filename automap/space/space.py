@@ -214,14 +214,14 @@ class Space:
                     parts_of.get(c, 1) * parts_of.get(r, 1)
                     for c, r in zip(leaf.compute, leaf.regional)
                 )
-                self._store(leaf, sizes, tuple(levels), taken, parts, stored)
+                self._store(leaf, point.mesh, tuple(levels), taken, parts, stored)
         classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, tuple(classes), point.last, point.whole)
 
     def _store(
         self,
         leaf: LeafClass,
-        sizes: tuple[int, ...],
+        mesh: Mesh,
         levels: tuple[Level, ...],
         taken: tuple[bool, ...],
         parts: tuple[int, ...],
@@ -230,11 +230,11 @@ class Space:
         """Add to `stored` the storage classes of one leaf; `taken` axes split it already, or not at all."""
         none = self.problem.n_classes
         left, dims = list(parts), set[int]()
-        for axis, (size, level) in enumerate(zip(sizes, levels)):
-            dim = None if taken[axis] else storage_dim(leaf, size, left, dims, none)
+        for axis, (named, level) in enumerate(zip(mesh.axes, levels)):
+            dim = None if taken[axis] else storage_dim(leaf, named, left, dims, none)
             if dim is None:
                 continue
-            left[dim] *= size
+            left[dim] *= named[1]
             dims.add(dim)
             if leaf.optimizer_side[dim] != none:
                 stored[axis].append(leaf.optimizer_side[dim])

@@ -93,7 +93,9 @@ def verify(
         PlanError: a plan of another step.
     """
     name = check_options(plan, compiler, timeout, numerics_limit)
-    call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, plan.workload.target)
+    call = trace_call(
+        jitted(step, {}), tuple(args), kwargs or {}, plan.workload.target, plan.mesh.axes
+    )
     program = planned_program(plan, call)
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)

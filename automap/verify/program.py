@@ -74,7 +74,7 @@ class PlannedProgram:
 
     def exported_single(self) -> Program:
         """The step as it was written, on one CPU device."""
-        step = jax.jit(self.reemitter.scoped(), keep_unused=True)
+        step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
         return _exported(step, self._inputs(None, self.layout.inputs), "cpu")
 
     def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:

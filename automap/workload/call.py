@@ -15,10 +15,18 @@ from itertools import combinations
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
-from automap.errors import InputError
+from automap.apply.user_constraints import UserSharding
+from automap.errors import AutomapError, InputError
 from automap.jax_compat import static_positions
+from automap.space.imposed import ImposedEnds
+from automap.workload.own_shardings import OwnShardings, own_shardings
+
+
+# What JAX says of a PartitionSpec outside of any mesh.
+_NEEDS_MESH = "requires a non-empty mesh in context"
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class TracedCall:
 
     `positions` and `names` are the positional and keyword arguments that are traced; `args` are
     those arguments, `(tuple, dict)`, and `static` the others by position or name. `result` is the
-    step's result as a tree of shapes.
+    step's result as a tree of shapes. `own_shardings` are what it was jitted with.
     """
 
     jaxpr: Any
@@ -38,6 +46,7 @@ class TracedCall:
     donated_positions: frozenset[int]
     donated_names: frozenset[str]
     result: Any
+    own_shardings: OwnShardings
 
     def traced_part(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -81,6 +90,16 @@ class TracedCall:
         flags = [flag for argument, flag in groups for _ in jax.tree.leaves(argument)]
         return frozenset(i for i, flag in enumerate(flags) if flag)
 
+    @property
+    def ends(self) -> ImposedEnds:
+        """The axes that the step's own shardings name, by leaf."""
+        return self.own_shardings.ends(self.jaxpr.in_avals, self.jaxpr.out_avals)
+
+    @property
+    def user_shardings(self) -> tuple[UserSharding, ...]:
+        """The step's own shardings with where they are."""
+        return self.own_shardings.named(self.paths, self.result_paths)
+
     @cached_property
     def result_paths(self) -> tuple[str, ...]:
         """Path of every output leaf."""
@@ -107,32 +126,71 @@ def jitted(step: Callable[..., Any], options: Mapping[str, Any]) -> Callable[...
 
 
 def trace_call(
-    step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "the step"
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str = "the step",
+    mesh: Sequence[tuple[str, int]] | None = None,
 ) -> TracedCall:
     """Trace a jitted step; arguments may be arrays or `jax.ShapeDtypeStruct`s.
 
+    `mesh` has the axes, (name, size), for a step that has PartitionSpecs alone and is called outside of any mesh.
     Raises `InputError` around the step's own exceptions.
     """
     try:
-        traced = step.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
+        return _traced(step, args, kwargs)
+    except AutomapError:
+        raise
     except Exception as error:
-        raise InputError(
-            f"tracing {name} failed with {type(error).__name__}: {error}; "
+        if mesh is None or _NEEDS_MESH not in str(error):
+            raise _failed(name, error) from error
+    sizes, names = tuple(size for _, size in mesh), tuple(name for name, _ in mesh)
+    abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+    try:
+        with jax.sharding.use_abstract_mesh(abstract):
+            return _traced(step, args, kwargs)
+    except AutomapError:
+        raise
+    except Exception as error:
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: Exception) -> InputError:
+    text = str(error)
+    if _NEEDS_MESH not in text:
+        return InputError(
+            f"tracing {name} failed with {type(error).__name__}: {text}; "
             "the step must run under jax.jit with these arguments"
-        ) from error
+        )
+    if text.startswith("jit"):
+        return InputError(
+            f"tracing {name} failed: its in_shardings or out_shardings have a PartitionSpec alone, which needs a mesh "
+            "to be on; write NamedSharding(mesh, spec), or call it under jax.set_mesh(mesh)"
+        )
+    return InputError(
+        f"tracing {name} failed: it has a PartitionSpec alone, which needs a mesh to be on; give the mesh with "
+        "--mesh data=4,model=2, write NamedSharding(mesh, spec), or call it under jax.set_mesh(mesh)"
+    )
+
+
+def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracedCall:
+    traced = step.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)
+    traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})
+    static = _rest(args, kwargs, positions, named_infos)
     return TracedCall(
         jaxpr=traced.jaxpr,
         positions=positions,
         names=tuple(sorted(named_infos)),
-        args=(tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos}),
-        static=_rest(args, kwargs, positions, named_infos),
+        args=traced_args,
+        static=static,
         donated_positions=frozenset(
             i for i, info in zip(positions, infos, strict=True) if _is_donated(info)
         ),
         donated_names=frozenset(n for n, info in named_infos.items() if _is_donated(info)),
         result=traced.out_info,
+        own_shardings=own_shardings(step, traced_args, positions, static),
     )
 
 

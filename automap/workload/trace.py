@@ -10,12 +10,15 @@ import jax
 
 from automap.apply.reemit import Reemitter
 from automap.errors import InputError
+from automap.space.imposed import ImposedEnds, agreed
 from automap.space.problem import Layers, Problem, build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
+from automap.workload.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
 from hlo_tools.graph import Graph
+from hlo_tools.module import Module
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_module
 from hlo_tools.rules import Notation
@@ -42,7 +45,7 @@ class Leaf:
 class Workload:
     """An analysed step, with the means to replay it unless it came from a file.
 
-    `arguments` are what the target function was called with.
+    `mesh` is what shardings in the user's code name, `ends` are those of a jitted step's inputs and outputs; `arguments` are what the target function was called with.
     """
 
     target: str
@@ -51,6 +54,8 @@ class Workload:
     outputs: tuple[Leaf, ...]
     hlo_sha256: str
     reemitter: Reemitter | None = None
+    mesh: UserMesh | None = None
+    ends: ImposedEnds = field(default_factory=ImposedEnds)
     rules: Mapping[str, Notation] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,11 +101,12 @@ def lower_call(
     problem = build_problem(
         decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()),
         paths=call.paths,
-        state_map=match_state(call.args, call.result, call.donated),
+        state_map=agreed(call.ends, match_state(call.args, call.result, call.donated)),
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
         user_rules=rules,
         layers=layers,
+        ends=call.ends,
         warnings=warnings,
     )
     return Workload(
@@ -110,9 +116,16 @@ def lower_call(
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
+        mesh=mesh_of_call(call, reemitter),
+        ends=call.ends,
         rules=rules,
         arguments=arguments or {},
     )
+
+
+def mesh_of_call(call: TracedCall, reemitter: Reemitter) -> UserMesh | None:
+    """The mesh of all shardings in a step's code. Raises `InputError` if they are on several."""
+    return user_mesh((*call.user_shardings, *reemitter.user_shardings))
 
 
 def _lowered(
@@ -152,7 +165,10 @@ def read_workload(
 ) -> Workload:
     """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
     try:
-        problem = build_problem(read_module(path), user_rules=rules, layers=layers)
+        module = read_module(path)
+        problem = build_problem(
+            module, user_rules=rules, layers=layers, warnings=_nameless_shardings(module)
+        )
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph
@@ -165,6 +181,23 @@ def read_workload(
         ),
         hlo_sha256=fingerprint(graph),
         rules=rules or {},
+    )
+
+
+def _nameless_shardings(module: Module) -> tuple[str, ...]:
+    """A warning if a program's values have shardings already."""
+    count = sum(
+        instruction.attributes.custom_call_target in ("Sharding", "xla.sdy.FuncResultSharding")
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    )
+    return (
+        (
+            f"{count} sharding annotations of the program are left out, as they are on devices and have no axis names; "
+            "plan the Python step itself to keep its constraints",
+        )
+        if count
+        else ()
     )
 
 

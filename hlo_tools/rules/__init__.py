@@ -10,7 +10,7 @@ from the user, by target or function name (`hlo_tools.rules.notation`)          
 from collections.abc import Callable, Mapping
 
 from hlo_tools.errors import HloError
-from hlo_tools.graph import STRUCTURAL
+from hlo_tools.graph import CONSTRAINT, STRUCTURAL
 from hlo_tools.module import Instruction
 from hlo_tools.rules import (
     collective,
@@ -34,6 +34,7 @@ RULES: Mapping[str, RuleFunction] = {
     **dict.fromkeys(elementwise.ELEMENTWISE, elementwise.elementwise),
     **dict.fromkeys(elementwise.FREE_PRODUCERS, elementwise.producer),
     **dict.fromkeys(collective.COLLECTIVES, collective.collective),
+    CONSTRAINT: elementwise.elementwise,
     "bitcast": shape.reshape,
     "broadcast": shape.broadcast,
     "cholesky": linalg.batched_matrices,

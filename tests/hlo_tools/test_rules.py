@@ -161,6 +161,7 @@ GOLDEN_AS_TEXT = [
     ("collective-permute", "f32[4,6] collective-permute(%p), source_target_pairs={{0,1}}", "ab->ab"),
     ("reduce-scatter", "f32[2,6] reduce-scatter(%p), dimensions={0}, to_apply=%add", "ab->ab replicate=a"),
     ("custom-call", 'f32[4,6] custom-call(%p), custom_call_target="cu_threefry2x32_ffi"', "ab->ab"),
+    ("sharding-constraint", 'f32[4,6] custom-call(%p), custom_call_target="sharding-constraint:x,null"', "ab->ab"),
     ("custom-call", 'f32[2,6] custom-call(%p), custom_call_target="SPMDFullToShardShape"', "ab->ab replicate=a"),
     ("custom-call", 'f32[4,6] custom-call(%p), custom_call_target="nobody_knows"',
      "ab->cd replicate=a,b,c,d"),
