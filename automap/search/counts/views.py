@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from automap.search.counts.choices import Choices
 from automap.search.counts.game import SPLIT, WHOLE, Game, Moved
@@ -85,6 +86,10 @@ class OurView:
     def _total(self) -> float:
         return float(self.choices.weights[self.choices.allowed].sum()) or 1.0
 
+    @cached_property
+    def _conflicts(self) -> csr_array:
+        return csr_array(self.choices.conflicts.astype(float))
+
     def shape(self, n_tables: int) -> EnvShape:
         """The same for any number of decisions."""
         return EnvShape(n_tables, 2, 1, _N_FEATURES)
@@ -129,7 +134,7 @@ class OurView:
         is_open = ~game.blocked & (np.arange(len(choices)) > at[:, None])
         rivals = choices.conflicts[at] & is_open
         open_weights = is_open * weights
-        others = open_weights @ choices.conflicts
+        others = open_weights @ self._conflicts
         lost = (rivals * np.maximum(weights - others, 0.0)).sum(1)
         of_rivals, largest = (rivals * weights).sum(1), (rivals * weights).max(1)
         split = ((game.decided == SPLIT) * weights).sum(1)
