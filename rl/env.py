@@ -9,7 +9,7 @@ Episodes start again by themselves: after a step that ends one, `observe` shows 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -84,6 +84,11 @@ class Env(Protocol):
     def step(self, actions: np.ndarray) -> Outcome:
         """Take an action [n] int64 in each environment; `actions` are allowed by the mask."""
         ...
+
+
+@runtime_checkable
+class ResumableEnv(Env, Protocol):
+    """Environments whose runs can be saved and resumed."""
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Everything that changes, for a checkpoint."""

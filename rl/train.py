@@ -19,7 +19,7 @@ import torch
 from rl.agent import Agent
 from rl.checkpoint import Checkpoint, load, part, prefixed, save
 from rl.config import RainbowConfig
-from rl.env import Env
+from rl.env import Env, ResumableEnv
 from rl.errors import CheckpointError
 from rl.metrics import Log
 from rl.n_step import NStep
@@ -84,13 +84,16 @@ class Trainer:
             self._log.write(row)
 
     def save(self, path: Path) -> None:
-        """Write everything that the rest of the run depends on. Raises `CheckpointError`."""
+        """Write everything that the rest of the run depends on.
+
+        Raises `CheckpointError` if that cannot be written, or the environments cannot be saved.
+        """
         arrays = {
             **prefixed("agent", self.agent.arrays()),
             **prefixed("replay", self._replay.arrays()),
             **prefixed("n-step", self._n_step.arrays()),
             **prefixed("progress", self._progress.arrays()),
-            **prefixed("env", self._env.arrays()),
+            **prefixed("env", self._resumable().arrays()),
         }
         save(
             path,
@@ -114,10 +117,17 @@ class Trainer:
             self._replay.restore(part(checkpoint, "replay"))
             self._n_step.restore(part(checkpoint, "n-step"))
             self._progress.restore(part(checkpoint, "progress"))
-            self._env.restore(part(checkpoint, "env"))
+            self._resumable().restore(part(checkpoint, "env"))
             self._source.bit_generator.state = checkpoint.scalars["source"]
         except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{path}: does not fit this run: {error}") from error
+
+    def _resumable(self) -> ResumableEnv:
+        if not isinstance(self._env, ResumableEnv):
+            raise CheckpointError(
+                f"{type(self._env).__name__} cannot be saved; only a `ResumableEnv` can"
+            )
+        return self._env
 
     def _identity(self) -> dict[str, object]:
         """Sizes and configuration as JSON gives them back."""
