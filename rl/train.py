@@ -41,11 +41,12 @@ class Trainer:
         """Begin a run; the same seed gives the same run. `log` gets a row every `log_every_steps` steps."""
         self._env, self._config, self._log, self._log_every = env, config, log, log_every_steps
         shape = env.shape
-        self.agent = Agent(shape, config, seed)
+        # Any whole number is a seed; numpy takes those from 0, torch those of 64 bits.
+        self._source = np.random.Generator(np.random.PCG64([int(seed < 0), abs(seed)]))
+        self.agent = Agent(shape, config, int(self._source.integers(2**62)))
         self._replay = Replay(config.capacity, shape, config.alpha)
         self._n_step = NStep(shape, config.n_steps, config.gamma)
         self._progress = Progress(shape.n_envs)
-        self._source = np.random.Generator(np.random.PCG64(seed))
 
     @property
     def steps(self) -> int:

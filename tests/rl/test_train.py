@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rl.config import Distribution, RainbowConfig  # noqa: E402
-from rl.errors import CheckpointError, ConfigError  # noqa: E402
-from rl.metrics import MEANINGS, CsvLog  # noqa: E402
+from rl.errors import CheckpointError, ConfigError, RlError  # noqa: E402
+from rl.metrics import MEANINGS, CsvLog, TensorBoardLog  # noqa: E402
 from rl.train import Trainer  # noqa: E402
 from tests.rl.configs import SMALL  # noqa: E402
 from tests.rl.mdp import TableEnv  # noqa: E402
@@ -171,6 +171,34 @@ def test_a_checkpoint_whose_arrays_do_not_fit_is_refused(tmp_path):
     save_file(arrays, path, metadata=header["__metadata__"])
     with pytest.raises(CheckpointError, match="does not fit this run"):
         trainer.restore(path)
+
+
+def test_environments_that_cannot_be_saved_say_so(tmp_path):
+    class Fleeting:
+        def __init__(self):
+            env = environment()
+            self.shape, self.observe, self.step = env.shape, env.observe, env.step
+
+    with pytest.raises(CheckpointError, match="Fleeting cannot be saved"):
+        Trainer(Fleeting(), SMALL, seed=0).save(tmp_path / "run.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**80])
+def test_any_whole_number_is_a_seed(seed):
+    runs = [Trainer(environment(), SMALL, s) for s in (seed, seed, 1)]
+    for trainer in runs:
+        trainer.run(160)
+    seen = environment().observe()
+    first, same, other = (trainer.agent.values(seen) for trainer in runs)
+    assert (first == same).all()
+    assert (first != other).any()
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(RlError, match="pip install tensorboard"):
+        TensorBoardLog(tmp_path)
 
 
 @pytest.mark.parametrize(
