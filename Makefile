@@ -19,7 +19,7 @@ NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
 .venv/ready: pyproject.toml constraints.txt
 	$(call need_python,$(PYTHON),PYTHON)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl]'
 	touch $@
 
 # A model planned for a machine that is not there, and a small one trained under its plan on this one.
@@ -39,7 +39,7 @@ test-slow: .venv/ready
 
 # The TPU and GPU compilers, which compile ahead of time. One process at a time may use the TPU's.
 .venv/compilers: .venv/ready
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,tpu,gpu-compiler]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl,tpu,gpu-compiler]'
 	touch $@
 
 test-compilers: .venv/compilers

@@ -36,7 +36,7 @@ def _import_names(requirements: list[str]) -> set[str]:
 MAY_IMPORT = {
     "automap": {"automap", "hlo_tools", "rl"} | _import_names(_PROJECT["dependencies"]),
     "hlo_tools": {"hlo_tools", "numpy", "google", "jaxlib"},
-    "rl": {"rl", "numpy"} | _import_names(_PROJECT["optional-dependencies"]["rl"]),
+    "rl": {"rl", "numpy", "numba"} | _import_names(_PROJECT["optional-dependencies"]["rl"]),
 }
 
 

@@ -12,6 +12,7 @@ from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.pins import Pin, parse_pins
 from automap.search.portfolio import auto
+from automap.search.rainbow.strategy import rainbow
 
 
 Strategy = Callable[[SearchContext], None]
@@ -20,6 +21,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "auto": auto,
     "exhaustive": exhaustive,
     "greedy": greedy,
+    "rainbow": rainbow,
 }
 
 

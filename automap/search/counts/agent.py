@@ -1,0 +1,123 @@
+"""Rainbow on the count objective, in the paper's mode and in ours.
+
+1. play and learn until a target is reached or the budget is spent              -> in: `find`
+2. second thoughts about what the best plan keeps whole                         -> in: `greedy.reconsidered`
+
+Numbers of the faithful mode are the paper's where it gives them (gamma, capacity, alpha, beta, updates between
+targets, no noisy layers); network, rate, batch, n-step and the steps of epsilon's way down are ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+import time
+
+import numpy as np
+
+from automap.errors import InputError
+from automap.search.counts.choices import Choices
+from automap.search.counts.env import CountEnv
+from automap.search.counts.greedy import reconsidered
+from automap.search.counts.views import Mode, view_of
+from rl.config import RainbowConfig
+from rl.schedule import Linear
+
+
+N_TABLES = 8
+CONFIGS: Mapping[Mode, RainbowConfig] = {
+    "faithful": RainbowConfig(
+        network="flat",
+        hidden=(256, 256),
+        gamma=0.6,
+        n_steps=3,
+        capacity=2_000,
+        alpha=0.2,
+        beta=Linear(0.6, 0.6, 1),
+        epsilon=Linear(1.0, 0.02, 20_000),
+        batch=64,
+        learning_rate=5e-4,
+        warm_up=500,
+        steps_per_update=4,
+        target_every=100,
+    ),
+    "ours": RainbowConfig(
+        network="per-action",
+        hidden=(64, 64),
+        gamma=1.0,
+        n_steps=5,
+        capacity=20_000,
+        alpha=0.6,
+        beta=Linear(0.4, 1.0, 50_000),
+        epsilon=Linear(0.05, 0.002, 20_000),
+        batch=64,
+        learning_rate=1e-3,
+        warm_up=500,
+        steps_per_update=16,
+        target_every=50,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A best plan so far: what it counts, and when it was found."""
+
+    count: int
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The end of a search.
+
+    `split` [n] bool is the best plan after second thoughts; `improvements` are the agent's own, `steps` and `seconds`
+    what it took in all.
+    """
+
+    split: np.ndarray
+    improvements: tuple[Improvement, ...]
+    steps: int
+    seconds: float
+
+
+def find(
+    choices: Choices,
+    mode: Mode,
+    *,
+    seed: int,
+    budget_seconds: float,
+    most_steps: int,
+    target_count: int,
+) -> Found:
+    """Search until a plan counts `target_count`, or `most_steps` decisions are made, or the time is up.
+
+    Raises `InputError` if torch is not installed.
+    """
+    need_torch()
+    from rl.train import Trainer  # torch loads here
+
+    start = time.monotonic()
+    env = CountEnv(choices, view_of(mode, choices), N_TABLES)
+    trainer = Trainer(env, CONFIGS[mode], seed)
+    improvements: list[Improvement] = []
+
+    def ended() -> bool:
+        seconds = time.monotonic() - start
+        if env.best_count > (improvements[-1].count if improvements else -1):
+            improvements.append(Improvement(env.best_count, trainer.steps, seconds))
+        return env.best_count >= target_count or seconds > budget_seconds
+
+    trainer.run(most_steps, ended)
+    return Found(
+        split=reconsidered(choices, env.best.copy()),
+        improvements=tuple(improvements),
+        steps=trainer.steps,
+        seconds=time.monotonic() - start,
+    )
+
+
+def need_torch() -> None:
+    """Raise `InputError` if torch is not installed."""
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        raise InputError("the learning agents need PyTorch: pip install 'jax-automap[rl]'")

@@ -1,0 +1,80 @@
+"""Greedy plans, what a partial plan reaches greedily, and second thoughts.
+
+While decisions are made, two marks follow from those before:
+    blocked     splitting would contradict one of them: keep whole
+    forced      it is linked to one that is split: split
+After i is split, what conflicts with i is blocked and what is linked to i forced; after it is kept whole,
+what is linked to i is blocked                                                  -> in: `_complete`
+
+greedy            split whatever is not blocked, in order                       -> in: `greedy`
+second thoughts   the paper's second stage goes back over what was kept whole: split it after all, give up what
+                  contradicts it, go on greedily, and keep that if it counts more -> in: `reconsidered`
+"""
+
+from typing import Any
+
+import numpy as np
+
+from automap.search.counts.choices import Choices
+from automap.simulate.jit import compiled
+
+
+@compiled
+def _complete(
+    conflicts: Any, linked: Any, first: Any, blocked: Any, forced: Any, split: Any
+) -> None:
+    """Decide row r's decisions `first[r]` onwards greedily, into `split` [rows, n]; changes the marks."""
+    n = len(conflicts)
+    for r in range(len(first)):
+        for i in range(first[r], n):
+            split[r, i] = forced[r, i] or not blocked[r, i]
+            for j in range(i + 1, n):
+                if split[r, i]:
+                    blocked[r, j] |= conflicts[i, j]
+                    forced[r, j] |= linked[i, j]
+                else:
+                    blocked[r, j] |= linked[i, j]
+
+
+def completed(
+    choices: Choices, first: np.ndarray, blocked: np.ndarray, forced: np.ndarray
+) -> np.ndarray:
+    """What each row splits of its decisions `first[r]` onwards, bool [rows, n]; False before.
+
+    `blocked`, `forced` [rows, n] are the marks that the decisions before have left.
+    """
+    split = np.zeros(blocked.shape, np.bool_)
+    _complete(choices.conflicts, choices.linked, first, blocked.copy(), forced.copy(), split)
+    return split
+
+
+def greedy(choices: Choices) -> np.ndarray:
+    """The plan [n] bool that splits whatever it can, in order."""
+    blocked = ~choices.allowed[None]
+    return completed(choices, np.zeros(1, np.int64), blocked, np.zeros_like(blocked))[0]
+
+
+def reconsidered(choices: Choices, split: np.ndarray) -> np.ndarray:
+    """A plan [n] bool that counts at least as much as `split`, and more if one decision was wrong."""
+    best, improved = split, True
+    while improved:
+        improved = False
+        whole = np.flatnonzero(~best & choices.allowed)
+        for i in whole[np.argsort(-choices.weights[whole], kind="stable")]:
+            changed = _split_after_all(choices, best, int(i))
+            if choices.count(changed) > choices.count(best):
+                best, improved = changed, True
+                break
+    return best
+
+
+def _split_after_all(choices: Choices, split: np.ndarray, i: int) -> np.ndarray:
+    chosen = choices.linked[i].copy()
+    chosen[i] = True
+    given_up = choices.conflicts[chosen].any(0)
+    given_up |= choices.linked[given_up].any(0)
+    kept = (split & ~given_up) | chosen
+    # Linked decisions stand or fall together, so what is not blocked has no partner that is.
+    blocked = ~choices.allowed | choices.conflicts[kept].any(0)
+    blocked |= choices.linked[blocked].any(0)
+    return completed(choices, np.zeros(1, np.int64), blocked[None], kept[None])[0]

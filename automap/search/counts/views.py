@@ -1,0 +1,157 @@
+"""What an agent sees of the game and is rewarded with: as in the paper, or as we do it.
+
+PaperView   the decision vector with the position behind it; nothing is masked.
+            reward 0.4 w for splitting, 0.1 w for leaving whole, w what the decision counts; -1 for a wrong move
+OurView     numbers that do not depend on how many decisions there are; wrong moves are masked.
+            reward w / total for splitting, total the sum of all w: the return is the share of the count
+            baseline of a move = the share that moving so and then greedily brings
+
+Features of the decision i that is to be made, all but the first two the same for both moves; a *rival* is an undecided
+decision that could still be split and conflicts with i:
+    1 if the move is to split | greedy share of this move less that of the other | w_i over the total, and over the
+    largest w | of the rivals: their w over the total, log of it over w_i, log of the largest over w_i, their number
+    over n | what rivals would lose that nothing else blocks them, over the total | share of w still open | split so far
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from automap.search.counts.choices import Choices
+from automap.search.counts.game import SPLIT, WHOLE, Game, Moved
+from automap.search.counts.greedy import completed
+from rl.env import EnvShape, Observation
+
+
+Mode = Literal["faithful", "ours"]
+"""The paper's state, reward and numbers, or ours."""
+
+SPLIT_REWARD, WHOLE_REWARD, WRONG_REWARD = 0.4, 0.1, -1.0
+_N_FEATURES = 11
+
+
+class View(Protocol):
+    """One way to look at a game."""
+
+    def shape(self, n_tables: int) -> EnvShape:
+        """Sizes of the observations of so many tables."""
+        ...
+
+    def observe(self, game: Game) -> Observation:
+        """All tables."""
+        ...
+
+    def rewards(self, moved: Moved) -> np.ndarray:
+        """Of each table, float32 [tables]."""
+        ...
+
+
+@dataclass(frozen=True)
+class PaperView:
+    """Section 4.1 and 4.2 of the paper."""
+
+    choices: Choices
+
+    def shape(self, n_tables: int) -> EnvShape:
+        """A number for each decision, and the position."""
+        return EnvShape(n_tables, 2, len(self.choices) + 1, 0)
+
+    def observe(self, game: Game) -> Observation:
+        """The decision vector; the position is given as a share of all."""
+        n_tables = len(game.position)
+        position = game.position[:, None] / len(self.choices)
+        return Observation(
+            flat=np.concatenate([game.decided, position], axis=1).astype(np.float32),
+            features=np.zeros((n_tables, 2, 0), np.float32),
+            baseline=np.zeros((n_tables, 2), np.float32),
+            mask=np.ones((n_tables, 2), bool),
+        )
+
+    def rewards(self, moved: Moved) -> np.ndarray:
+        """By what the decision counts."""
+        right = np.where(moved.split, SPLIT_REWARD, WHOLE_REWARD) * moved.weights
+        return np.where(moved.wrong, WRONG_REWARD, right).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class OurView:
+    """Features, masks and a greedy baseline."""
+
+    choices: Choices
+
+    @cached_property
+    def _total(self) -> float:
+        return float(self.choices.weights[self.choices.allowed].sum()) or 1.0
+
+    @cached_property
+    def _conflicts(self) -> csr_array:
+        return csr_array(self.choices.conflicts.astype(float))
+
+    def shape(self, n_tables: int) -> EnvShape:
+        """The same for any number of decisions."""
+        return EnvShape(n_tables, 2, 1, _N_FEATURES)
+
+    def rewards(self, moved: Moved) -> np.ndarray:
+        """The share of the count that was won."""
+        return np.where(moved.split, moved.weights / self._total, 0.0).astype(np.float32)
+
+    def observe(self, game: Game) -> Observation:
+        """All tables."""
+        tables, at, n = np.arange(len(game.position)), game.position, len(self.choices)
+        mask = np.stack([~game.forced[tables, at], ~game.blocked[tables, at]], axis=1)
+        baseline = self._greedy_shares(game) / self._total
+        features = np.empty((len(at), 2, _N_FEATURES))
+        features[:, :, 0] = WHOLE, SPLIT
+        features[:, :, 1] = baseline - baseline[:, ::-1]
+        features[:, :, 2:] = self._of_decision(game)[:, None]
+        return Observation(
+            flat=(at[:, None] / n).astype(np.float32),
+            features=features.astype(np.float32),
+            baseline=baseline.astype(np.float32),
+            mask=mask,
+        )
+
+    def _greedy_shares(self, game: Game) -> np.ndarray:
+        """What each move and then greed counts from here on, [tables, 2]; of a wrong move, nothing of use."""
+        choices, at = self.choices, game.position
+        linked, conflicts = choices.linked[at], choices.conflicts[at]
+        found = []
+        for blocked, forced in (
+            (game.blocked | linked, game.forced),
+            (game.blocked | conflicts, game.forced | linked),
+        ):
+            found.append(completed(choices, at + 1, blocked, forced) @ choices.weights)
+        return np.stack([found[WHOLE], found[SPLIT] + choices.weights[at]], axis=1)
+
+    def _of_decision(self, game: Game) -> np.ndarray:
+        """Features that both moves share, [tables, 9]."""
+        choices, at, total = self.choices, game.position, self._total
+        weights = choices.weights.astype(float)
+        weight = weights[at]
+        is_open = ~game.blocked & (np.arange(len(choices)) > at[:, None])
+        rivals = choices.conflicts[at] & is_open
+        open_weights = is_open * weights
+        others = open_weights @ self._conflicts
+        lost = (rivals * np.maximum(weights - others, 0.0)).sum(1)
+        of_rivals, largest = (rivals * weights).sum(1), (rivals * weights).max(1)
+        split = ((game.decided == SPLIT) * weights).sum(1)
+        columns = [
+            weight / total,
+            weight / weights.max(),
+            of_rivals / total,
+            np.log1p(of_rivals / weight),
+            np.log1p(largest / weight),
+            rivals.mean(1),
+            lost / total,
+            open_weights.sum(1) / total,
+            split / total,
+        ]
+        return np.stack(columns, axis=1)
+
+
+def view_of(mode: Mode, choices: Choices) -> View:
+    """The view of a mode."""
+    return PaperView(choices) if mode == "faithful" else OurView(choices)

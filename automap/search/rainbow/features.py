@@ -1,0 +1,126 @@
+"""What the agent sees of a table: numbers that depend neither on the model's size nor on the mesh's.
+
+Of an option: its kind of move, what it changes in cost, compute, waiting and peak (logs of ratios), how far the peak is
+from the limit, and of what it moves: size of the axis, share of the parameters' bytes, share of the work.
+Of the table: how far the episode is, how far the plan is from the best, how much of it is waiting, its peak.
+Baseline: what the option saves at once. What it opens or closes for later decisions is left to learn.
+"""
+
+from functools import cached_property
+import math
+
+import numpy as np
+
+from automap.cost.evaluate import Estimate
+from automap.search.context import SearchContext
+from automap.search.moves import Exchange, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
+from automap.search.rainbow.decisions import MOST_MOVES
+from automap.search.rainbow.table import Table, cost
+
+
+N_ACTIONS = 1 + MOST_MOVES
+_KINDS = (Toggle, Exchange, StoreAll, StoreOne, Turn, Part, Swap)
+N_FEATURES = 1 + len(_KINDS) + 10
+N_FLAT = 6
+# Ratios are of seconds: added to both, it keeps the logs of plans that never wait finite.
+_LEAST_SHARE = 1e-3
+
+
+class Features:
+    """Descriptions of tables of one search."""
+
+    def __init__(self, context: SearchContext):
+        """Weights of classes and leaves come from the context's space."""
+        self._context = context
+
+    @cached_property
+    def _leaf_shares(self) -> np.ndarray:
+        n_bytes = np.array([leaf.n_bytes * len(leaf.inputs) for leaf in self._context.space.leaves])
+        return n_bytes / max(n_bytes.sum(), 1)
+
+    @cached_property
+    def _class_shares(self) -> np.ndarray:
+        """(share of parameter bytes, share of work) of each class."""
+        space = self._context.space
+        problem = space.problem
+        done, total = problem.work
+        shares = np.zeros((problem.n_classes, 2))
+        for leaf, share in zip(space.leaves, self._leaf_shares.tolist(), strict=True):
+            for group_class in {*leaf.compute, *leaf.regional}:
+                if group_class < problem.n_classes:
+                    shares[group_class, 0] += share
+        for group_class in range(problem.n_classes):
+            of = problem.compute_class(group_class)
+            shares[group_class, 1] = done.get(of, 0.0) / max(total, 1.0)
+        return shares
+
+    def baseline(self, table: Table) -> np.ndarray:
+        """What each option saves at once, [A]; 0 where there is none."""
+        objective = self._context.objective
+        now = cost(objective, table.current.estimate)
+        found = np.zeros(N_ACTIONS)
+        for action, option in enumerate(table.options):
+            if option is not None:
+                found[action] = now - cost(objective, option.candidate.estimate)
+        return found
+
+    def of_table(self, table: Table) -> list[float]:
+        """The flat vector, `N_FLAT` numbers."""
+        estimate, best = table.current.estimate, self._context.best
+        objective = self._context.objective
+        behind = cost(objective, estimate) - cost(objective, best.estimate) if best else 0.0
+        sizes = table.current.point.mesh.sizes
+        return [
+            table.position / len(table.decisions),
+            behind,
+            estimate.collective_seconds / estimate.step_seconds,
+            self._peak(estimate),
+            float(objective.fits(estimate)),
+            len(sizes) / 3.0,
+        ]
+
+    def of_options(self, table: Table) -> np.ndarray:
+        """Of each option, [A, N_FEATURES]; zeros where there is none."""
+        found = np.zeros((N_ACTIONS, N_FEATURES))
+        now = table.current.estimate
+        baseline = self.baseline(table)
+        for action, option in enumerate(table.options):
+            if option is None:
+                continue
+            then, move = option.candidate.estimate, option.move
+            kinds = [float(isinstance(move, kind)) for kind in _KINDS]
+            found[action] = [
+                float(move is None), *kinds, baseline[action],
+                math.log(then.step_seconds / now.step_seconds),
+                math.log(then.compute_seconds / now.compute_seconds),
+                _log_ratio(then.collective_seconds, now.collective_seconds, now.step_seconds),
+                math.log(then.peak_bytes / now.peak_bytes),
+                self._peak(then),
+                float(self._context.objective.fits(then)),
+                *self._subject(table, move),
+            ]  # fmt: skip
+        return found
+
+    def _subject(self, table: Table, move: Move | None) -> tuple[float, float, float]:
+        """Log of the axis's size, shares of bytes and of work of what is moved."""
+        sizes = table.current.point.mesh.sizes
+        match move:
+            case Toggle(axis, group_class) | Exchange(axis, _, group_class):
+                return math.log2(sizes[axis]), *self._class_shares[group_class].tolist()
+            case Turn(group_class) | Part(group_class):
+                return 0.0, *self._class_shares[group_class].tolist()
+            case StoreAll(axis, level):
+                return math.log2(sizes[axis]), 1.0, float(level)
+            case StoreOne(axis, leaf, level):
+                return math.log2(sizes[axis]), float(self._leaf_shares[leaf]), float(level)
+            case Swap(first, second):
+                return math.log2(sizes[first] / sizes[second]), 0.0, 0.0
+        return 0.0, 0.0, 0.0
+
+    def _peak(self, estimate: Estimate) -> float:
+        return math.log(estimate.peak_bytes / self._context.objective.memory_limit_bytes)
+
+
+def _log_ratio(then: float, now: float, whole: float) -> float:
+    least = _LEAST_SHARE * whole
+    return math.log((then + least) / (now + least))

@@ -1,0 +1,51 @@
+"""`rainbow`: learn on this one problem, from the best presets, and climb at the end.
+
+1. price presets and empty points of all meshes
+2. play and learn: MOST_EPISODES episodes, or until PATIENCE of them have brought nothing better, or until the
+   last `_SECOND_STAGE` of the budget begins
+3. second thoughts: climb from the best points of the best meshes               -> in: `automap.search.greedy.climb`
+
+Numbers of episodes, not seconds, end it where the budget allows: then the same seed finds the same plan.
+"""
+
+from importlib.util import find_spec
+
+from automap.errors import InputError
+from automap.search.context import SearchContext
+from automap.search.greedy import climb, starts
+
+
+N_TABLES = 8
+MOST_EPISODES = 160
+PATIENCE = 64
+_SECOND_STAGE = 0.25
+_CLIMBED_MESHES = 3
+_ENDLESS = 2**62
+
+
+def rainbow(context: SearchContext) -> None:
+    """Search with a Rainbow agent. Raises `InputError` if torch is not installed."""
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        raise InputError("strategy rainbow needs PyTorch: pip install 'jax-automap[rl]'")
+    from automap.search.rainbow.env import StepTimeEnv
+    from automap.search.rainbow.numbers import CONFIG
+    from rl.train import Trainer
+
+    whole_seconds = context.seconds_left
+    found = starts(context)
+    if not found:
+        return
+    env = StepTimeEnv(context, found, N_TABLES)
+    trainer = Trainer(env, CONFIG, context.seed)
+    best, since = context.best, 0
+
+    def ended() -> bool:
+        nonlocal best, since
+        if context.best is not best:
+            best, since = context.best, env.episodes
+        is_late = context.seconds_left < _SECOND_STAGE * whole_seconds
+        return env.episodes >= MOST_EPISODES or env.episodes - since >= PATIENCE or is_late
+
+    trainer.run(_ENDLESS, ended)
+    for candidate in env.best_of_meshes[:_CLIMBED_MESHES]:
+        climb(context, candidate)

@@ -1,0 +1,92 @@
+"""Every number of a Rainbow agent, with the papers' symbols and what is allowed."""
+
+from dataclasses import dataclass
+import math
+from typing import Literal, get_args
+
+from rl.errors import ConfigError
+from rl.schedule import Linear
+
+
+Network = Literal["flat", "per-action"]
+"""What a network sees: the flat vector of a state, or the features of each action (`rl.networks`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """C51 (Bellemare et al. 2017): returns less the baseline as probabilities of `n_atoms` values from `low` to `high`."""
+
+    n_atoms: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RainbowConfig:
+    """A Rainbow agent (Hessel et al. 2018) with epsilon-greedy exploration instead of noisy layers.
+
+    Attributes:
+        network: what it sees of a state.
+        hidden: sizes of hidden layers.
+        gamma: discount of a reward for each step it comes later, in [0, 1].
+        n_steps: rewards taken together, n.
+        capacity: transitions that replay holds.
+        alpha: how much priorities count when drawing, in [0, 1].
+        beta: how much of it is undone by weights, in [0, 1], by steps.
+        epsilon: share of actions that are random, by steps.
+        batch: transitions learnt from at once.
+        learning_rate: of Adam.
+        warm_up: transitions that are held before learning begins.
+        steps_per_update: steps of a single environment for each batch learnt from.
+        target_every: updates after which the target network is made equal to the online one.
+        distribution: the distributional head; None for plain Q values.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+
+    network: Network
+    hidden: tuple[int, ...]
+    gamma: float
+    n_steps: int
+    capacity: int
+    alpha: float
+    beta: Linear
+    epsilon: Linear
+    batch: int
+    learning_rate: float
+    warm_up: int
+    steps_per_update: int
+    target_every: int
+    distribution: Distribution | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.network not in get_args(Network):
+            raise ConfigError(
+                f"network {self.network!r}: choose one of {', '.join(get_args(Network))}"
+            )
+        shares = {
+            "gamma": self.gamma, "alpha": self.alpha, "beta": self.beta.start, "beta's end": self.beta.end,
+            "epsilon": self.epsilon.start, "epsilon's end": self.epsilon.end,
+        }  # fmt: skip
+        for name, share in shares.items():
+            if not 0.0 <= share <= 1.0:
+                raise ConfigError(f"{name} is {share}; give a number from 0 to 1")
+        counts = {
+            "n_steps": self.n_steps, "capacity": self.capacity, "batch": self.batch, "warm_up": self.warm_up,
+            "steps_per_update": self.steps_per_update, "target_every": self.target_every,
+            "hidden sizes": min(self.hidden, default=0),
+        }  # fmt: skip
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"{name} is {count}; give a positive whole number")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
+            raise ConfigError(f"learning_rate is {self.learning_rate}; give a positive number")
+        if self.warm_up > self.capacity:
+            raise ConfigError(
+                f"warm_up is {self.warm_up}, but only {self.capacity} transitions are held; give at most that"
+            )
+        span = self.distribution
+        if span is not None and (span.n_atoms < 2 or not span.low < span.high):
+            raise ConfigError(f"{span}: give at least 2 atoms and low < high")
