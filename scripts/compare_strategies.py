@@ -10,7 +10,6 @@ from pathlib import Path
 import platform
 
 import click
-from rich.progress import track
 
 from automap.options import Options
 from automap.planner import find
@@ -95,12 +94,14 @@ def rows(
     models: list[str], topologies: list[str], strategies: list[str], budget_seconds: float
 ) -> Iterator[list[str]]:
     """A row for each model on each machine."""
-    for model in track(models, "searching"):
+    for model in models:
         step, args = MODELS[model]()
         for topology in topologies:
             workload = trace_step(step, args, platform=get_topology(topology).platform)
             found = [searched(workload, topology, s, budget_seconds) for s in strategies]
-            yield row(model, topology, best_preset(workload, topology), found)
+            cells = row(model, topology, best_preset(workload, topology), found)
+            click.echo(" | ".join(cells), err=True)
+            yield cells
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
