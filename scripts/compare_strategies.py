@@ -1,7 +1,7 @@
 """Every strategy of the registry on models and machines: the step it finds, evaluations and seconds.
 
-All search the same space with the same evaluator and seed. A step is relative to the best that any of them found for
-this model on this machine; the seconds are those of the search, without tracing.
+All search the same space with the same evaluator and seed. A step is given as how much longer it is than the best that
+any of them found for this model on this machine; the seconds are those of the search, without tracing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +27,14 @@ BUDGET_SECONDS = 30.0
 MODELS: Mapping[str, Callable[[], Target]] = {
     "t5-base": lambda: t5.t5_base(batch=64),
     "gpt-124m": lambda: gpt.gpt_124m(batch=64),
-    "bert-48": lambda: bert.bert_48(batch=64),
+    "bert-48": lambda: bert.bert_48(batch=16),
     "vit-b16": lambda: vit.vit_b16(batch=256),
-    "moe-8x": lambda: moe.moe_8x(batch=64),
-    "dlrm": lambda: dlrm.dlrm_large(batch=16_384),
+    "moe-8x": lambda: moe.moe_8x(batch=8),
+    "dlrm": lambda: dlrm.dlrm_kaggle(batch=8192),
     "vgg-19": lambda: vgg.vgg_19(batch=256),
     "resnet-50": lambda: resnet.resnet_50(batch=256),
     "nmt": lambda: nmt.nmt(batch=512, steps="scanned"),
-    "llama-1b": lambda: llama.llama_1b(batch=16),
+    "llama-1b": lambda: llama.llama_1b(batch=16, seq=1024),
 }
 
 
@@ -80,13 +80,13 @@ def row(model: str, topology: str, preset: float | None, found: list[Found]) -> 
     if best is None:
         return [model, topology, "nothing fits", "", *("" for _ in found)]
     cells = [
-        f"{f.step_seconds / best:.3f} ({f.evaluations:,} in {f.seconds:.1f} s"
+        f"{f.step_seconds / best - 1:+.2%} ({f.evaluations:,} in {f.seconds:.1f} s"
         f"{'' if f.ended else ', not done'})"
         if f.fits
         else "does not fit"
         for f in found
     ]
-    beside = "does not fit" if preset is None else f"{preset / best:.3f}"
+    beside = "does not fit" if preset is None else f"{preset / best - 1:+.2%}"
     return [model, topology, f"{best * 1e3:.2f}", beside, *cells]
 
 

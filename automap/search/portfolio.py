@@ -19,8 +19,8 @@ from automap.space.point import Mesh
 
 # Beyond it, climbing is much faster than trying every point.
 _SMALL_SPACE = 5_000
-# Meshes from whose best points walks start.
-_WALKS = 3
+# Meshes from whose best points walks start: on no model of docs/strategies.md did more of them find better plans.
+_WALKS = 2
 # As many as climbing found best; most of them are on few meshes.
 _LOOKED_AT = 1_000
 
