@@ -1,13 +1,15 @@
 """Every strategy of the registry on models and machines: the step it finds, evaluations and seconds.
 
 All search the same space with the same evaluator and seed. A step is given as how much longer it is than the best that
-any of them found for this model on this machine; the seconds are those of the search, without tracing.
+any of them found for this model on this machine; seconds are the processor's in the search, without tracing, while the
+budget is of time that passes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 import platform
+import time
 
 import click
 
@@ -40,7 +42,7 @@ MODELS: Mapping[str, Callable[[], Target]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one strategy found; `ended`: within its budget."""
+    """What one strategy found in processor seconds; `ended`: within its budget."""
 
     strategy: str
     step_seconds: float
@@ -53,11 +55,13 @@ class Found:
 def searched(workload: Workload, topology: str, strategy: str, budget_seconds: float) -> Found:
     """One search."""
     options = Options(strategy=strategy, budget_seconds=budget_seconds)
+    begin = time.process_time()
     outcome = find(workload, get_topology(topology), options)
+    seconds = time.process_time() - begin
     return Found(
         strategy=strategy, step_seconds=outcome.best.estimate.step_seconds,
         fits=outcome.context.objective.fits(outcome.best.estimate),
-        evaluations=outcome.context.evaluations, seconds=outcome.seconds,
+        evaluations=outcome.context.evaluations, seconds=seconds,
         ended=not outcome.warnings,
     )  # fmt: skip
 
@@ -121,8 +125,10 @@ def main(
     names = list(strategies or STRATEGIES)
     header = ["model", "machine", "best step, ms", "best preset", *names]
     found = rows(list(models or MODELS), list(topologies), names, budget_seconds)
-    machine = f"a budget of {budget_seconds:g} s, {platform.machine()}, one core"
-    table = made_by(COMMAND, machine) + markdown(header, list(found))
+    machine = f"{platform.machine()}, one core"
+    table = made_by(f"{COMMAND} --budget {budget_seconds:g}", machine) + markdown(
+        header, list(found)
+    )
     if output is None:
         click.echo(table)
     else:

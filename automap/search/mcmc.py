@@ -61,7 +61,8 @@ def _starts(context: SearchContext, source: random.Random) -> Iterator[Candidate
     for name, point in preset_points(context):
         kinds.setdefault(name, []).append(point)
     kinds["empty"] = [context.empty(mesh) for mesh in context.meshes]
-    for number in range(_RANDOM_STARTS):
+    # Pins may leave no mesh.
+    for number in range(_RANDOM_STARTS if context.meshes else 0):
         mesh = source.choice(context.meshes)
         kinds[f"random {number}"] = [random_point(context, mesh, source)]
     for points in kinds.values():

@@ -5,9 +5,11 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 from automap.search import OutOfBudget
+from automap.search.beam import beam
 from automap.search.exhaustive import exhaustive
 from automap.search.mcmc import mcmc, walked
 from automap.search.portfolio import auto
@@ -124,3 +126,22 @@ def test_what_is_carried_to_the_same_mesh_are_the_same_axes_in_some_order():
     point = context.space.point(mesh, [[batch], [context.space.candidates[0]]])
     found = {carried(context.space, point, mesh, source).compute for _ in range(20)}
     assert found == {point.compute, point.compute[::-1]}
+
+
+@pytest.mark.parametrize("strategy", [mcmc, auto, beam])
+def test_nothing_is_found_where_pins_leave_no_mesh(strategy):
+    context = context_of(*mlp())
+    context.meshes = ()
+    strategy(context)
+    assert context.best is None
+
+
+@pytest.mark.parametrize("strategy", [mcmc, auto, beam])
+def test_a_step_with_nothing_to_decide_and_a_machine_of_one_device(strategy):
+    scalar = jax.ShapeDtypeStruct((), "float32")
+    nothing = context_of(lambda state, x: state + x, (scalar, scalar))
+    strategy(nothing)
+    assert nothing.best is not None
+    alone = context_of(*mlp(), topology="1xh100")
+    strategy(alone)
+    assert step_seconds(alone) == best_preset_seconds(alone)
