@@ -18,7 +18,7 @@ from rich.progress import track
 
 from automap.simulate.build import operator_graph
 from automap.simulate.configuration import data_parallel, random_configuration
-from automap.simulate.machine import Machine, machine_of
+from automap.simulate.machine import Machine, first_devices, machine_of
 from automap.simulate.operators import OperatorGraph
 from automap.simulate.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
@@ -157,15 +157,6 @@ def nmt_graph() -> OperatorGraph:
     step, args = nmt(batch=BATCH)
     proto = step.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
     return operator_graph(build_problem(decode_module(proto)), get_topology(TOPOLOGY))
-
-
-def first_devices(machine: Machine, n: int) -> Machine:
-    """The machine's devices 0 .. n-1."""
-    return Machine(
-        bytes_per_s=machine.bytes_per_s[:n, :n],
-        latency_seconds=machine.latency_seconds[:n, :n],
-        speed=machine.speed[:n],
-    )
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

@@ -7,9 +7,11 @@ whenever it likes.  To add one, write it in its own file and enter it here.
 from collections.abc import Callable, Mapping
 
 from automap.errors import InputError
+from automap.search.beam import beam
 from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
+from automap.search.mcmc import mcmc
 from automap.search.pins import Pin, parse_pins
 from automap.search.portfolio import auto
 from automap.search.rainbow.strategy import rainbow
@@ -19,8 +21,10 @@ Strategy = Callable[[SearchContext], None]
 
 STRATEGIES: Mapping[str, Strategy] = {
     "auto": auto,
+    "beam": beam,
     "exhaustive": exhaustive,
     "greedy": greedy,
+    "mcmc": mcmc,
     "rainbow": rainbow,
 }
 

@@ -30,6 +30,8 @@ Array = Any
 class Wiring(NamedTuple):
     """What no configuration changes. `dim_factors[e, d]` are (source's, target's) factor, F where there is none.
 
+    Of the `n_dims[e]` pairs the first `n_shared[e]` are dimensions, the others partial sums, which move whole.
+
     Edges that leave o are first_out[o] .. first_out[o + 1]; those that come in are
     into[first_in[o] .. first_in[o + 1]]. `loose_from[e, f]`: factor f of the source is no dimension of the
     edge, so parts along it hold the same; `loose_to` the same of the target. `adds[o, f]`: parts along f
@@ -41,6 +43,7 @@ class Wiring(NamedTuple):
     waits: Array
     n_bytes: Array
     n_dims: Array
+    n_shared: Array
     dim_factors: Array
     loose_from: Array
     loose_to: Array
@@ -103,7 +106,7 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
     """The arrays of an operator graph on P devices."""
     n_operators, n_edges = len(graph.operators), len(graph.edges)
     n_factors = max((len(o.factors) for o in graph.operators), default=1)
-    n_dims = np.array([len(edge.dims) for edge in graph.edges], np.int64)
+    n_dims = np.array([len(edge.dims) + len(edge.sums) for edge in graph.edges], np.int64)
     dim_factors = np.full((n_edges, max(int(n_dims.max(initial=0)), 1), 2), n_factors, np.int64)
     loose = np.ones((2, n_edges, n_factors + 1), np.bool_)
     adds = np.zeros((n_operators, n_factors + 1), np.bool_)
@@ -111,7 +114,7 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
         for f, factor in enumerate(operator.factors):
             adds[o, f] = factor.kind is FactorKind.REDUCTION
     for e, edge in enumerate(graph.edges):
-        for d, pair in enumerate(edge.dims):
+        for d, pair in enumerate((*edge.dims, *edge.sums)):
             for side, factor in enumerate(pair):
                 if factor >= 0:
                     dim_factors[e, d, side] = factor
@@ -126,7 +129,8 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
         source=source, target=target,
         waits=np.array([edge.when is When.SAME_STEP for edge in graph.edges], np.bool_),
         n_bytes=np.array([edge.n_bytes for edge in graph.edges], np.float64),
-        n_dims=n_dims, dim_factors=dim_factors, loose_from=loose[0], loose_to=loose[1], adds=adds,
+        n_dims=n_dims, n_shared=np.array([len(edge.dims) for edge in graph.edges], np.int64),
+        dim_factors=dim_factors, loose_from=loose[0], loose_to=loose[1], adds=adds,
         first_out=first_out,
         first_in=np.searchsorted(target[into], np.arange(n_operators + 1)), into=into,
         part_id=part_id, edge_id=edge_id,

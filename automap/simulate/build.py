@@ -3,12 +3,15 @@
 operators   `hlo_tools.kernels` with the factors of their rules that linkage lets an op keep split
 edges       `reads`: each stored value a kernel reads, from the kernel that wrote it
 next step   outputs that are new versions of inputs, to the kernels that read these inputs
+sums        of partial sums are added up at their end (`automap.simulate.sums`)
 """
 
 from dataclasses import dataclass, field
 
+from automap.cost.sums import merged_sums
 from automap.simulate.operators import Edge, Operator, OperatorGraph, SplitFactor, Traffic, When
 from automap.simulate.reads import NO_FACTOR, Labels, Read, labels_of, origin, reads_of
+from automap.simulate.sums import added_at_the_end
 from automap.space.names import readable
 from automap.space.problem import Problem
 from automap.topology.model import Device, Topology
@@ -55,9 +58,14 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
         for target, read in builder.input_readers.get(problem.graph.inputs[position], []):
             if made is not None and (made.operator, made.labels) != (target, read.labels):
                 builder.edges.append(_edge(builder, made, target, read, When.NEXT_STEP))
-    return OperatorGraph(
-        operators=tuple(builder.operators),
-        edges=tuple(sorted(builder.edges, key=lambda e: (e.source, e.target))),
+    names = merged_sums(problem.graph).name_of
+    sums = {m.operator: names[value] for value, m in builder.written.items() if value in names}
+    return added_at_the_end(
+        OperatorGraph(
+            operators=tuple(builder.operators),
+            edges=tuple(sorted(builder.edges, key=lambda e: (e.source, e.target))),
+        ),
+        sums,
     )
 
 
@@ -130,6 +138,7 @@ def _operator(
         SplitFactor(
             size=rule.factors[f].size, kind=rule.factors[f].kind,
             is_batch=int(problem.class_of_group[groups[f]]) == problem.batch_class,
+            group_class=int(problem.class_of_group[groups[f]]),
         )
         for f in number
     ]  # fmt: skip

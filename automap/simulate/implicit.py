@@ -9,7 +9,8 @@ so the parts that part b reads are a product of ranges over dimensions   -> in: 
 Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b reads
 the one on its own device, else number b of them                                        -> in: `_holder`
 The n-th part that b reads comes over slot first_slot + b per_part + n, unless it is on b's device.
-The share of an edge's bytes that moves is the product of the overlaps                  -> in: `share_of`
+The share of an edge's bytes that moves is the product of the overlaps, but of those of partial sums, each of which
+is as large as the tensor                                                               -> in: `share_of`
 """
 
 import numpy as np
@@ -141,7 +142,7 @@ def share_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
     """The share of the edge's bytes that part b reads from part a."""
     u, v = w.source[e], w.target[e]
     share = 1.0
-    for d in range(w.n_dims[e]):
+    for d in range(w.n_shared[e]):
         f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
         of_u, of_v = p.degree[u, f], p.degree[v, g]
         i, j = p.digit[u, a, f], p.digit[v, b, g]

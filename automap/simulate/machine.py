@@ -74,6 +74,15 @@ def machine_of(topology: Topology) -> Machine:
     )
 
 
+def first_devices(machine: Machine, count: int) -> Machine:
+    """The machine's devices 0 .. count - 1."""
+    return Machine(
+        bytes_per_s=machine.bytes_per_s[:count, :count],
+        latency_seconds=machine.latency_seconds[:count, :count],
+        speed=machine.speed[:count],
+    )
+
+
 def _hops(level: Level, place: np.ndarray) -> np.ndarray:
     apart = np.abs(place[:, None] - place[None, :])
     match level.kind:

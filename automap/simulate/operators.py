@@ -20,20 +20,26 @@ its new version to those that read it in the next step, which nothing waits for,
 from dataclasses import dataclass
 from enum import Enum
 import math
+from typing import Final
 
 from hlo_tools.rules import FactorKind
+
+
+NO_CLASS: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFactor:
     """A factor of an operator that a configuration may split; parts are equal, so degrees divide `size`.
 
-    `is_batch`: it is the sample dimension.
+    `is_batch`: it is the sample dimension. `group_class`: factors of several operators that are linked (the
+    problem's decision class) have the same, `NO_CLASS` is linked to nothing.
     """
 
     size: int
     kind: FactorKind
     is_batch: bool = False
+    group_class: int = NO_CLASS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ class Edge:
     """A tensor from operator `source` to operator `target`.
 
     `dims` has, for each dimension of which a part is a part of a factor, (factor of the source, factor of
-    the target), NO_FACTOR where one of them has all of it; `n_bytes` is all that is read in a step.
+    the target), NO_FACTOR where one of them has all of it; `n_bytes` is all that is read in a step. `sums` are such
+    pairs of factors along which parts hold partial sums of the whole tensor, which are added up later on.
     """
 
     source: int
@@ -93,6 +100,7 @@ class Edge:
     n_bytes: float
     dims: tuple[tuple[int, int], ...]
     when: When
+    sums: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,12 @@ def _transfers(
         wanted: dict[tuple[Fraction, ...], list[_Part]] = {}
         shares: dict[int, float] = {}
         for a in _parts(source):
-            overlaps = [_overlap(a, source, b, target, pair) for pair in edge.dims]
+            pairs = (*edge.dims, *edge.sums)
+            overlaps = [_overlap(a, source, b, target, pair) for pair in pairs]
             if all(overlap > 0 for overlap in overlaps):
-                box = tuple(Fraction(a.place[f], source.degrees[f]) for f, _ in edge.dims if f >= 0)
+                box = tuple(Fraction(a.place[f], source.degrees[f]) for f, _ in pairs if f >= 0)
                 wanted.setdefault(box, []).append(a)
-                shares[a.k] = math.prod(float(overlap) for overlap in overlaps)
+                shares[a.k] = math.prod(float(x) for x in overlaps[: len(edge.dims)])
         for holders in wanted.values():
             here = [a for a in holders if a.device == b.device]
             a = here[0] if here else holders[b.k % len(holders)]

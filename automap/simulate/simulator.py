@@ -11,12 +11,14 @@ The timeline is the same, to the last bit, however it came about          -> `au
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
 from automap.errors import InputError
 from automap.simulate.arrays import (
     NONE,
+    Array,
     Links,
     Placed,
     Run,
@@ -61,6 +63,29 @@ _FIRST_SLOTS, _GROWTH, _ROOMY = 4096, 2, 1.5
 _MOST_SLOTS = 2**31 - 1
 
 
+# With more changes than this share of the operators, the task graph is written anew rather than change by change.
+_REBUILT_SHARE = 0.02
+
+
+class _Arrays(NamedTuple):
+    """The configurations as `automap.simulate.full.place_all` takes them: degrees [O, F], devices [O, P]."""
+
+    degrees: Array
+    devices: Array
+    part_seconds: Array
+    part_bytes: Array
+
+
+def _arrays(graph: OperatorGraph, n_factors: int, n_devices: int) -> _Arrays:
+    count = len(graph.operators)
+    return _Arrays(
+        degrees=np.ones((count, n_factors), np.int64),
+        devices=np.zeros((count, n_devices), np.int64),
+        part_seconds=np.zeros(count),
+        part_bytes=np.zeros(count),
+    )
+
+
 class Simulator:
     """Operators with their configurations on a machine. Not safe for use by two threads."""
 
@@ -84,6 +109,10 @@ class Simulator:
         fixed = 2 * len(graph.operators) * machine.n_devices
         self._run: Run = empty_run(fixed + _FIRST_SLOTS, machine.n_devices)
         self._free_slot = 0
+        self._waiting = set[int]()
+        self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, machine.n_devices)
+        for operator in range(len(graph.operators)):
+            self._record(operator)
         self.rebuild()
         self.simulate()
 
@@ -117,43 +146,66 @@ class Simulator:
 
         Raises `InputError`, and changes nothing, if the configuration does not fit.
         """
-        target = self.graph.operators[operator]
-        check(target, configuration, self.machine.n_devices)
-        self.configurations[operator] = configuration
-        degrees = np.array(configuration.degrees, np.int64)
-        changed, self._free_slot = replace_configuration(
-            self._wiring, self._placed, self._run, self._links, operator, degrees,
-            np.array(configuration.devices, np.int64), target.part_seconds(configuration.degrees),
-            target.part_bytes(configuration.degrees), self._free_slot,
-        )  # fmt: skip
-        if self._free_slot > len(self._run.resource):
-            self.rebuild()
-        elif method is not Method.FULL and simulate_changed(
-            self._wiring, self._placed, self._run, operator, changed, _VISITS_PER_TASK[method]
-        ):
-            return Method.DELTA
+        if method is not Method.FULL and self._waiting:
+            self.simulate()
+        self.place(operator, configuration)
+        if method is not Method.FULL:
+            self._waiting.clear()
+            changed = self._replace(operator)
+            if changed is not None and simulate_changed(
+                self._wiring, self._placed, self._run, operator, changed, _VISITS_PER_TASK[method]
+            ):
+                return Method.DELTA
         self.simulate()
         return Method.FULL
 
+    def place(self, operator: int, configuration: Configuration) -> None:
+        """Change one operator's configuration; the timeline is void until `simulate` is called.
+
+        Raises `InputError`, and changes nothing, if the configuration does not fit.
+        """
+        check(self.graph.operators[operator], configuration, self.machine.n_devices)
+        self.configurations[operator] = configuration
+        self._record(operator)
+        self._waiting.add(operator)
+
     def simulate(self) -> int:
-        """Simulate the task graph as it stands from the beginning; returns the number of tasks."""
+        """Simulate all configurations as they are from the beginning; returns the number of tasks."""
+        if len(self._waiting) > _REBUILT_SHARE * len(self.configurations):
+            self.rebuild()
+        while self._waiting:
+            self._replace(self._waiting.pop())
         return simulate_all(self._wiring, self._placed, self._run)
+
+    def _record(self, operator: int) -> None:
+        target, configuration = self.graph.operators[operator], self.configurations[operator]
+        arrays = self._arrays
+        arrays.degrees[operator, : len(configuration.degrees)] = configuration.degrees
+        arrays.devices[operator, : len(configuration.devices)] = configuration.devices
+        arrays.part_seconds[operator] = target.part_seconds(configuration.degrees)
+        arrays.part_bytes[operator] = target.part_bytes(configuration.degrees)
+
+    def _replace(self, operator: int) -> np.ndarray | None:
+        """Write an operator's tasks and edges anew; the slots of tasks that lost the one before, None if all are new."""
+        arrays = self._arrays
+        n_factors = len(self.graph.operators[operator].factors)
+        changed, self._free_slot = replace_configuration(
+            self._wiring, self._placed, self._run, self._links, operator,
+            arrays.degrees[operator, :n_factors], arrays.devices[operator],
+            float(arrays.part_seconds[operator]), float(arrays.part_bytes[operator]), self._free_slot,
+        )  # fmt: skip
+        if self._free_slot > len(self._run.resource):
+            self.rebuild()
+            return None
+        return changed
 
     def rebuild(self) -> None:
         """Write the whole task graph anew, with no gaps between tasks; the timeline is void then."""
-        shape = (len(self.graph.operators), self._wiring.adds.shape[1] - 1)
-        degrees = np.ones(shape, np.int64)
-        devices = np.zeros((len(self.graph.operators), self.machine.n_devices), np.int64)
-        for o, configuration in enumerate(self.configurations):
-            degrees[o, : len(configuration.degrees)] = configuration.degrees
-            devices[o, : len(configuration.devices)] = configuration.devices
-        pairs = list(zip(self.graph.operators, self.configurations, strict=True))
-        seconds = np.array([o.part_seconds(c.degrees) for o, c in pairs], np.float64)
-        n_bytes = np.array([o.part_bytes(c.degrees) for o, c in pairs], np.float64)
+        self._waiting.clear()
         while True:
             self._free_slot = place_all(
-                self._wiring, self._placed, self._run, self._links, degrees, devices, seconds, n_bytes
-            )  # fmt: skip
+                self._wiring, self._placed, self._run, self._links, *self._arrays
+            )
             # With little room left, every few moves would come back here.
             if _GROWTH * self._free_slot <= _ROOMY * len(self._run.resource):
                 return

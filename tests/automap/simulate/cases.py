@@ -40,9 +40,13 @@ def random_graph(seed, n_operators=24):
         targets = [g for _, g in dims]
         dims = [(f, g if targets.index(g) == i else -1) for i, (f, g) in enumerate(dims)]
         n_bytes = float(rng.choice([0, 4096]))
+        n_sums = int(rng.random() < 0.2)
         edges.append(
-            Edge(source=source, target=target, n_bytes=n_bytes, dims=tuple(dims), when=when)
-        )
+            Edge(
+                source=source, target=target, n_bytes=n_bytes, dims=tuple(dims[n_sums:]), when=when,
+                sums=tuple(dims[:n_sums]),
+            )
+        )  # fmt: skip
 
     for target in range(1, n_operators):
         for source in rng.choice(target, min(int(rng.integers(1, 4)), target), replace=False):

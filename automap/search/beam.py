@@ -1,0 +1,78 @@
+"""`beam`: decide one thing after another, keep the best partial points.
+
+    order     classes by the work that runs over them, each axis in turn; then its sides and its small part;
+              then leaves, the largest first                                              -> in: `_choices`
+    options   of one choice, for each point kept so far: leave it as it is, or make one of the choice's moves
+    kept      the best `width` of them, equal plans once                                  -> in: `decided`
+
+What is undecided is as the start has it.  From the empty point a beam without limit prices every point of
+the mesh: what is split so far is a part of what will be, which divides wherever that does.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from automap.search.context import Candidate, SearchContext
+from automap.search.greedy import starts
+from automap.search.moves import Move, Part, StoreOne, Toggle, Turn
+from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.space import Space
+
+
+WIDTH = 8
+
+
+def beam(context: SearchContext) -> None:
+    """On every mesh from its best start and from the empty point, the best meshes first."""
+    done = set[Mesh]()
+    for start in starts(context):
+        mesh = start.point.mesh
+        if mesh not in done:
+            done.add(mesh)
+            decided(context, start, WIDTH)
+    for mesh in sorted(done, key=context.meshes.index):
+        empty = context.evaluate(context.empty(mesh), "beam")
+        if empty is not None:
+            decided(context, empty, WIDTH)
+
+
+def decided(context: SearchContext, start: Candidate, width: int | None) -> list[Candidate]:
+    """The best `width` points (None: all) after all choices on the start's mesh, the best first."""
+    space, kept = context.space, [start]
+    for options in _choices(space, start.point.mesh):
+        found: dict[Lanes, Candidate] = {}
+        for candidate in kept:
+            point = candidate.point
+            points = (move.apply(space, point) for move in options if _matters(move, point))
+            priced = (context.evaluate(context.pinned(point), "beam") for point in points)
+            for other in (candidate, *priced):
+                if other is not None:
+                    found.setdefault(space.lanes(other.point), other)
+        ranked = sorted(found.values(), key=lambda c: context.objective.key(c.estimate))
+        kept = ranked[:width]
+    return kept
+
+
+def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
+    """Moves among which at most one is made, in the order of deciding."""
+    axes = range(len(mesh.sizes))
+    for group_class in by_work(space, space.candidates):
+        yield from ([Toggle(axis, group_class)] for axis in axes)
+        if group_class in space.sided:
+            yield [Turn(group_class)]
+        if group_class in space.parted:
+            yield [Part(group_class)]
+    for leaf in range(len(space.leaves)):
+        yield from ([StoreOne(axis, leaf, level) for level in Level] for axis in axes)
+
+
+def _matters(move: Move, point: Point) -> bool:
+    """Whether a move changes the plan: sides and small parts are only of classes on some axis."""
+    if isinstance(move, Turn | Part):
+        return any(move.group_class in classes for classes in point.compute)
+    return True
+
+
+def by_work(space: Space, classes: Iterable[int]) -> list[int]:
+    """Classes by the work that runs over them, most first."""
+    done, _ = space.problem.work
+    return sorted(classes, key=lambda c: (-done.get(c, 0.0), c))

@@ -1,0 +1,139 @@
+"""Every strategy of the registry on models and machines: the step it finds, evaluations and seconds.
+
+All search the same space with the same evaluator and seed. A step is given as how much longer it is than the best that
+any of them found for this model on this machine; seconds are the processor's in the search, without tracing, while the
+budget is of time that passes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+import platform
+import time
+
+import click
+
+from automap.options import Options
+from automap.planner import find
+from automap.search import STRATEGIES
+from automap.topology import get_topology
+from automap.workload.trace import Workload, trace_step
+from models import bert, dlrm, gpt, llama, moe, nmt, resnet, t5, vgg, vit
+from models.training import Target
+from scripts.tables import made_by, markdown, replace_table
+
+
+COMMAND = "python -m scripts.compare_strategies -o docs/strategies.md"
+TOPOLOGIES = ("v5e:2x4", "2x8xh100")
+BUDGET_SECONDS = 30.0
+MODELS: Mapping[str, Callable[[], Target]] = {
+    "t5-base": lambda: t5.t5_base(batch=64),
+    "gpt-124m": lambda: gpt.gpt_124m(batch=64),
+    "bert-48": lambda: bert.bert_48(batch=16),
+    "vit-b16": lambda: vit.vit_b16(batch=256),
+    "moe-8x": lambda: moe.moe_8x(batch=8),
+    "dlrm": lambda: dlrm.dlrm_kaggle(batch=8192),
+    "vgg-19": lambda: vgg.vgg_19(batch=256),
+    "resnet-50": lambda: resnet.resnet_50(batch=256),
+    "nmt": lambda: nmt.nmt(batch=512, steps="scanned"),
+    "llama-1b": lambda: llama.llama_1b(batch=16, seq=1024),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one strategy found in processor seconds; `ended`: within its budget."""
+
+    strategy: str
+    step_seconds: float
+    fits: bool
+    evaluations: int
+    seconds: float
+    ended: bool
+
+
+def searched(workload: Workload, topology: str, strategy: str, budget_seconds: float) -> Found:
+    """One search."""
+    options = Options(strategy=strategy, budget_seconds=budget_seconds)
+    begin = time.process_time()
+    outcome = find(workload, get_topology(topology), options)
+    seconds = time.process_time() - begin
+    return Found(
+        strategy=strategy, step_seconds=outcome.best.estimate.step_seconds,
+        fits=outcome.context.objective.fits(outcome.best.estimate),
+        evaluations=outcome.context.evaluations, seconds=seconds,
+        ended=not outcome.warnings,
+    )  # fmt: skip
+
+
+def best_preset(workload: Workload, topology: str) -> float | None:
+    """The step of the best preset that fits, None if none does."""
+    options = Options(preset="data-parallel")
+    context = find(workload, get_topology(topology), options).context
+    fitting = [
+        c.estimate.step_seconds
+        for c in context.best_per_preset.values()
+        if context.objective.fits(c.estimate)
+    ]
+    return min(fitting, default=None)
+
+
+def row(model: str, topology: str, preset: float | None, found: list[Found]) -> list[str]:
+    """A row of the table."""
+    best = min((f.step_seconds for f in found if f.fits), default=None)
+    if best is None:
+        return [model, topology, "nothing fits", "", *("" for _ in found)]
+    cells = [
+        f"{f.step_seconds / best - 1:+.2%} ({f.evaluations:,} in {f.seconds:.1f} s"
+        f"{'' if f.ended else ', not done'})"
+        if f.fits
+        else "does not fit"
+        for f in found
+    ]
+    beside = "does not fit" if preset is None else f"{preset / best - 1:+.2%}"
+    return [model, topology, f"{best * 1e3:.2f}", beside, *cells]
+
+
+def rows(
+    models: list[str], topologies: list[str], strategies: list[str], budget_seconds: float
+) -> Iterator[list[str]]:
+    """A row for each model on each machine."""
+    for model in models:
+        step, args = MODELS[model]()
+        for topology in topologies:
+            workload = trace_step(step, args, platform=get_topology(topology).platform)
+            found = [searched(workload, topology, s, budget_seconds) for s in strategies]
+            cells = row(model, topology, best_preset(workload, topology), found)
+            click.echo(" | ".join(cells), err=True)
+            yield cells
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
+@click.option("--topology", "topologies", multiple=True, default=TOPOLOGIES)
+@click.option("--strategy", "strategies", multiple=True, type=click.Choice(list(STRATEGIES)))
+@click.option("--budget", "budget_seconds", default=BUDGET_SECONDS, show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(
+    models: tuple[str, ...],
+    topologies: tuple[str, ...],
+    strategies: tuple[str, ...],
+    budget_seconds: float,
+    output: Path | None,
+) -> None:
+    """Print the table, or put it in OUTPUT."""
+    names = list(strategies or STRATEGIES)
+    header = ["model", "machine", "best step, ms", "best preset", *names]
+    found = rows(list(models or MODELS), list(topologies), names, budget_seconds)
+    machine = f"{platform.machine()}, one core"
+    table = made_by(f"{COMMAND} --budget {budget_seconds:g}", machine) + markdown(
+        header, list(found)
+    )
+    if output is None:
+        click.echo(table)
+    else:
+        replace_table(output, table)
+
+
+if __name__ == "__main__":
+    main()

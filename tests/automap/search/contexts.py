@@ -1,0 +1,46 @@
+"""Searches of small train steps, ready to be given to a strategy."""
+
+import math
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.planner import meshes_of
+from automap.search import Objective, SearchContext
+from automap.search.context import preset_points
+from automap.search.pins import parse_pins
+from automap.space.point import Mesh
+from automap.space.space import Space
+from automap.topology import get_topology
+from tests.steps import problem_of
+
+
+def context_of(
+    step, args, *, topology="4xh100", mesh: Mesh | None = None, memory_limit_bytes=math.inf, seed=0,
+    pins=(), deadline_seconds=math.inf,
+) -> SearchContext:  # fmt: skip
+    """A search that has priced nothing yet."""
+    machine = get_topology(topology)
+    problem = problem_of(step, args)
+    space, meshes = Space(problem), meshes_of(machine, mesh)
+    tables = build_tables(problem, machine.platform)
+    return SearchContext(
+        space=space, evaluator=Evaluator(tables, problem.n_classes, machine), meshes=meshes,
+        objective=Objective(memory_limit_bytes), pins=parse_pins(pins, space, meshes), seed=seed,
+        deadline_seconds=deadline_seconds, on_progress=lambda context: None,
+    )  # fmt: skip
+
+
+def step_seconds(context: SearchContext) -> float:
+    """The best step so far."""
+    assert context.best is not None
+    return context.best.estimate.step_seconds
+
+
+def best_preset_seconds(context: SearchContext) -> float:
+    """The best step of all presets on all meshes that fit."""
+    found = [
+        context.consider(context.pinned(point), name) for name, point in preset_points(context)
+    ]
+    return min(
+        c.estimate.step_seconds for c in found if c and context.objective.fits(c.estimate)
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Gradients of weights that are used several times: one all-reduce each, at the end."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.simulate.build import operator_graph
+from automap.simulate.configuration import Configuration, data_parallel, single
+from automap.simulate.machine import machine_of
+from automap.simulate.reference import explicit, full_reference
+from automap.simulate.simulator import Simulator
+from automap.topology import get_topology
+from hlo_tools.rules import FactorKind
+from tests.steps import problem_of
+
+
+TOPOLOGY = get_topology("8xv100")
+WIDTH, BATCH, STEPS = 64, 32, 5
+
+
+def _recurrent(steps):
+    """x <- tanh(x W) a few times, and a descent of W with moments, both of which read the gradient."""
+
+    def step(state, batch):
+        def loss(w):
+            x = batch
+            for _ in range(steps):
+                x = jnp.tanh(x @ w)
+            return jnp.mean(x**2)
+
+        gradient = jax.grad(loss)(state["w"])
+        m = 0.9 * state["m"] + 0.1 * gradient
+        v = 0.9 * state["v"] + 0.1 * gradient**2
+        return {"w": state["w"] - 0.1 * m / jnp.sqrt(v + 1e-8), "m": m, "v": v}
+
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32")
+    batch = jax.ShapeDtypeStruct((BATCH, WIDTH), "float32")
+    return operator_graph(problem_of(step, ({"w": w, "m": w, "v": w}, batch)), TOPOLOGY)
+
+
+def _sums(graph):
+    return [
+        o for o in graph.operators
+        if any(f.is_batch and f.kind is FactorKind.REDUCTION for f in o.factors)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [2, STEPS])
+def test_the_gradient_is_added_up_once_however_often_the_weight_is_used(steps):
+    graph = _recurrent(steps)
+    (last,) = _sums(graph)
+    assert last.result_bytes == WIDTH * WIDTH * 4
+    terms = {e.source for e in graph.edges if e.sums}
+    assert len(terms) == steps
+    assert {graph.operators[t].result_bytes for t in terms} == {last.result_bytes}
+
+
+def test_a_product_that_nothing_is_added_to_is_summed_itself():
+    graph = _recurrent(1)
+    (last,) = _sums(graph)
+    assert last.compute_seconds > 0
+    assert not any(edge.sums for edge in graph.edges)
+
+
+def test_one_all_reduce_over_all_devices_and_nothing_else_moves():
+    graph, n = _recurrent(STEPS), 8
+    simulator = Simulator(graph, machine_of(TOPOLOGY), data_parallel(graph, n))
+    found = simulator.placement()
+    assert (found.resource >= n).sum() == n
+    machine = machine_of(TOPOLOGY)
+    alone = Simulator(graph, machine, [single(o, 0) for o in graph.operators])
+    ring = (
+        2
+        * (n - 1)
+        * (machine.latency_seconds[0, 1] + WIDTH * WIDTH * 4 / n / machine.bytes_per_s[0, 1])
+    )
+    parts = sum(
+        o.part_seconds(c.degrees)
+        for o, c in zip(graph.operators, simulator.configurations, strict=True)
+    )
+    assert simulator.makespan_seconds == pytest.approx(ring + parts, rel=1e-9)
+    assert alone.n_tasks == len(graph.operators)
+
+
+def test_partial_sums_that_move_move_whole():
+    """Two parts of a term on other devices than the addition: each sends all of its partial sum."""
+    graph = _recurrent(2)
+    numbers = {id(o): i for i, o in enumerate(graph.operators)}
+    (last,) = _sums(graph)
+    edge = next(e for e in graph.edges if e.sums and e.target == numbers[id(last)])
+    term = graph.operators[edge.source]
+    configurations = [single(o, 0) for o in graph.operators]
+    degrees = tuple(2 if f == edge.sums[0][0] else 1 for f in range(len(term.factors)))
+    configurations[edge.source] = Configuration(degrees, (1, 2))
+    machine = machine_of(TOPOLOGY)
+    tasks = explicit(graph, machine, configurations)
+    seconds = edge.n_bytes / machine.bytes_per_s[1, 0] + machine.latency_seconds[1, 0]
+    sent = [
+        tasks[i].seconds for i in tasks
+        if tasks[i].resource in (8 * 2 + 0, 8 * 3 + 0)
+    ]  # fmt: skip
+    assert sent.count(pytest.approx(seconds)) >= 2
+    simulator = Simulator(graph, machine, configurations)
+    assert simulator.makespan_seconds == max(full_reference(tasks).end.values())
