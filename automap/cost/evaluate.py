@@ -84,24 +84,27 @@ class Evaluator:
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy
-        if Habit.ASYNCHRONOUS in self._habits:
+        if Habit.ASYNCHRONOUS in self.habits:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count),
             collective_seconds=waiting,
             hidden_seconds=busy - waiting + float(priced.beside @ found.count),
-            peak_bytes=self._profile.peak_bytes(
+            peak_bytes=self.profile.peak_bytes(
                 priced.sharding.parts_of_value, found.copied, found.is_repeat
             ),
         )
 
     def priced(self, lanes: Lanes) -> Priced:
         """What every kernel and every collective takes under `lanes`."""
-        sharding = shardings(self.tables, self.n_classes, lanes)
-        found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        of_collective = self._collective(found, lanes.mesh.sizes)
+        return self.price(shardings(self.tables, self.n_classes, lanes))
+
+    def price(self, sharding: Shardings) -> Priced:
+        """What every kernel and every collective takes if the rows are split so."""
+        found = collectives(self.tables, sharding, sharding.sizes)
+        of_collective = self._collective(found, sharding.sizes)
         of_kernel, beside = self._roofline.seconds(sharding), np.zeros(len(of_collective))
-        if Habit.RINGS in self._habits:
+        if Habit.RINGS in self.habits:
             rings = with_rings(
                 self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
             )
@@ -112,10 +115,11 @@ class Evaluator:
         """What the peak under `lanes` consists of."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        return self._profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
+        return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @property
-    def _habits(self) -> frozenset[Habit]:
+    def habits(self) -> frozenset[Habit]:
+        """What the backend does beyond partitioning."""
         return HABITS[self.topology.platform]
 
     @cached_property
@@ -125,7 +129,8 @@ class Evaluator:
         return Roofline(table, self.topology, measured)
 
     @cached_property
-    def _profile(self) -> Profile:
+    def profile(self) -> Profile:
+        """Buffers and copies over the schedule."""
         tables = self.tables
         return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
 

@@ -102,3 +102,25 @@ def storage_dim(
         key=lambda d: (leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
         default=None,
     )
+
+
+def storage_dims(
+    leaf: LeafClass,
+    sizes: Sequence[int],
+    wanted: Sequence[bool],
+    parts: Sequence[int],
+    none: int,
+) -> tuple[int | None, ...]:
+    """Along each axis the dimension that a leaf is kept split on, None where it is not `wanted` or none is left.
+
+    `parts[d]` is how many ways computation splits dimension d.
+    """
+    left, stored = list(parts), set[int]()
+    found: list[int | None] = []
+    for size, is_wanted in zip(sizes, wanted, strict=True):
+        dim = storage_dim(leaf, size, left, stored, none) if is_wanted else None
+        if dim is not None:
+            left[dim] *= size
+            stored.add(dim)
+        found.append(dim)
+    return tuple(found)
