@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from automap.errors import InputError
 from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
+from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.pins import Pin, parse_pins
@@ -18,6 +19,7 @@ Strategy = Callable[[SearchContext], None]
 
 STRATEGIES: Mapping[str, Strategy] = {
     "auto": auto,
+    "exact": exact,
     "exhaustive": exhaustive,
     "greedy": greedy,
 }

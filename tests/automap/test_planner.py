@@ -73,7 +73,7 @@ def test_bad_requests_are_refused():
         plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000))
     with pytest.raises(TopologyError, match="has 4 devices"):
         plan_workload(workload, TOPOLOGY, Options(mesh=Mesh(("a",), (4,))))
-    with pytest.raises(InputError, match="allowed: auto, exhaustive, greedy"):
+    with pytest.raises(InputError, match="allowed: auto, exact, exhaustive, greedy"):
         plan_workload(workload, TOPOLOGY, Options(strategy="magic"))
     with pytest.raises(InputError, match="allowed: data-parallel"):
         plan_workload(workload, TOPOLOGY, Options(preset="magic"))
