@@ -112,7 +112,7 @@ def build_plan(outcome: Outcome) -> Plan:
         ),  # fmt: skip
         search=SearchRecord(
             strategy=outcome.strategy, seconds=outcome.seconds,
-            evaluations=context.evaluations, seed=context.seed, gap=None,
+            evaluations=context.evaluations, seed=context.seed, gap=context.gap(outcome.best),
             point=recorded(outcome.best.point, workload.problem.layers),
         ),
         decisions=Explained(context, lanes).decisions(),

@@ -85,7 +85,7 @@ class Evaluator:
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy
-        if Habit.ASYNCHRONOUS in self._habits:
+        if Habit.ASYNCHRONOUS in self.habits:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         peak_bytes, fresh_seconds = self._peak(priced.sharding, found)
         return Estimate(
@@ -98,10 +98,10 @@ class Evaluator:
     def _peak(self, sharding: Shardings, found: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
         parts, device = sharding.parts_of_value, self.topology.device
-        peak_bytes = self._profile.peak_bytes(parts, found.copied, found.is_repeat)
+        peak_bytes = self.profile.peak_bytes(parts, found.copied, found.is_repeat)
         if not device.fresh_seconds_per_byte:
             return peak_bytes, 0.0
-        fresh_bytes = max(peak_bytes - self._profile.input_bytes(parts), 0.0)
+        fresh_bytes = max(peak_bytes - self.profile.input_bytes(parts), 0.0)
         return peak_bytes, fresh_bytes * device.fresh_seconds_per_byte
 
     def fresh_seconds(self, priced: Priced) -> float:
@@ -110,11 +110,14 @@ class Evaluator:
 
     def priced(self, lanes: Lanes) -> Priced:
         """What every kernel and every collective takes under `lanes`."""
-        sharding = shardings(self.tables, self.n_classes, lanes)
-        found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        of_collective = self._collective(found, lanes.mesh.sizes)
+        return self.price(shardings(self.tables, self.n_classes, lanes))
+
+    def price(self, sharding: Shardings) -> Priced:
+        """What every kernel and every collective takes if the rows are split so."""
+        found = collectives(self.tables, sharding, sharding.sizes)
+        of_collective = self._collective(found, sharding.sizes)
         of_kernel, beside = self._roofline.seconds(sharding), np.zeros(len(of_collective))
-        if Habit.RINGS in self._habits:
+        if Habit.RINGS in self.habits:
             rings = with_rings(
                 self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
             )
@@ -125,10 +128,11 @@ class Evaluator:
         """What the peak under `lanes` consists of."""
         sharding = shardings(self.tables, self.n_classes, lanes)
         found = collectives(self.tables, sharding, lanes.mesh.sizes)
-        return self._profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
+        return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @property
-    def _habits(self) -> frozenset[Habit]:
+    def habits(self) -> frozenset[Habit]:
+        """What the backend does beyond partitioning."""
         return HABITS[self.topology.platform]
 
     @cached_property
@@ -138,7 +142,8 @@ class Evaluator:
         return Roofline(table, self.topology, measured)
 
     @cached_property
-    def _profile(self) -> Profile:
+    def profile(self) -> Profile:
+        """Buffers and copies over the schedule."""
         tables = self.tables
         return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
 
@@ -150,7 +155,7 @@ class Evaluator:
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""
         merged = found.combinable
-        if Habit.MERGES_GATHERS not in self._habits:
+        if Habit.MERGES_GATHERS not in self.habits:
             merged = merged & (found.kind != ALL_GATHER)
         messages = np.where(merged, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
         seconds = np.zeros(len(messages))

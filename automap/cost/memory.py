@@ -46,7 +46,8 @@ class Profile:
     n_edges: int
 
     @cached_property
-    def _positions(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
+        """Positions of the schedule at which something changes."""
         b = self.buffers
         return np.unique(
             np.concatenate([b.birth, b.death + 1, b.copy_birth, b.copy_death + 1, [0]])
@@ -55,9 +56,9 @@ class Profile:
     def _changes(
         self, birth: np.ndarray, death: np.ndarray, column: np.ndarray, size: np.ndarray, n: int
     ) -> sparse.csr_matrix:
-        at = np.searchsorted(self._positions, np.concatenate([birth, death + 1]))
+        at = np.searchsorted(self.positions, np.concatenate([birth, death + 1]))
         entries = (np.concatenate([size, -size]), (at, np.concatenate([column, column])))
-        return sparse.csr_matrix(entries, shape=(len(self._positions), n))
+        return sparse.csr_matrix(entries, shape=(len(self.positions), n))
 
     @cached_property
     def _of_buffers(self) -> sparse.csr_matrix:
@@ -89,7 +90,7 @@ class Profile:
         b = self.buffers
         live = self._live(parts, gathered, is_repeat)
         slot = int(live.argmax())
-        at = self._positions[slot]
+        at = self.positions[slot]
         local = b.n_bytes / parts[b.row]
         inputs = np.bincount(b.kind, weights=local, minlength=TEMPORARY_KIND + 2)
         alive = (b.birth <= at) & (at <= b.death) & (b.kind > TEMPORARY_KIND)
@@ -98,6 +99,47 @@ class Profile:
             input_bytes=tuple(inputs[:TEMPORARY_KIND].tolist()),
             activation_bytes=float(local[alive].sum()),
         )
+
+    @cached_property
+    def _n_repeats(self) -> int:
+        return int(self.buffers.copy_repeats[:, 2].max(initial=-1)) + 1
+
+    @cached_property
+    def _of_repeats(self) -> sparse.csr_matrix:
+        """Copies kept for later ops: one for each row of `Edges.repeats`, from one later op's to the next one's end."""
+        b = self.buffers
+        later, earlier, row = b.copy_repeats.T
+        end = b.copy_death[later]
+        order = np.lexsort((end, earlier))
+        later, earlier, row, end = later[order], earlier[order], row[order], end[order]
+        own_end = b.copy_death[earlier]
+        is_next = np.concatenate([[False], earlier[1:] == earlier[:-1]])[: len(earlier)]
+        before = np.where(is_next, np.concatenate([[0], end[:-1]])[: len(end)], own_end)
+        start = np.maximum(before, own_end)
+        lasts = end > start
+        return self._changes(
+            start[lasts] + 1, end[lasts], row[lasts], np.ones(int(lasts.sum())), self._n_repeats
+        )
+
+    def at(self, slot: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is alive at an index of `live`.
+
+        Whole bytes of buffers [rows], number of copies [edges], number of copies that only a later op keeps
+        [rows of `Edges.repeats`]: of several later ops the first that is not done.
+        """
+        rows, copies, kept = (
+            np.asarray(changes[: slot + 1].sum(axis=0)).ravel()
+            for changes in (self._of_buffers, self._of_copies, self._of_repeats)
+        )
+        return rows, copies, kept
+
+    def live(self, parts: np.ndarray, gathered: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """At most the bytes at the positions where something changes.
+
+        `kept` [rows of `Edges.repeats`] is the bytes of the copies that the rows' later edges find gathered.
+        """
+        change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
+        return np.cumsum(change + self._of_repeats @ kept[: self._n_repeats])
 
     def _live(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> np.ndarray:
         change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
@@ -113,5 +155,5 @@ class Profile:
         old, new = b.copy_death[served], b.copy_death[served]
         np.maximum.at(new, which, b.copy_death[later])
         n_bytes = gathered[b.copy_edge[served]]
-        np.add.at(change, np.searchsorted(self._positions, old + 1), n_bytes)
-        np.subtract.at(change, np.searchsorted(self._positions, new + 1), n_bytes)
+        np.add.at(change, np.searchsorted(self.positions, old + 1), n_bytes)
+        np.subtract.at(change, np.searchsorted(self.positions, new + 1), n_bytes)

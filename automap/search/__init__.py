@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from automap.errors import InputError
 from automap.search.beam import beam
 from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
+from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.mcmc import mcmc
@@ -22,6 +23,7 @@ Strategy = Callable[[SearchContext], None]
 STRATEGIES: Mapping[str, Strategy] = {
     "auto": auto,
     "beam": beam,
+    "exact": exact,
     "exhaustive": exhaustive,
     "greedy": greedy,
     "mcmc": mcmc,

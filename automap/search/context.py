@@ -54,7 +54,10 @@ class OutOfBudget(Exception):
 
 @dataclass
 class SearchContext:
-    """One search in progress. Strategies call `evaluate` and never keep the best themselves."""
+    """One search in progress. Strategies call `evaluate` and never keep the best themselves.
+
+    `bound_seconds` is what one has proven: no plan of the space that keeps the pins and fits on these meshes has a shorter step.
+    """
 
     space: Space
     evaluator: Evaluator
@@ -66,6 +69,7 @@ class SearchContext:
     on_progress: Callable[["SearchContext"], None]
     best: Candidate | None = None
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
+    bound_seconds: float | None = None
     _seen: dict[Lanes, Estimate] = field(default_factory=dict)
     _priced: dict[Point, Estimate | None] = field(default_factory=dict)
 
@@ -78,6 +82,12 @@ class SearchContext:
     def seconds_left(self) -> float:
         """Seconds until the budget is spent."""
         return max(self.deadline_seconds - time.monotonic(), 0.0)
+
+    def gap(self, candidate: Candidate) -> float | None:
+        """The fraction that a candidate's step is above the proven bound; None if it does not fit or nothing is proven."""
+        if not self.bound_seconds or not self.objective.fits(candidate.estimate):
+            return None
+        return max(candidate.estimate.step_seconds / self.bound_seconds - 1, 0.0)
 
     def allows(self, point: Point, lanes: Lanes) -> bool:
         """Whether a valid point keeps every pin."""
@@ -92,9 +102,13 @@ class SearchContext:
 
         Raises `OutOfBudget` when the time is up.
         """
+        self.check_time()
+        return self.consider(point, origin)
+
+    def check_time(self) -> None:
+        """Raise `OutOfBudget` when the time is up and there is a plan."""
         if time.monotonic() > self.deadline_seconds and self.best is not None:
             raise OutOfBudget
-        return self.consider(point, origin)
 
     def consider(self, point: Point, origin: str) -> Candidate | None:
         """`evaluate` whatever the time."""

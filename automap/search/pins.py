@@ -44,9 +44,10 @@ class Pin:
         """Whether the input is split exactly so."""
         row = tables.row_of_value[space.problem.graph.inputs[self.position]]
         dims = sharding.dim_of_axis[row].tolist()
-        return all(dim == self._dim(name) for dim, name in zip(dims, point.mesh.names, strict=True))
+        return all(dim == self.dim(name) for dim, name in zip(dims, point.mesh.names, strict=True))
 
-    def _dim(self, axis: str) -> int:
+    def dim(self, axis: str) -> int:
+        """The dimension that an axis splits, -1 for none."""
         return next((d for d, axes in enumerate(self.axes_of_dim) if axis in axes), -1)
 
     def suits(self, space: Space, mesh: Mesh) -> bool:
@@ -65,7 +66,7 @@ class Pin:
         storage = [list(levels) for levels in point.storage]
         leaf = next((k for k, x in enumerate(space.leaves) if self.position in x.inputs), None)
         for axis, name in enumerate(point.mesh.names):
-            dim = self._dim(name)
+            dim = self.dim(name)
             computed = dim >= 0 and own[dim] in space.candidates
             compute[axis] -= set(own)
             if computed:

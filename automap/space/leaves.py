@@ -116,3 +116,25 @@ def storage_dim(
         key=lambda d: (d == given, leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
         default=None,
     )
+
+
+def storage_dims(
+    leaf: LeafClass,
+    axes: Sequence[tuple[str, int]],
+    wanted: Sequence[bool],
+    parts: Sequence[int],
+    none: int,
+) -> tuple[int | None, ...]:
+    """Along each axis (name, size) the dimension that a leaf is kept split on, None where it is not `wanted` or none is left.
+
+    `parts[d]` is how many ways computation splits dimension d.
+    """
+    left, stored = list(parts), set[int]()
+    found: list[int | None] = []
+    for axis, is_wanted in zip(axes, wanted, strict=True):
+        dim = storage_dim(leaf, axis, left, stored, none) if is_wanted else None
+        if dim is not None:
+            left[dim] *= axis[1]
+            stored.add(dim)
+        found.append(dim)
+    return tuple(found)

@@ -15,7 +15,7 @@ import re
 
 import numpy as np
 
-from automap.space.leaves import LeafClass, leaf_classes, storage_dim
+from automap.space.leaves import LeafClass, leaf_classes, storage_dims
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.problem import Problem
 from hlo_tools.phases import Phase
@@ -229,16 +229,13 @@ class Space:
     ) -> None:
         """Add to `stored` the storage classes of one leaf; `taken` axes split it already, or not at all."""
         none = self.problem.n_classes
-        left, dims = list(parts), set[int]()
-        for axis, (named, level) in enumerate(zip(mesh.axes, levels)):
-            dim = None if taken[axis] else storage_dim(leaf, named, left, dims, none)
+        wanted = [not is_taken for is_taken in taken]
+        for axis, dim in enumerate(storage_dims(leaf, mesh.axes, wanted, parts, none)):
             if dim is None:
                 continue
-            left[dim] *= named[1]
-            dims.add(dim)
             if leaf.optimizer_side[dim] != none:
                 stored[axis].append(leaf.optimizer_side[dim])
-            if level is Level.FULL:
+            if levels[axis] is Level.FULL:
                 stored[axis].append(leaf.parameter_side[dim])
 
     def label_of(self, group_class: int) -> str | None:

@@ -1,0 +1,161 @@
+"""Prices on memory: the best lower bound that elimination gives for plans that fit.
+
+For prices l of positions p of the schedule, and weights w (`automap.search.exact.overlap`), no plan x that fits has a shorter step than
+
+    q(l, w) = min over x of  w . seconds(x) + sum over p of l_p excess_p(x)
+
+as its excesses are at most 0.  q is concave: each x gives a plane above it, and the next prices are sought where the lowest
+of the planes so far is highest (Kelley 1960), a part of the way from the best so far
+                                                                              -> in: `Dual.highest`
+Every x is a plan: the search gets them all, and what it keeps is the upper bound.  Only positions that some x
+overfilled have a price.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import optimize, sparse
+
+from automap.cost.evaluate import Evaluator
+from automap.search.exact.eliminate import Elimination, order_of
+from automap.search.exact.overlap import Weights
+from automap.search.exact.plans import Costs
+from automap.search.factored.model import Factored, Features
+
+
+# Prices are at most this many times the seconds of the best bound without any.
+_DEAREST = 100.0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A place where q is known: seconds per memory limit of some positions, and the free numbers of the weights.
+
+    Without seconds q tells whether anything fits: it is above 0 only if nothing does.
+    """
+
+    positions: tuple[int, ...]
+    of_position: np.ndarray
+    z: np.ndarray
+    counts_seconds: bool = True
+
+    def equals(self, other: "Prices") -> bool:
+        """Whether q is the same there."""
+        more = self.of_position[len(other.positions) :]
+        alike = np.array_equal(self.of_position[: len(other.positions)], other.of_position)
+        return alike and not more.any() and np.array_equal(self.z, other.z)
+
+
+@dataclass
+class Dual:
+    """The bound of one mesh, as far as it is known. `planes` are of plans seen so far, of any mesh."""
+
+    evaluator: Evaluator
+    features: Features
+    weights: Weights
+    limit_bytes: float
+    positions: list[int] = field(default_factory=list)
+    planes: list[Costs] = field(default_factory=list)
+    _alive: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def start(self) -> Prices:
+        """No price on memory, and weights for the plans known so far."""
+        if not self.weights.count:
+            return Prices((), np.zeros(0), np.zeros(0))
+        return self.highest(0.0)[0]
+
+    def full_weights(self, prices: Prices) -> tuple[np.ndarray, float]:
+        """The weight of every feature, and the constant that belongs to them."""
+        weights = np.zeros(self.features.count)
+        if prices.counts_seconds:
+            weights[: self.features.value_rows] = self.weights.of(prices.z)
+        for position, price in zip(prices.positions, prices.of_position):
+            if price > 0:
+                weights[self.features.value_rows :] += (
+                    price / self.limit_bytes * self.alive(position)
+                )
+        return weights, -float(prices.of_position.sum())
+
+    def alive(self, position: int) -> np.ndarray:
+        """The weight of each feature of memory in the bytes at a position."""
+        if position not in self._alive:
+            rows, copies, kept = self.evaluator.profile.at(position)
+            of_repeats = np.zeros(self.features.count - self.features.kept)
+            of_repeats[: len(kept)] = kept
+            self._alive[position] = np.concatenate([rows, copies, of_repeats])
+        return self._alive[position]
+
+    def solve(self, factored: Factored, prices: Prices, order: Sequence[int]) -> "Solved":
+        """q at some prices."""
+        weights, constant = self.full_weights(prices)
+        found = Elimination(factored.tables(weights), factored.variables.sizes, order)
+        return Solved(prices, found, constant)
+
+    def add(self, plane: Costs) -> None:
+        """Learn from a plan."""
+        self.planes.append(plane)
+        worst = int(plane.excess.argmax())
+        if plane.excess[worst] > 0 and worst not in self.positions:
+            self.positions.append(worst)
+
+    def highest(self, scale_seconds: float) -> tuple[Prices, float]:
+        """The prices where the lowest of the planes is highest, and how high that is."""
+        n_prices, n_free = len(self.positions), self.weights.count
+        fixed = np.array([plane.seconds @ self.weights.base for plane in self.planes])
+        rows = [
+            np.concatenate([[1.0], -plane.excess[self.positions], -self._by_number(plane)])
+            for plane in self.planes
+        ]
+        padding = sparse.csr_matrix((len(self.weights.most), 1 + n_prices))
+        matrix = sparse.vstack([np.array(rows), sparse.hstack([padding, self.weights.matrix])]) \
+            if n_free else np.array(rows)  # fmt: skip
+        bounds = [(None, None), *[(0, _DEAREST * scale_seconds)] * n_prices, *[(0, 1)] * n_free]
+        found = optimize.linprog(
+            np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
+            A_ub=matrix, b_ub=np.concatenate([fixed, self.weights.most]), bounds=bounds,
+        )  # fmt: skip
+        if found.x is None:
+            raise ArithmeticError(found.message)
+        prices = Prices(tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :])
+        return prices, float(found.x[0])
+
+    def _by_number(self, plane: Costs) -> np.ndarray:
+        if not self.weights.count:
+            return np.zeros(0)
+        return np.bincount(self.weights.which, plane.seconds, self.weights.count)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """q at some prices, with what elimination knows there."""
+
+    prices: Prices
+    elimination: Elimination
+    constant: float
+
+    @property
+    def bound(self) -> float:
+        """q, or less."""
+        return self.elimination.bound + self.constant
+
+    def marginals(self) -> list[np.ndarray]:
+        """For each variable a bound by its choice."""
+        return [of + self.constant for of in self.elimination.marginals()]
+
+
+def between(first: Prices, second: Prices, share: float) -> Prices:
+    """A `share` of the way from one to the other; `second` has all the positions of `first`."""
+    of_first = np.zeros(len(second.positions))
+    of_first[: len(first.positions)] = first.of_position
+    return Prices(
+        second.positions,
+        of_first + share * (second.of_position - of_first),
+        first.z + share * (second.z - first.z),
+    )
+
+
+def order_for(factored: Factored) -> tuple[int, ...]:
+    """The order of elimination on a mesh."""
+    scopes = [*(part.scope for part in factored.parts), *(b.scope for b in factored.barriers)]
+    return order_of(scopes, factored.variables.sizes)

@@ -1,0 +1,189 @@
+"""One mesh: its bound is raised, and its plans tried, until the best plan known is proven or nothing helps any more.
+
+1. tables over at most `_FEW_CHOICES` joint choices; larger ones are left out, and count as nothing
+2. bounds and plans by prices on memory                                 -> in: `automap.search.exact.dual`
+3. choices whose marginal is no better than the best plan known are dropped
+4. if that made room, or tables were left out: again from 1 with what is left, and larger tables
+5. an integer programme of what is left                              -> in: `automap.search.exact.programme`
+"""
+
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from automap.search.context import SearchContext
+from automap.search.exact.dual import Dual, Prices, Solved, between, order_for
+from automap.search.exact.plans import costs
+from automap.search.exact.programme import MOST_ENTRIES, Programme
+from automap.search.factored.model import Factored, Model
+from automap.search.factored.variables import Variables
+from automap.space.point import Point
+
+
+_FEW_CHOICES, _MANY_CHOICES, _MORE = 1 << 17, 1 << 24, 8
+_MOST_ROUNDS, _MOST_STALLED, _PROGRESS = 60, 6, 1e-5
+_LEAST_SECONDS = 1e-9
+# Bounds and plans are equal if they differ by less: sums of the same numbers in another order.
+EQUAL = 1e-9
+
+
+@dataclass
+class MeshSearch:
+    """A mesh whose `bound_seconds` is at most the step of any of its plans that fits and beats the best known."""
+
+    context: SearchContext
+    model: Model
+    dual: Dual
+    variables: Variables
+    most_choices: float = _FEW_CHOICES
+    bound_seconds: float = 0.0
+    factored: Factored | None = None
+    best: Solved | None = None
+    fitting: list[np.ndarray] = field(default_factory=list)
+    _tried: set[Point] = field(default_factory=set)
+
+    @property
+    def incumbent_seconds(self) -> float:
+        """The best step known that fits."""
+        best = self.context.best
+        if best is None or not self.context.objective.fits(best.estimate):
+            return np.inf
+        return best.estimate.step_seconds
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left out of the tables."""
+        return self.factored is not None and self.factored.is_complete
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing better than the best plan known is left here."""
+        return self.bound_seconds >= self.incumbent_seconds * (1 - EQUAL)
+
+    def first_bound(self) -> Solved:
+        """A bound without prices on memory, and a plan."""
+        factored = self.tables()
+        if self.dual.weights.count and not self.dual.planes:
+            self._try(list(self.variables.assignment(self.context.empty(self.variables.mesh))))
+        self.best = self.dual.solve(factored, self.dual.start(), order_for(factored))
+        self._raise(self.best.bound)
+        return self.best
+
+    def tables(self) -> Factored:
+        """The tables of what is left."""
+        if self.factored is None:
+            self.factored = self.model.on_mesh(self.variables, self.most_choices)
+        return self.factored
+
+    def run(self) -> None:
+        """Raise the bound and try plans until nothing helps."""
+        while not self.is_proven:
+            self.price_memory()
+            if self.is_proven:
+                break
+            if not self.narrow():
+                break
+
+    def price_memory(self) -> None:
+        """Raise the bound by prices on memory, and by other weights."""
+        factored = self.tables()
+        order = order_for(factored)
+        best = self.best or self.first_bound()
+        scale, stalled = max(best.bound, _LEAST_SECONDS), 0
+        self._try(best.elimination.assignment())
+        for _ in range(_MOST_ROUNDS):
+            self.context.check_time()
+            if self.is_proven or stalled > _MOST_STALLED:
+                break
+            highest, ceiling = self.dual.highest(scale)
+            if ceiling <= best.bound + EQUAL * scale:
+                break
+            prices = between(best.prices, highest, 0.5**stalled)
+            if prices.equals(best.prices):
+                break
+            found = self.dual.solve(factored, prices, order)
+            self._try(found.elimination.assignment())
+            stalled = 0 if found.bound > best.bound + _PROGRESS * scale else stalled + 1
+            if found.bound > best.bound:
+                best = found
+            self._raise(found.bound)
+        self.best = best
+        self._drop_what_never_fits(factored, order)
+
+    def _drop_what_never_fits(self, factored: Factored, order: tuple[int, ...]) -> None:
+        """Find choices with which no plan fits, whatever its seconds, at the prices of memory found."""
+        if self.best is None or not self.best.prices.of_position.any():
+            return
+        least = self.dual.solve(factored, replace(self.best.prices, counts_seconds=False), order)
+        room = EQUAL * float(self.best.prices.of_position.sum())
+        self.fitting = [excess <= room for excess in least.marginals()]
+        if least.bound > room:
+            self._raise(np.inf)
+
+    def narrow(self) -> bool:
+        """Drop choices that cannot beat the best plan known; whether that, or larger tables, may raise the bound."""
+        if self.best is None or self.factored is None:
+            return False
+        most = self.incumbent_seconds * (1 - EQUAL)
+        kept = [bound < most for bound in self.best.marginals()]
+        if self.fitting:
+            kept = [of & fits for of, fits in zip(kept, self.fitting, strict=True)]
+        if not all(of.any() for of in kept):
+            self._raise(self.incumbent_seconds)
+            return False
+        before, is_complete = prod(self.variables.sizes), self.is_complete
+        variables = self.variables.where(kept)
+        is_smaller = 2 * prod(variables.sizes) <= before
+        if not is_smaller:
+            if is_complete or self.most_choices >= _MANY_CHOICES:
+                return False
+            self.most_choices *= _MORE
+        self.context.check_time()
+        self.variables, self.factored, self.best, self.fitting = variables, None, None, []
+        return True
+
+    def programme(self) -> None:
+        """Solve what is left as an integer programme, if it is small enough.
+
+        Not where weights are free: the bound for given ones is met already, and no plan meets it.
+        """
+        factored, best = self.factored, self.best
+        if factored is None or best is None or self.dual.weights.count or self.is_proven:
+            return
+        seconds = Prices((), np.zeros(0), best.prices.z)
+        programme = Programme(factored, self.dual.full_weights(seconds)[0])
+        if programme.n_entries > MOST_ENTRIES:
+            return
+        positions = set[int]()
+        while not self.is_proven:
+            self.context.check_time()
+            for position in sorted(set(self.dual.positions) - positions):
+                weights = np.zeros(self.model.features.count)
+                alive = self.dual.alive(position) / self.context.objective.memory_limit_bytes
+                weights[self.model.features.value_rows :] = alive
+                programme.limit(weights)
+            positions.update(self.dual.positions)
+            found = programme.solve(self.context.deadline_seconds)
+            self._raise(found.bound)
+            if found.assignment is None:
+                return
+            self._try(found.assignment)
+            if not set(self.dual.positions) - positions:
+                if self.is_proven or not factored.is_complete:
+                    return
+                programme.leave_out(found.assignment)
+
+    def _raise(self, bound_seconds: float) -> None:
+        self.bound_seconds = max(self.bound_seconds, bound_seconds)
+
+    def _try(self, assignment: list[int]) -> None:
+        """Price a plan, and learn from it."""
+        context, point = self.context, self.variables.point(assignment)
+        if point in self._tried or not context.space.is_valid(point):
+            return
+        self._tried.add(point)
+        if context.evaluate(point, "exact") is not None:
+            limit = context.objective.memory_limit_bytes
+            lanes = context.space.lanes(point)
+            self.dual.add(costs(context.evaluator, self.model.features, lanes, limit))

@@ -1,0 +1,140 @@
+"""An integer programme of what is left of one mesh, solved by HiGHS (`scipy.optimize.milp`).
+
+    x[v, i] in {0, 1}     variable v has choice i;            sum over i of x[v, i] = 1
+    y[t, s] >= 0          table t is at the joint choice s;   sum of y[t, s] over s with choice i of v = x[v, i]
+
+    minimise   sum of seconds_t(s) y[t, s]
+    so that    sum of bytes_t,p(s) y[t, s] <= limit           at each position p of the schedule that a solution overfilled
+               sum over v of x[v, chosen(v)] <= n - 1         for each solution that does not fit for other reasons
+
+A table stands for all tables within its scope; joint choices that are not allowed have no y.  Where seconds are only
+bounded by weighted sums, so is the minimum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import time
+
+import numpy as np
+from scipy import optimize, sparse
+
+from automap.search.exact.eliminate import merged, spread
+from automap.search.factored.model import Factored, Table
+
+
+MOST_ENTRIES = 60_000
+_LEAST_SECONDS, _GAP, _INFEASIBLE = 0.1, 1e-7, 2
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Choices, if any were found in time, and a proven lower bound of the objective, infinite if nothing is allowed."""
+
+    assignment: list[int] | None
+    bound: float
+
+
+class Programme:
+    """The programme of a mesh for fixed weights of seconds; positions and solutions to leave out are added later."""
+
+    def __init__(self, factored: Factored, weights: np.ndarray) -> None:
+        self.factored, self.sizes = factored, factored.variables.sizes
+        found = merged(factored.tables(weights))
+        self.constant = sum(float(t.values) for t in found if not t.scope)
+        self.tables = [t for t in found if t.scope]
+        self.first = np.cumsum([0, *self.sizes])
+        self.kept = [np.flatnonzero(np.isfinite(t.values)) for t in self.tables]
+        self.n_entries = sum(len(of) for of in self.kept)
+        self.rows: list[np.ndarray] = []
+        self.most: list[float] = []
+
+    def limit(self, weights: np.ndarray) -> None:
+        """Weighted features that must be at most 1."""
+        tables = [part.table(weights) for part in self.factored.parts]
+        constant = sum(float(t.values) for t in tables if not t.scope)
+        self._add(self._row(self._spread([t for t in tables if t.scope])), 1.0 - constant)
+
+    def leave_out(self, assignment: Sequence[int]) -> None:
+        """A solution that is not allowed."""
+        row = np.zeros(self.first[-1] + self.n_entries)
+        row[self.first[:-1] + np.array(assignment)] = 1
+        self._add(row, len(self.sizes) - 1.0)
+
+    def _add(self, row: np.ndarray, most: float) -> None:
+        self.rows.append(row)
+        self.most.append(most)
+
+    def _spread(self, tables: Sequence[Table]) -> list[np.ndarray]:
+        """Tables added up over the scopes of `self.tables`."""
+        sums = [np.zeros(t.values.shape) for t in self.tables]
+        for table in tables:
+            at, of = min(
+                (
+                    (number, t)
+                    for number, t in enumerate(self.tables)
+                    if set(table.scope) <= set(t.scope)
+                ),
+                key=lambda pair: pair[1].values.size,
+            )
+            sums[at] += spread(table.values, table.scope, of.scope)
+        return sums
+
+    def _row(self, sums: Sequence[np.ndarray]) -> np.ndarray:
+        """Coefficients of all x, which are 0, and all y."""
+        entries = [values.ravel()[of] for values, of in zip(sums, self.kept, strict=True)]
+        return np.concatenate([np.zeros(self.first[-1]), *entries])
+
+    def _marginals(self) -> sparse.csr_matrix:
+        """Each row: the y of a table with one choice of a variable, less its x; then the sum of the x of each variable."""
+        n_x = int(self.first[-1])
+        blocks: list[tuple[np.ndarray, ...]] = []
+        row, column = 0, n_x
+        for table, of in zip(self.tables, self.kept, strict=True):
+            places = np.unravel_index(of, table.values.shape)
+            for v, place in zip(table.scope, places, strict=True):
+                size = self.sizes[v]
+                blocks.append((row + place, column + np.arange(len(of)), np.ones(len(of))))
+                blocks.append(
+                    (row + np.arange(size), self.first[v] + np.arange(size), -np.ones(size))
+                )
+                row += size
+            column += len(of)
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        blocks.append((row + owner, np.arange(n_x), np.ones(n_x)))
+        at, columns, values = (np.concatenate(part) for part in zip(*blocks))
+        return sparse.csr_matrix((values, (at, columns)), shape=(row + len(self.sizes), column))
+
+    def solve(self, deadline_seconds: float) -> Solution:
+        """The best solution found before `deadline_seconds` (of `time.monotonic`)."""
+        cost = self._row([t.values for t in self.tables])
+        scale = max(float(np.abs(cost).max(initial=0.0)), np.finfo(float).tiny)
+        equalities = self._marginals()
+        n_sums = sum(self.sizes[v] for t in self.tables for v in t.scope)
+        wanted = np.concatenate([np.zeros(n_sums), np.ones(len(self.sizes))])
+        constraints = [(equalities, wanted, wanted)]
+        if self.rows:
+            constraints.append(
+                (
+                    sparse.csr_matrix(np.array(self.rows)),
+                    np.full(len(self.most), -np.inf),
+                    np.array(self.most),
+                )
+            )
+        n_x, seconds = int(self.first[-1]), deadline_seconds - time.monotonic()
+        found = optimize.milp(
+            cost / scale,
+            integrality=np.arange(len(cost)) < n_x,
+            bounds=optimize.Bounds(0, 1),
+            constraints=constraints,
+            options={"time_limit": max(seconds, _LEAST_SECONDS), "mip_rel_gap": _GAP},
+        )
+        if found.status == _INFEASIBLE:
+            return Solution(None, np.inf)
+        bound = found.mip_dual_bound
+        proven = -np.inf if bound is None else float(bound) * scale + self.constant
+        if found.x is None:
+            return Solution(None, proven)
+        chosen = [
+            int(found.x[first:end].argmax()) for first, end in zip(self.first, self.first[1:])
+        ]
+        return Solution(chosen, proven)

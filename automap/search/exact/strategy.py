@@ -1,0 +1,53 @@
+"""`exact`: the best plan with a proof, or the best known with a proven lower bound.
+
+    bound = min(step of the best plan, min over meshes of bound(mesh))
+
+Every mesh is first bounded without regard to memory (`automap.search.exact.mesh`); then they are worked on in the order
+of those bounds, as long as theirs are below the best step known.  Where collectives run beside kernels bounds are not
+met by plans, so there greedy search makes better ones of those found.  The bound stands at every moment, also when time is up.
+"""
+
+import numpy as np
+
+from automap.search.context import SearchContext
+from automap.search.exact.dual import Dual
+from automap.search.exact.mesh import MeshSearch
+from automap.search.exact.overlap import weights_of
+from automap.search.factored.cells import Rows
+from automap.search.factored.model import Model
+from automap.search.factored.variables import variables_of
+from automap.search.greedy import climb, greedy, starts
+
+
+def exact(context: SearchContext) -> None:
+    """Prove the best plan of all meshes, or bound it."""
+    model = Model(Rows(context.space, context.evaluator), context.pins)
+    weights = weights_of(context.evaluator, model.features)
+    limit = context.objective.memory_limit_bytes
+    searches = [
+        MeshSearch(
+            context,
+            model,
+            Dual(context.evaluator, model.features, weights, limit),
+            variables_of(context.space, mesh),
+        )
+        for mesh in sorted(context.meshes, key=lambda mesh: len(mesh.sizes))
+    ]
+    try:
+        starts(context)
+        for search in searches:
+            context.check_time()
+            search.first_bound()
+        if weights.count and context.best is not None:
+            climb(context, context.best)
+        for search in sorted(searches, key=lambda s: (not s.is_complete, s.bound_seconds)):
+            search.run()
+        for search in searches:
+            search.programme()
+        if not all(search.is_proven for search in searches):
+            greedy(context)
+    finally:
+        context.bound_seconds = min((search.bound_seconds for search in searches), default=np.inf)
+        best = context.best
+        if best is not None and context.objective.fits(best.estimate):
+            context.bound_seconds = min(context.bound_seconds, best.estimate.step_seconds)

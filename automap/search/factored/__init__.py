@@ -1,0 +1,1 @@
+"""The cost of a plan as a sum of tables over few decisions each: what exact search works on."""

@@ -1,0 +1,61 @@
+"""Along which dimensions leaves are stored, for every choice of their level and of their classes' axes."""
+
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from automap.search.factored.cells import Rows
+from automap.search.factored.variables import Variables
+from automap.space.leaves import storage_dims
+from automap.space.point import Level
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the leaves of one mesh keep; remembers what it has worked out."""
+
+    rows: Rows
+    variables: Variables
+    _known: dict[object, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+
+    def of_leaf(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(dimension, whether the parameter too), [choices of `Rows.axes_of_leaf`..., levels, axes]; -1: none."""
+        leaf = self.rows.space.leaves[number]
+        candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
+        held = self.rows.axes_of_leaf[number]
+        masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
+        of_dim = tuple(
+            tuple(i for i, v in enumerate(held) if candidates[v] in (c, r))
+            for c, r in zip(leaf.compute, leaf.regional)
+        )
+        storable = tuple(c != none for c in leaf.parameter_side)
+        key = (leaf.dims, leaf.reach, storable, leaf.imposed, of_dim, tuple(masks), levels)
+        if key in self._known:
+            return self._known[key]
+        sizes = self.variables.mesh.sizes
+        parts_of = [
+            prod(s for a, s in enumerate(sizes) if m >> a & 1) for m in range(1 << len(sizes))
+        ]
+        shape = (*map(len, masks), len(levels), len(sizes))
+        dims = np.full(shape, -1, np.int8)
+        is_full = np.broadcast_to(np.array([[x is Level.FULL for x in of] for of in levels]), shape)
+        for place in product(*(range(len(of)) for of in masks)):
+            chosen = [of[i] for of, i in zip(masks, place)]
+            taken = 0
+            for mask in chosen:
+                taken |= mask
+            parts = [prod(parts_of[chosen[i]] for i in of) for of in of_dim]
+            found: dict[tuple[bool, ...], tuple[int, ...]] = {}
+            for choice, of_axis in enumerate(levels):
+                wanted = tuple(
+                    level is not Level.REPLICATED and not taken >> a & 1
+                    for a, level in enumerate(of_axis)
+                )
+                if wanted not in found:
+                    kept = storage_dims(leaf, self.variables.mesh.axes, wanted, parts, none)
+                    found[wanted] = tuple(-1 if d is None else d for d in kept)
+                dims[(*place, choice)] = found[wanted]
+        self._known[key] = dims, is_full
+        return self._known[key]

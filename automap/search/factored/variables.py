@@ -1,0 +1,154 @@
+"""The decisions of a space as variables with finite domains, so that a plan is one index per variable.
+
+    axes of c       the set of axes that candidate c is on
+    side of c       whether it splits the last dimension that holds it, for sided candidates
+    part of c       whether its small part is left whole, for parted candidates
+    level of k      how far leaf class k is stored split along each axis
+
+They are numbered in this order, each kind in that of `Space.candidates`, `.sided`, `.parted`, `.leaves`; the numbers are
+the same on every mesh, the domains are not.  Levels that no plan can tell apart are left out: along an axis that no
+dimension of the leaf divides by.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress, product
+from math import prod
+
+import numpy as np
+
+from automap.space.leaves import LeafClass
+from automap.space.point import Level, Mesh, Point
+from automap.space.space import Space
+
+
+Levels = tuple[Level, ...]
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers of the variables of a space."""
+
+    space: Space
+
+    @cached_property
+    def axes(self) -> dict[int, int]:
+        """By candidate."""
+        return {c: i for i, c in enumerate(self.space.candidates)}
+
+    @cached_property
+    def side(self) -> dict[int, int]:
+        """By sided candidate."""
+        return {c: len(self.axes) + i for i, c in enumerate(self.space.sided)}
+
+    @cached_property
+    def part(self) -> dict[int, int]:
+        """By parted candidate."""
+        first = len(self.axes) + len(self.side)
+        return {c: first + i for i, c in enumerate(self.space.parted)}
+
+    @cached_property
+    def first_leaf(self) -> int:
+        """The number of the first leaf's variable."""
+        return len(self.axes) + len(self.side) + len(self.part)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """All decisions on one mesh.
+
+    `masks[i]` are the sets of axes, as bits, that candidate i may be on; `bits` the choices for sides, then for parts;
+    `levels[k]` those for leaf class k.
+    """
+
+    space: Space
+    mesh: Mesh
+    masks: tuple[tuple[int, ...], ...]
+    bits: tuple[tuple[bool, ...], ...]
+    levels: tuple[tuple[Levels, ...], ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of choices of each variable."""
+        return tuple(len(choices) for choices in (*self.masks, *self.bits, *self.levels))
+
+    def where(self, is_kept: Sequence[np.ndarray]) -> "Variables":
+        """With fewer choices: `is_kept` says for each variable which of them."""
+        kept, by_kind = iter(is_kept), []
+        for of in (self.masks, self.bits, self.levels):
+            by_kind.append(tuple(tuple(compress(choices, next(kept))) for choices in of))
+        return Variables(self.space, self.mesh, *by_kind)
+
+    def point(self, assignment: Sequence[int]) -> Point:
+        """The plan of one choice index per variable."""
+        space, n_axes, given = self.space, len(self.mesh.sizes), iter(assignment)
+        masks = [(c, of[next(given)]) for c, of in zip(space.candidates, self.masks)]
+        used = {c for c, mask in masks if mask}
+        chosen = [of[next(given)] for of in self.bits]
+        sides, parts = chosen[: len(space.sided)], chosen[len(space.sided) :]
+        last = frozenset(compress(space.sided, sides)) & used
+        whole = frozenset(compress(space.parted, parts)) & used
+        levels = [of[next(given)] for of in self.levels]
+        on_axis = [[c for c, mask in masks if mask >> a & 1] for a in range(n_axes)]
+        return Point(
+            mesh=self.mesh,
+            compute=tuple(space.ordered(classes) for classes in on_axis),
+            storage=tuple(tuple(of_leaf[a] for of_leaf in levels) for a in range(n_axes)),
+            last=last,
+            whole=whole,
+        )
+
+    def assignment(self, point: Point) -> tuple[int, ...]:
+        """The choice indices of a valid point of this mesh."""
+        space = self.space
+        found = [
+            masks.index(sum(1 << a for a, on in enumerate(point.compute) if c in on))
+            for c, masks in zip(space.candidates, self.masks, strict=True)
+        ]
+        bits = [c in point.last for c in space.sided] + [c in point.whole for c in space.parted]
+        found += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
+        for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
+            levels = (of_axis[number] for of_axis in point.storage)
+            found.append(choices.index(self._told_apart(leaf, tuple(levels))))
+        return tuple(found)
+
+    def _told_apart(self, leaf: LeafClass, levels: Levels) -> Levels:
+        allowed = (_levels(self.space, leaf, size) for size in self.mesh.sizes)
+        return tuple(max(x for x in of if x <= y) for of, y in zip(allowed, levels, strict=True))
+
+
+def variables_of(space: Space, mesh: Mesh) -> Variables:
+    """The variables of a space on a mesh."""
+    return Variables(
+        space=space,
+        mesh=mesh,
+        masks=tuple(_masks(int(space.problem.limits[c]), mesh.sizes) for c in space.candidates),
+        bits=((False, True),) * (len(space.sided) + len(space.parted)),
+        levels=tuple(
+            tuple(product(*(_levels(space, leaf, size) for size in mesh.sizes)))
+            for leaf in space.leaves
+        ),
+    )
+
+
+def _masks(limit: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sets of axes that a class of at most `limit` equal parts divides by."""
+    masks = range(1 << len(sizes))
+    parts = (prod(size for a, size in enumerate(sizes) if mask >> a & 1) for mask in masks)
+    return tuple(mask for mask, n in zip(masks, parts, strict=True) if limit % n == 0)
+
+
+def _levels(space: Space, leaf: LeafClass, size: int) -> Levels:
+    """The levels of a leaf that differ along an axis of `size` devices."""
+    none = space.problem.n_classes
+    dims = [
+        d
+        for d, whole in enumerate(leaf.dims)
+        if whole % size == 0 and leaf.parameter_side[d] != none
+    ]
+    if not dims:
+        return (Level.REPLICATED,)
+    if all(leaf.optimizer_side[d] == none for d in dims):
+        return (Level.REPLICATED, Level.FULL)
+    return tuple(Level)

@@ -1,0 +1,51 @@
+"""Every plan of a small space, priced one by one: the oracle of exact search."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.search import Objective, SearchContext, parse_pins
+from automap.search.exhaustive import points
+from automap.space.point import Mesh, Point
+from automap.space.space import Space
+from automap.topology import get_topology, mesh_shapes
+
+
+NAMES = ("a", "b", "c")
+
+
+def context_of(problem, topology_name, limit_bytes=float("inf"), pins=(), meshes=None):
+    """A search of a problem without a time limit, and without a plan."""
+    topology, space = get_topology(topology_name), Space(problem)
+    shapes = meshes or mesh_shapes(topology, max_axes=3)
+    named = tuple(Mesh(NAMES[: len(shape)], shape) for shape in shapes)
+    parsed = parse_pins(pins, space, named)
+    return SearchContext(
+        space=space,
+        evaluator=Evaluator(build_tables(problem, topology.platform), problem.n_classes, topology),
+        meshes=tuple(m for m in named if all(pin.suits(space, m) for pin in parsed)),
+        objective=Objective(limit_bytes),
+        pins=parsed,
+        seed=0,
+        deadline_seconds=float("inf"),
+        on_progress=lambda context: None,
+    )
+
+
+def every_point(context) -> Iterator[Point]:
+    """All points, with all sides and parts of the classes that are used."""
+    space = context.space
+    for mesh in context.meshes:
+        for point in points(context, mesh):
+            used = {c for classes in point.compute for c in classes}
+            sides = _subsets([c for c in space.sided if c in used])
+            parts = _subsets([c for c in space.parted if c in used])
+            for last, whole in product(sides, parts):
+                yield replace(point, last=last, whole=whole)
+
+
+def _subsets(classes: list[int]) -> list[frozenset[int]]:
+    sizes = range(len(classes) + 1)
+    return [frozenset(chosen) for n in sizes for chosen in combinations(classes, n)]

@@ -1,0 +1,49 @@
+"""The integer programme against trying every choice."""
+
+from itertools import product
+import math
+import time
+
+import numpy as np
+import pytest
+
+from automap.search.exact.programme import Programme
+from tests.automap.search.factored.test_model import laid, total
+
+
+@pytest.mark.parametrize("limit", [math.inf, 1.5, 1.1, 0.9])
+def test_the_least_that_keeps_a_limit(limit):
+    context, model, factored = laid("mlp", "v5e:2x4", (8,))
+    features, every = model.features, list(product(*map(range, factored.variables.sizes)))
+    seconds, n_bytes = np.zeros(features.count), np.zeros(features.count)
+    seconds[: features.value_rows] = 1.0
+    rows, copies, _ = context.evaluator.profile.at(len(context.evaluator.profile.positions) // 2)
+    n_bytes[features.value_rows : features.kept] = np.concatenate([rows, copies])
+    tables, parts = factored.tables(seconds), [p.table(n_bytes) for p in factored.parts]
+    allowed = [x for x in every if math.isfinite(total(tables, x))]
+    least = min(total(parts, x) for x in allowed)
+    programme = Programme(factored, seconds)
+    if limit < math.inf:
+        programme.limit(n_bytes / (limit * least))
+    found = programme.solve(time.monotonic() + 60)
+    fitting = [x for x in allowed if total(parts, x) <= limit * least]
+    if not fitting:
+        assert found.assignment is None
+        assert found.bound == math.inf
+        return
+    best = min(total(tables, x) for x in fitting)
+    assert total(tables, found.assignment) == pytest.approx(best, rel=1e-6)
+    assert found.bound == pytest.approx(best, rel=1e-6)
+    programme.leave_out(found.assignment)
+    others = [total(tables, x) for x in fitting if list(x) != found.assignment]
+    again = programme.solve(time.monotonic() + 60)
+    assert again.bound == pytest.approx(min(others, default=math.inf), rel=1e-6)
+
+
+def test_without_time_there_is_no_wrong_answer():
+    _, model, factored = laid("decoder", "v5e:2x4", (8,))
+    seconds = np.zeros(model.features.count)
+    seconds[: model.features.value_rows] = 1.0
+    whole = Programme(factored, seconds).solve(time.monotonic() + 60)
+    cut = Programme(factored, seconds).solve(time.monotonic())
+    assert cut.bound <= whole.bound * (1 + 1e-6)

@@ -1,0 +1,147 @@
+"""Sums of tables against the evaluator, plan by plan."""
+
+import functools
+from functools import partial
+import math
+import random
+
+from hypothesis import given, settings, strategies as st
+from jax import lax
+import numpy as np
+import pytest
+
+from automap.cost.backends import Habit
+from automap.search.exact.plans import costs
+from automap.search.factored.cells import Rows
+from automap.search.factored.model import Model
+from automap.search.factored.variables import variables_of
+from models.dlrm import dlrm_tiny
+from models.gpt import gpt_tiny
+from models.moe import moe_tiny
+from models.resnet import resnet_tiny
+from tests.automap.search.brute import context_of
+from tests.steps import decoder, images, mlp, problem_of
+from tests.user_shardings import PROGRAMS, arguments, on
+
+
+def constrained():
+    """A step whose code splits a hidden layer inside a loop over axes of the meshes below."""
+    sharding = on(a=2, b=4)("b", "a")
+    return partial(PROGRAMS["in a scan"], lax.with_sharding_constraint, sharding), arguments()
+
+
+TARGETS = {
+    "constrained": constrained,
+    "mlp": mlp,
+    "decoder": decoder,
+    "images": images,
+    "gpt": gpt_tiny,
+    "moe": moe_tiny,
+    "dlrm": dlrm_tiny,
+    "resnet": resnet_tiny,
+}
+MESHES = [("v5e:2x4", (2, 4)), ("v5e:2x4", (8,)), ("2x2xh100", (2, 2)), ("8xh100", (2, 2, 2))]
+# Joint choices of a scope beyond which a table is left out here.
+MOST = 1 << 17
+
+
+@functools.cache
+def problem(name):
+    return problem_of(*TARGETS[name]())
+
+
+@functools.cache
+def laid(name, topology, shape, pins=()):
+    """A search, its model and the tables of one mesh."""
+    context = context_of(problem(name), topology, 2**30, pins, meshes=[shape])
+    model = Model(Rows(context.space, context.evaluator), context.pins)
+    variables = variables_of(context.space, context.meshes[0])
+    return context, model, model.on_mesh(variables, MOST)
+
+
+def drawn(sizes, seed):
+    """A choice for each variable, most of them the first as often as not."""
+    source = random.Random(seed)
+    busy = source.choice([0.3, 1.0])
+    return [source.randrange(n) if source.random() < busy else 0 for n in sizes]
+
+
+def total(tables, choices):
+    return sum(float(t.values[tuple(choices[v] for v in t.scope)]) for t in tables)
+
+
+@pytest.mark.parametrize(("topology", "shape"), MESHES)
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
+    context, model, factored = laid(name, topology, shape)
+    features, evaluator = model.features, context.evaluator
+    choices = drawn(factored.variables.sizes, seed)
+    point = factored.variables.point(choices)
+    weights = np.zeros(features.count)
+    weights[: features.value_rows] = 1.0
+    found = total(factored.tables(weights), choices)
+    assert math.isfinite(found) == context.space.is_valid(point)
+    if not math.isfinite(found):
+        return
+    estimate = evaluator.evaluate(context.space.lanes(point))
+    seconds = estimate.step_seconds
+    if Habit.ASYNCHRONOUS in evaluator.habits:
+        seconds += estimate.hidden_seconds
+    limit = context.objective.memory_limit_bytes
+    apart = costs(evaluator, features, context.space.lanes(point), limit)
+    assert apart.seconds.sum() == pytest.approx(seconds, rel=1e-9)
+    slot = int(apart.excess.argmax())
+    rows, copies, kept = evaluator.profile.at(slot)
+    weights = np.zeros(features.count)
+    weights[features.value_rows : features.kept] = np.concatenate([rows, copies])
+    weights[features.kept : features.kept + len(kept)] = kept
+    n_bytes = total([part.table(weights) for part in factored.parts], choices)
+    peak = (apart.excess[slot] + 1) * limit
+    assert peak <= estimate.peak_bytes * (1 + 1e-12)
+    if factored.is_complete:
+        assert found == pytest.approx(seconds, rel=1e-9)
+        assert n_bytes == pytest.approx(peak, rel=1e-9)
+    else:
+        assert found <= seconds * (1 + 1e-9)
+        assert n_bytes <= peak * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["decoder", "gpt"])
+def test_fewer_choices_have_the_same_tables(name):
+    context, model, factored = laid(name, "v5e:2x4", (2, 4))
+    assert factored.is_complete
+    source, variables = random.Random(0), factored.variables
+    kept = [np.array([i == 0 or source.random() < 0.5 for i in range(n)]) for n in variables.sizes]
+    fewer = model.on_mesh(variables.where(kept))
+    weights = np.ones(model.features.count)
+    for _ in range(20):
+        choices = drawn(fewer.variables.sizes, source.random())
+        before = [np.flatnonzero(of)[i] for of, i in zip(kept, choices, strict=True)]
+        assert fewer.variables.point(choices) == variables.point(before)
+        expected = total(factored.tables(weights), before)
+        assert total(fewer.tables(weights), choices) == pytest.approx(expected)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_points_and_choices_are_of_each_other(seed):
+    context, _, factored = laid("decoder", "v5e:2x4", (2, 4))
+    point = factored.variables.point(drawn(factored.variables.sizes, seed))
+    again = factored.variables.point(factored.variables.assignment(point))
+    assert context.space.lanes(again) == context.space.lanes(point)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_what_breaks_a_pin_is_not_allowed(seed):
+    pins = ("[0]['params']['layers'][*]['up']=null,b", "[1]['tokens']=a,null")
+    context, model, factored = laid("decoder", "v5e:2x4", (2, 4), pins)
+    choices = drawn(factored.variables.sizes, seed)
+    if seed % 2:
+        imposed = context.pinned(factored.variables.point(choices))
+        choices = list(factored.variables.assignment(imposed))
+    point = factored.variables.point(choices)
+    is_allowed = context.space.is_valid(point) and context.allows(point, context.space.lanes(point))
+    assert (total(factored.barriers, choices) == 0) == is_allowed
