@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.apply.transitions import Transition, moved_values, transitions
 from automap.space.problem import Problem
-from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,20 @@ def derive_constraints(
     graph = sharded.problem.graph
     moved = moved_values(sharded)
     results = _results_of_sites(graph, site_of)
+    loops: list[str | None] = []
     for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            loops.append(site_of(op))
+        elif op.opcode == LOOP_EXIT:
+            loops.pop()
         if op.opcode in STRUCTURAL:
             continue
         changes = transitions(sharded, index, moved)
         is_change = any(change.is_change for change in changes)
         for change in changes:
             dims = graph.values[change.value].dims
-            spot = _spot(dims, change, site_of(op), equations, results)
+            is_inner = site_of(op) in loops and not _is_at_end(graph, change)
+            spot = None if is_inner else _spot(dims, change, site_of(op), equations, results)
             if change.place.startswith("from"):
                 if spot is None or change.value in entered:
                     continue
@@ -77,6 +83,17 @@ def derive_constraints(
         if n
     )
     return tuple(found.values()), warnings
+
+
+def _is_at_end(graph: Graph, change: Transition) -> bool:
+    """Whether a tensor that a loop's equation reads or makes in its body is an operand or a result of it.
+
+    A slice of what it scans may have the shape of what it carries, and is not that.
+    """
+    if change.place.startswith(("in", "from")):
+        producer = graph.values[change.value].producer
+        return producer >= 0 and graph.ops[producer].opcode == LOOP_ENTER
+    return any(graph.ops[user].opcode == LOOP_EXIT for user in graph.users[change.value])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ Pins restrict the space itself: no strategy ever proposes a point that breaks on
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+import math
 import time
 
 from automap.cost.evaluate import Estimate, Evaluator
@@ -82,6 +84,35 @@ class SearchContext:
     def seconds_left(self) -> float:
         """Seconds until the budget is spent."""
         return max(self.deadline_seconds - time.monotonic(), 0.0)
+
+    @property
+    def fastest_seconds(self) -> float:
+        """The shortest step of all that were priced, whether they fit or not."""
+        return min((e.step_seconds for e in self._seen.values()), default=math.inf)
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """A part of a search that may take no longer; what is left of the budget may be less."""
+        deadline = self.deadline_seconds
+        self.deadline_seconds = min(deadline, time.monotonic() + seconds)
+        try:
+            yield
+        except OutOfBudget:
+            if time.monotonic() > deadline:
+                raise
+        finally:
+            self.deadline_seconds = deadline
+
+    def prefer_presets(self, gain: float) -> None:
+        """Go back to the best preset that is allowed if the best found is not faster by `gain`."""
+        if self.best is None or not self.objective.fits(self.best.estimate):
+            return
+        priced = [self.consider(p.point, p.origin) for p in self.best_per_preset.values()]
+        allowed = [c for c in priced if c is not None and self.objective.fits(c.estimate)]
+        if allowed:
+            preset = min(allowed, key=lambda c: self.objective.key(c.estimate))
+            if preset.estimate.step_seconds <= self.best.estimate.step_seconds * (1 + gain):
+                self.best = preset
 
     def gap(self, candidate: Candidate) -> float | None:
         """The fraction that a candidate's step is above the proven bound; None if it does not fit or nothing is proven."""

@@ -23,27 +23,32 @@ _MORE_MOVES = 8
 
 def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
-
-    def key(candidate: Candidate) -> tuple[float, ...]:
-        return context.objective.key(candidate.estimate)
-
-    of_mesh: dict[Mesh, list[Candidate]] = {}
-    for candidate in starts(context):
-        of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
-    reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
-
-    def best_meshes(count: int) -> list[Mesh]:
-        return sorted(reached, key=lambda mesh: key(reached[mesh]))[:count]
-
-    for mesh in best_meshes((len(reached) + 1) // 2):
-        for start in of_mesh[mesh][1:2]:
-            reached[mesh] = min(reached[mesh], climb(context, start), key=key)
+    reached = climbed(context)
     source = random.Random(context.seed)
-    for mesh in best_meshes(_RESTARTED_MESHES):
+    for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
             start = context.evaluate(context.pinned(random_point(context, mesh, source)), "greedy")
             if start is not None:
                 climb(context, start)
+
+
+def climbed(context: SearchContext) -> dict[Mesh, Candidate]:
+    """What climbs from presets and from nothing reach on each mesh."""
+    of_mesh: dict[Mesh, list[Candidate]] = {}
+    for candidate in starts(context):
+        of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
+    reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
+    for mesh in _best(context, reached, (len(reached) + 1) // 2):
+        for start in of_mesh[mesh][1:2]:
+            found = climb(context, start)
+            if context.is_better(found, reached[mesh]):
+                reached[mesh] = found
+    return reached
+
+
+def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) -> list[Mesh]:
+    """The meshes on which the best points were reached, the best first."""
+    return sorted(reached, key=lambda mesh: context.objective.key(reached[mesh].estimate))[:count]
 
 
 def starts(context: SearchContext) -> list[Candidate]:

@@ -4,15 +4,20 @@ Presets are priced before any strategy runs, and the context keeps the best at e
 it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
-    greedy        most of what there is to gain, in a fraction of a second to a few seconds
+    climbs        most of what there is to gain, in a fraction of a second to a few seconds
     mcmc          short walks from the best of the best meshes: pairs of moves that only help together
+    exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
+
+A preset is kept unless what was found is faster by `_LEAST_GAIN`: predicted steps of near plans are not surer than
+that (docs/schedules.md), and a plan that people know is worth having.
 """
 
 import random
 
 from automap.search.context import Candidate, SearchContext
+from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
-from automap.search.greedy import greedy
+from automap.search.greedy import climbed
 from automap.search.mcmc import walked
 from automap.space.point import Mesh
 
@@ -25,13 +30,32 @@ _WALKS = 2
 _LOOKED_AT = 1_000
 
 
+_LEAST_GAIN = 0.02
+# Memory binds if some plan that does not fit is faster by this than the best that does.
+_BOUND_BY_MEMORY = 0.03
+_EXACT_SECONDS = 10.0
+
+
 def auto(context: SearchContext) -> None:
-    """Exhaustive if at most `_SMALL_SPACE` points, else greedy with restarts and then walks."""
-    if size(context, _SMALL_SPACE) <= _SMALL_SPACE:
-        exhaustive(context)
-        return
-    greedy(context)
+    """Exhaustive if at most `_SMALL_SPACE` points, else climbs, walks, and exact where memory binds."""
+    try:
+        if size(context, _SMALL_SPACE) <= _SMALL_SPACE:
+            exhaustive(context)
+        else:
+            _portfolio(context)
+    finally:
+        context.prefer_presets(_LEAST_GAIN)
+
+
+def _portfolio(context: SearchContext) -> None:
+    climbed(context)
     of_mesh: dict[Mesh, Candidate] = {}
     for candidate in context.best_candidates(_LOOKED_AT):
         of_mesh.setdefault(candidate.point.mesh, candidate)
     walked(context, list(of_mesh.values())[:_WALKS], random.Random(context.seed))
+    best = context.best
+    if best is not None and context.fastest_seconds < best.estimate.step_seconds / (
+        1 + _BOUND_BY_MEMORY
+    ):
+        with context.within(_EXACT_SECONDS):
+            exact(context)
