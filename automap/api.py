@@ -11,7 +11,7 @@ from automap.apply.born import even_shardings, planned_shardings
 from automap.apply.reemit import Reemitter
 from automap.apply.run import PlannedStep
 from automap.errors import PlanError
-from automap.options import Options, read_options
+from automap.options import Options, SearchSpace, read_options
 from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
 from automap.planner import find, plan_workload
@@ -41,6 +41,9 @@ def plan(
     strict: bool = False,
     layers: Layers = "folded",
     profile: str | Path | None = None,
+    space: SearchSpace = "sharding",
+    stages: int | str = "auto",
+    microbatches: int | str = "auto",
     seed: int = 0,
     verify: bool = False,
     verify_top: int = DEFAULT_TOP,
@@ -63,6 +66,9 @@ def plan(
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         profile: a file of kernels measured on the topology's device, by `automap calibrate`.
+        space: "sharding", one program for all devices, or "pipeline", stages on devices of their own.
+        stages: of a pipeline; "auto" tries several.
+        microbatches: of a pipeline; "auto" tries 1 and the powers of two that divide the batch.
         seed: same seed, same plan, as long as the search ends within its budget.
         verify: compile the best plans found, and return the best that the topology's compiler
             confirms to fit; see `automap.verify`.
@@ -76,7 +82,8 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, space=space,
+        stages=stages, microbatches=microbatches, seed=seed,
     )  # fmt: skip
     confirmation = Confirmation(top=verify_top) if verify else None
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {})

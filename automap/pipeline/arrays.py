@@ -145,3 +145,14 @@ def from_lines(
         unit_devices=fabric.unit_devices, microbatches=m, schedule=int(terms.schedule),
         transfers_differ=int(fabric.transfers == "matched"),
     )  # fmt: skip
+
+
+def divisible(arrays: Arrays, stages: int) -> np.ndarray:
+    """Whether the first u units divide in k stages of usable size, bool [S + 1, U + 1]."""
+    units = arrays.n_units
+    can = np.zeros((stages + 1, units + 1), bool)
+    can[0, 0] = True
+    for k in range(1, stages + 1):
+        for size in np.flatnonzero(arrays.usable):
+            can[k, size:] |= can[k - 1, : units + 1 - size]
+    return can

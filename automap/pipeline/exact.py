@@ -1,7 +1,7 @@
 """The optimum of V for S stages, by a dynamic programme over tails.
 
 A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over stages, so a
-state keeps the Pareto set of its tails' (U, V, P, Q), all of which `joined` is monotone in. Where a transfer
+state keeps the Pareto set of its tails (for 1F1B with their rounds W), all of which `joined` is monotone in. Where a transfer
 depends on the units of both its stages, tails are compared only if their first stages end at the same unit e.
 A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `_least`
 
@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from automap.pipeline.arrays import Arrays
+from automap.pipeline.arrays import Arrays, divisible
 from automap.pipeline.value import finished, joined, stage_bytes, value
 from automap.simulate.arrays import Array
 from automap.simulate.jit import compiled, inner, inner_making_arrays
@@ -26,6 +26,8 @@ from automap.simulate.jit import compiled, inner, inner_making_arrays
 
 MOST_TAILS: Final = (1024, 16384)
 """Tails that a state may keep; the second is tried when the first does not do."""
+MOST_WORK: Final = 1_000_000_000
+"""Transitions and comparisons of tails after which a run gives up its proof: some seconds."""
 _ROUNDING: Final = 1e-9
 
 
@@ -45,12 +47,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep."""
+    """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep, and
+    the run came to its end."""
 
     best: Partition | None
     proven: bool
     widest: int
-    transitions: int
+    work: int
 
 
 def solve(arrays: Arrays, stages: int, bound_seconds: float = np.inf) -> Solved:
@@ -58,18 +61,20 @@ def solve(arrays: Arrays, stages: int, bound_seconds: float = np.inf) -> Solved:
 
     If `proven` and without a best one, none is under the bound.
     """
-    found = Solved(None, proven=True, widest=0, transitions=0)
+    found = Solved(None, proven=True, widest=0, work=0)
     if not 1 <= stages <= min(arrays.n_points, arrays.n_units):
         return found
+    if not divisible(arrays, stages)[stages, arrays.n_units]:
+        return found
     for most in MOST_TAILS:
-        cuts, parts, overflowed, widest, transitions = _programme(
-            arrays, stages, bound_seconds * (1 + _ROUNDING), most
+        cuts, parts, overflowed, widest, work = _programme(
+            arrays, stages, bound_seconds * (1 + _ROUNDING), most, MOST_WORK
         )
         best = None
         if len(cuts):
             best = Partition(cuts, parts, float(value(arrays, cuts, parts)))
-        found = Solved(best, not overflowed, int(widest), int(transitions))
-        if not overflowed:
+        found = Solved(best, not overflowed, int(widest), int(work))
+        if not overflowed or work > MOST_WORK:
             break
     return found
 
@@ -109,50 +114,60 @@ def _grown(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
     if needed <= len(pool):
         return pool, links
     size = max(needed, 2 * len(pool))
-    more, more_links = np.empty((size, 4)), np.empty((size, 3), np.int32)
+    more, more_links = np.empty((size, pool.shape[1])), np.empty((size, 3), np.int32)
     more[: len(pool)] = pool
     more_links[: len(pool)] = links
     return more, more_links
 
 
 @inner
+def _is_no_worse(tails: Array, z: int, than: Array, row: int, width: int) -> bool:
+    for c in range(width):
+        if tails[z, c] > than[row, c]:
+            return False
+    return True
+
+
+@inner
+def _copy(target: Array, row: int, source: Array, of: int) -> None:
+    for c in range(target.shape[1]):
+        target[row, c] = source[of, c]
+
+
+@inner
 def _kept(
-    tails: Array, links: Array, count: int, u: float, v: float, p: float, q: float, e: int,
-    differ: int,
-) -> int:  # fmt: skip
-    """Tails left when those are dropped that the new one is no worse than; -1 if one is no worse than it."""
+    tails: Array, links: Array, count: int, new: Array, e: int, width: int, differ: int
+) -> int:
+    """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than it."""
     for z in range(count):
-        if differ == 0 or links[z, 1] == e:
-            if tails[z, 0] <= u and tails[z, 1] <= v and tails[z, 2] <= p and tails[z, 3] <= q:
-                return -1
+        if (differ == 0 or links[z, 1] == e) and _is_no_worse(tails, z, new, 0, width):
+            return -1
     left = 0
     for z in range(count):
-        beaten = u <= tails[z, 0] and v <= tails[z, 1] and p <= tails[z, 2] and q <= tails[z, 3]
-        if not (beaten and (differ == 0 or links[z, 1] == e)):
+        if not ((differ == 0 or links[z, 1] == e) and _is_no_worse(new, 0, tails, z, width)):
             if left != z:
-                for c in range(4):
-                    tails[left, c] = tails[z, c]
-                for c in range(3):
-                    links[left, c] = links[z, c]
+                _copy(tails, left, tails, z)
+                _copy(links, left, links, z)
             left += 1
     return left
 
 
 @compiled
 def _programme(
-    arrays: Arrays, stages: int, bound: float, most: int
+    arrays: Arrays, stages: int, bound: float, most: int, most_work: int
 ) -> tuple[Array, Array, bool, int, int]:
-    """(cuts, parts, whether a state overflowed, its most tails, transitions); no cuts if nothing is found."""
+    """(cuts, parts, whether a state overflowed, its most tails, work); no cuts if nothing is found."""
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     fs, bs, wf, wb = _least_sums(arrays)
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
-    pool, links = np.empty((4096, 4)), np.empty((4096, 3), np.int32)
+    row = 4 + stages
+    pool, links = np.empty((4096, row)), np.empty((4096, 3), np.int32)
     pool[0, :] = 0.0
     links[0, :] = -1
     count[0, n, units] = 1
-    used, widest, transitions, overflowed = 1, 0, 0, False
-    tails, joins = np.empty((most, 4)), np.empty((most, 3), np.int32)
+    used, widest, work, overflowed = 1, 0, 0, False
+    tails, joins, new = np.empty((most, row)), np.empty((most, 3), np.int32), np.empty((1, row))
     for k in range(1, stages + 1):
         rem = stages - k
         for i in range(rem, n - k + 1) if rem else range(1):
@@ -161,11 +176,14 @@ def _programme(
             for d in range(rem, units - k + 1) if rem else range(1):
                 if not arrays.may_part[d]:
                     continue
+                if work > most_work:
+                    overflowed = True
+                    continue
                 found, bound, more, over = _tails(
-                    arrays, first, count, pool, links, tails, joins, fs, bs, wf, wb, k, rem, i, d,
-                    bound,
+                    arrays, first, count, pool, links, tails, joins, new, fs, bs, wf, wb, k, rem, i,
+                    d, bound,
                 )  # fmt: skip
-                transitions += more
+                work += more
                 overflowed |= over
                 widest = max(widest, found)
                 pool, links = _grown(pool, links, used + found)
@@ -183,22 +201,23 @@ def _programme(
     for s in range(1, size):
         cuts[s], parts[s] = links[best, 0], links[best, 1]
         best = links[best, 2]
-    return cuts, parts, overflowed, widest, transitions
+    return cuts, parts, overflowed, widest, work
 
 
 @inner
 def _tails(
     arrays: Arrays, first: Array, count: Array, pool: Array, links: Array, tails: Array, joins: Array,
-    fs: Array, bs: Array, wf: Array, wb: Array, k: int, rem: int, i: int, d: int, bound: float,
+    new: Array, fs: Array, bs: Array, wf: Array, wb: Array, k: int, rem: int, i: int, d: int, bound: float,
 ) -> tuple[int, float, int, bool]:  # fmt: skip
-    """Fill `tails` with the Pareto set of state (k, i, d); (how many, the bound, transitions, overflowed)."""
+    """Fill `tails` with the Pareto set of state (k, i, d); (how many, the bound, work, overflowed)."""
     n, units, m = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1, arrays.microbatches
     schedule, differ = arrays.schedule, arrays.transfers_differ
+    width = 4 if schedule == 0 else 3 + k
     h_f = h_b = h_wf = h_wb = 0.0
     if rem:
         h_f, h_b = fs[d - rem + 1, i], bs[d - rem + 1, i]
         h_wf, h_wb = wf[i] / d, wb[i] / d
-    found, transitions, overflowed = 0, 0, False
+    found, work, overflowed = 0, 0, False
     for e in range(d + 1, units - k + 2) if k > 1 else range(units, units + 1):
         r = e - d
         if not arrays.usable[r]:
@@ -218,29 +237,29 @@ def _tails(
                 continue
             reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
             for z in range(first[k - 1, j, e], first[k - 1, j, e] + size):
-                transitions += 1
+                work += 1
                 x = 0.0
                 if k > 1:
                     per_byte = arrays.transfer_seconds_per_byte[d, e, links[z, 1]]
                     x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
-                u, v, p, q = joined(
-                    pool[z, 0], pool[z, 1], pool[z, 2], pool[z, 3], f, b, x, reduce, m, k, schedule
-                )
+                joined(pool, z, new[0], f, b, x, reduce, m, k, schedule)
+                u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:
                     least = _least(u, v, p, q, h_f, h_b, h_wf, h_wb, m, schedule)
                 else:
                     least = finished(v, p, m, schedule)
                 if least > bound:
                     continue
-                left = _kept(tails, joins, found, u, v, p, q, e, differ if rem else 0)
+                work += found
+                left = 0 if rem == 0 else _kept(tails, joins, found, new, e, width, differ)
                 if left < 0:
                     continue
                 if left >= len(tails):
                     overflowed, found = True, left
                     continue
-                tails[left, 0], tails[left, 1], tails[left, 2], tails[left, 3] = u, v, p, q
+                _copy(tails, left, new, 0)
                 joins[left, 0], joins[left, 1], joins[left, 2] = j, e, z
                 found = left + 1
                 if rem == 0:
-                    bound = min(bound, least)
-    return found, bound, transitions, overflowed
+                    bound = least
+    return found, bound, work, overflowed

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from automap.pipeline.arrays import Arrays
+from automap.pipeline.arrays import Arrays, divisible
 from automap.pipeline.exact import Partition, Solved, solve
 from automap.pipeline.value import price, priced
 from automap.simulate.arrays import Array
@@ -66,13 +66,7 @@ def _partition(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> Partition
 
 def _parts(arrays: Arrays, stages: int, rng: np.random.Generator | None) -> np.ndarray | None:
     """Units divided in usable parts: as even as can be, or at random; None if that is impossible."""
-    units = arrays.n_units
-    sizes = np.flatnonzero(arrays.usable)
-    can = np.zeros((stages + 1, units + 1), bool)
-    can[0, 0] = True
-    for k in range(1, stages + 1):
-        for size in sizes:
-            can[k, size:] |= can[k - 1, : units + 1 - size]
+    units, sizes, can = arrays.n_units, np.flatnonzero(arrays.usable), divisible(arrays, stages)
     if not can[stages, units]:
         return None
     parts, left = [0], units
@@ -103,7 +97,8 @@ def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
 @compiled
 def _improve(arrays: Arrays, cuts: Array, parts: Array) -> None:
     """Move boundaries in place until no single one is better elsewhere; what does not fit yields first."""
-    over, seconds = price(arrays, cuts, parts)
+    tails = np.empty((2, len(cuts) + 3))
+    over, seconds = price(arrays, cuts, parts, tails)
     moved = True
     while moved:
         moved = False
@@ -114,7 +109,7 @@ def _improve(arrays: Arrays, cuts: Array, parts: Array) -> None:
                     continue
                 for d in range(parts[s - 1] + 1, parts[s + 1]):
                     cuts[s], parts[s] = i, d
-                    new_over, new_seconds = price(arrays, cuts, parts)
+                    new_over, new_seconds = price(arrays, cuts, parts, tails)
                     less = new_seconds < seconds * (1 - 1e-12)
                     if new_over < over or (new_over == over and less):
                         over, seconds, best_i, best_d, moved = new_over, new_seconds, i, d, True

@@ -21,14 +21,17 @@ from s on                                                                       
                      U_s + (M - 1) F + (M - K) B,                up to the last microbatch, which goes round,
                      U_s + (M - K) F + (M - 1) B,                or from the first, which went round,
                      U_s + G)
-           G   = floor((M - 1) / K) U_s + ((M - 1) mod K) T    if M > K: rounds of the microbatches in flight
+           G   = max over c of C_c + r W_c + rest T             if M > K: rounds of microbatches in flight
+           W_c = T + 2 X + W_{c-1} of the next stage, W_1 = T  a round through c stages, W_{S-s} = U_s: c
+                                                               microbatches later the stage can begin the next
+           C_c = (min(M, K - c + 1) - 1) F,  r and rest = (M - min(M, K - c + 1)) divided by c
            Q_s = max(Q_{s+1} + F + X, U_s + R)                 one microbatch, until its slowest end
-           H   = max((M - 1) F + (M - K) B, floor((M - 1) / K) U_s + ((M - 1) mod K) F)
+           H   = max((M - 1) F + (M - K) B, max over c of C_c + r W_c + rest F)
            V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)        H: until the stage begins its last forward
            L   = V_0
 
-GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where a path that
-turns back between two stages more than once is longest (docs/pipelines.md says by how much).
+GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where rounds through
+different stages alternate on the longest path (docs/pipelines.md says by how much).
 
     bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
 
@@ -45,24 +48,37 @@ from automap.simulate.jit import compiled, inner
 
 @inner
 def joined(
-    u: float, v: float, p: float, q: float, f: float, b: float, x: float, r: float, m: int, k: int,
+    pool: Array, z: int, new: Array, f: float, b: float, x: float, r: float, m: int, k: int,
     schedule: int,
-) -> tuple[float, float, float, float]:  # fmt: skip
-    """(U, V, P, Q) of a tail with one stage before it; of no tail all are 0. `k` stages it has then."""
-    u = u + f + b + 2.0 * x
+) -> None:  # fmt: skip
+    """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`.
+
+    A tail is a row (U, V, P, Q, W_1, W_2, ...); of no stages all are 0.
+    """
+    t = f + b
+    u = pool[z, 0] + t + 2.0 * x
+    new[0] = u
     if schedule == 0:
-        p = max(p, f, x)
-        q = max(q, b, x)
-        return u, max(v + f + x, u + (m - 1) * q + r), p, q
+        new[2] = max(pool[z, 2], f, x)
+        new[3] = max(pool[z, 3], b, x)
+        new[1] = max(pool[z, 1] + f + x, u + (m - 1) * new[3] + r)
+        return
     flight = min(m, k)
-    rounds, rest = (m - 1) // flight, (m - 1) % flight
     before, after = (m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b
-    p = max(p + f + b + 2.0 * x, m * (f + b), u + (m - 1) * x, u + max(before, after))
-    if rounds > 0 and flight < m:
-        p = max(p, u + rounds * u + rest * (f + b))
-    q = max(q + f + x, u + r)
-    h = max(before, rounds * u + rest * f)
-    return u, max(v + f + x, p + r, h + q), p, q
+    p = max(pool[z, 2] + t + 2.0 * x, m * t, u + (m - 1) * x, u + max(before, after))
+    h = before
+    for c in range(1, k + 1):
+        w = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
+        new[3 + c] = w
+        first = min(m, k - c + 1)
+        rounds, rest = (m - first) // c, (m - first) % c
+        if m > flight and rounds > 0:
+            p = max(p, u + (first - 1) * f + rounds * w + rest * t)
+            h = max(h, (first - 1) * f + rounds * w + rest * f)
+    q = max(pool[z, 3] + f + x, u + r)
+    new[1] = max(pool[z, 1] + f + x, p + r, h + q)
+    new[2] = p
+    new[3] = q
 
 
 @inner
@@ -82,10 +98,15 @@ def stage_bytes(
 
 
 @inner
-def price(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
-    """(bytes over a device's memory in the worst stage, L in seconds); inf bytes if a boundary is not allowed."""
+def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[float, float]:
+    """(bytes over a device's memory in the worst stage, L in seconds); both inf if a boundary is not allowed.
+
+    `tails` is room for two: float64 [2, at least S + 4].
+    """
     stages, m = len(cuts) - 1, arrays.microbatches
-    u = v = p = q = over = 0.0
+    over, now = 0.0, 0
+    for c in range(4):
+        tails[0, c] = 0.0
     for s in range(stages - 1, -1, -1):
         i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
         r, k = e - d, stages - s
@@ -95,31 +116,32 @@ def price(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
         if k > 1:
             per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
             x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
-        u, v, p, q = joined(
-            u, v, p, q,
+        joined(
+            tails, now, tails[1 - now],
             arrays.forward[r, j] - arrays.forward[r, i],
             arrays.backward[r, j] - arrays.backward[r, i],
             x, arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
             m, k, arrays.schedule,
         )  # fmt: skip
+        now = 1 - now
         needed = stage_bytes(
             arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
             arrays.cut_bytes[i], r * arrays.unit_devices, m, k, arrays.schedule,
         )  # fmt: skip
         over = max(over, needed - arrays.memory_limit_bytes)
-    return over, finished(v, p, m, arrays.schedule)
+    return over, finished(tails[now, 1], tails[now, 2], m, arrays.schedule)
 
 
 @compiled
 def priced(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
     """`price`, for Python."""
-    return price(arrays, cuts, parts)
+    return price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
 
 
 @compiled
 def value(arrays: Arrays, cuts: Array, parts: Array) -> float:
     """L in seconds; inf for a partition that does not fit or is not allowed."""
-    over, seconds = price(arrays, cuts, parts)
+    over, seconds = price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
     return seconds if over <= 0.0 else np.inf
 
 
@@ -127,7 +149,8 @@ def value(arrays: Arrays, cuts: Array, parts: Array) -> float:
 def values(arrays: Arrays, cuts: Array, parts: Array) -> Array:
     """`value` of many partitions: cuts, parts int64 [B, S + 1] -> float64 [B]."""
     result = np.empty(len(cuts))
+    tails = np.empty((2, cuts.shape[1] + 3))
     for row in range(len(cuts)):
-        over, seconds = price(arrays, cuts[row], parts[row])
+        over, seconds = price(arrays, cuts[row], parts[row], tails)
         result[row] = seconds if over <= 0.0 else np.inf
     return result
