@@ -66,9 +66,7 @@ def plan(
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         profile: a file of kernels measured on the topology's device, by `automap calibrate`.
-        space: "sharding", one program for all devices, or "pipeline", stages on devices of their own.
-        stages: of a pipeline; "auto" tries several.
-        microbatches: of a pipeline; "auto" tries 1 and the powers of two that divide the batch.
+        space: "sharding", or "pipeline" with `stages` and `microbatches`, "auto" to search them.
         seed: same seed, same plan, as long as the search ends within its budget.
         verify: compile the best plans found, and return the best that the topology's compiler
             confirms to fit; see `automap.verify`.

@@ -97,13 +97,12 @@ def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
             usable[r] = True
             forward[r], backward[r] = points.seconds(m * replicas)
     state_bytes = points.state_bytes
-    per_byte = points.profile.update_seconds / max(points.profile.gradients.total_bytes, 1.0)
     return Arrays(
         forward=forward, backward=backward, cut_bytes=points.cut_bytes / m, may_cut=points.may_cut,
         may_part=np.ones(shape[0], bool), usable=usable, gradient_bytes=points.gradient_bytes,
         state_bytes=state_bytes, kept_bytes=points.kept_bytes / m,
         working_bytes=points.working_bytes / m,
-        reduce_seconds_per_byte=fabric.reduce_seconds_per_byte + per_byte,
+        reduce_seconds_per_byte=fabric.reduce_seconds_per_byte + points.update_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
         latency_seconds=fabric.latency_seconds, memory_limit_bytes=terms.memory_limit_bytes,
         unit_devices=fabric.unit_devices, microbatches=m, schedule=int(terms.schedule),

@@ -1,7 +1,7 @@
 """A pipeline that was found -> the plan's records.
 
-The predicted step is the simulated one. Of it a device computes M (F + B) of its stage, sums and updates for R,
-and waits for the rest; the plan says the mean over devices. Memory is that of the stage that needs most.
+The predicted step is the simulated one. Of it a device computes M (F + B) and the update of its stage, sums for the
+rest of R, and waits for what is left; the plan says the mean over devices. Memory is that of the stage that needs most.
 """
 
 import re
@@ -80,13 +80,15 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     }
 
 
-def predicted_record(choice: Choice) -> PredictedRecord:
+def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
     """Seconds as means over devices, bytes of the fullest device."""
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
     seconds = stage_seconds(arrays, partition.cuts, partition.parts)
     share = np.diff(partition.parts) / arrays.n_units
-    compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds]))
-    reduce = float(share @ np.array([x.reduce for x in seconds]))
+    weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
+    update = float(share @ weights) * points.update_seconds_per_byte
+    compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds])) + update
+    reduce = max(float(share @ np.array([x.reduce for x in seconds])) - update, 0.0)
     fullest = max(
         (_memory(choice, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
     )

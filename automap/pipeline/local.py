@@ -59,6 +59,12 @@ def local_search(
     return best
 
 
+def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: int = 0) -> Solved:
+    """The exact solver, with local search for a first bound."""
+    start = local_search(arrays, stages, seed)
+    return solve(arrays, stages, min(bound_seconds, start.seconds if start else np.inf))
+
+
 def _partition(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> Partition:
     over, seconds = priced(arrays, cuts, parts)
     return Partition(cuts, parts, float(seconds) if over <= 0 else np.inf)

@@ -1,6 +1,6 @@
 """Workload and topology -> a pipeline plan: profile, coarsening, search, records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import time
 
 from automap.cost.compute import Roofline
@@ -61,7 +61,7 @@ def plan_pipeline(
         ),
         outputs=tuple(_outputs(workload)),
         pipeline=pipeline_record(found.best, points),
-        predicted=predicted_record(found.best),
+        predicted=predicted_record(found.best, points),
         search=SearchRecord(
             strategy=options.strategy, seconds=time.monotonic() - start, evaluations=found.tried,
             seed=options.seed, gap=gap_of(found),
@@ -102,7 +102,7 @@ def _leaf(leaf: Leaf, role: str) -> LeafRecord:
     return LeafRecord(path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role, spec=whole)  # type: ignore[arg-type]
 
 
-def _outputs(workload: Workload):
+def _outputs(workload: Workload) -> Iterator[LeafRecord]:
     problem = workload.problem
     for index, leaf in enumerate(workload.outputs):
         source = problem.state_map.get(index)

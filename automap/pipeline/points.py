@@ -74,6 +74,12 @@ class Points:
         most = np.maximum.reduceat(self.profile.working_bytes, self.first[:-1])
         return segment_maximum(most)
 
+    @property
+    def update_seconds_per_byte(self) -> float:
+        """Seconds of the update by bytes of gradients."""
+        total = self.profile.gradients.total_bytes
+        return self.profile.update_seconds / total if total else 0.0
+
     def _segments(self, uses: Uses) -> np.ndarray:
         return segment_bytes(uses.moved(self._place), self.n_points)
 

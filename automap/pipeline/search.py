@@ -20,9 +20,9 @@ import numpy as np
 
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
-from automap.pipeline.exact import Partition, Solved, solve
+from automap.pipeline.exact import Partition, Solved
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.local import at_servers, even_split, local_search
+from automap.pipeline.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
@@ -136,8 +136,7 @@ def _powers(batch: int) -> tuple[int, ...]:
 
 
 def _exact(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:
-    start = local_search(arrays, stages, seed)
-    return solve(arrays, stages, min(bound, start.seconds if start else np.inf))
+    return optimum(arrays, stages, bound, seed)
 
 
 def _local(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:

@@ -20,7 +20,7 @@ from automap.pipeline.flow import Flow, is_sliced, is_stack
 from automap.pipeline.items import Items, Loop
 from automap.pipeline.uses import UseList, Uses
 from automap.space.problem import Problem
-from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph, HandOver
+from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph, HandOver, Op
 from hlo_tools.kernels import Kernel
 from hlo_tools.phases import Phase
 
@@ -77,6 +77,12 @@ def _read(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator
         if problem.phases[kernel.op] is Phase.FORWARD and not _is_inside(items, kernel.op):
             for access in kernel.reads:
                 yield access.value, items.span(kernel.op)[0]
+    for index, op in enumerate(graph.ops):
+        # What is fused to kernels of the backward pass alone is in the stage of the forward op all the same.
+        if problem.phases[index] is Phase.FORWARD and not _is_inside(items, index):
+            if op.opcode not in STRUCTURAL:
+                for value in op.inputs:
+                    yield value, items.span(index)[0]
     for index, op in _structural(problem, items):
         if op.opcode == LOOP_EXIT:
             continue
@@ -86,7 +92,7 @@ def _read(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator
             yield source, last if in_all else first
 
 
-def _structural(problem: Problem, items: Items):
+def _structural(problem: Problem, items: Items) -> Iterator[tuple[int, Op]]:
     for index, op in enumerate(problem.graph.ops):
         is_forward = problem.phases[index] is Phase.FORWARD
         if op.opcode in STRUCTURAL and is_forward and not _is_inside(items, index):
