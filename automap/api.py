@@ -56,7 +56,7 @@ def plan(
         kwargs: its keyword arguments.
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
         mesh: "auto" to search all shapes, or sizes by name, major first: {"data": 4, "model": 2}.
-        strategy: how to search; `automap plan --help` lists them.
+        strategy, space, stages, microbatches: what to search and how; `automap plan --help` lists them.
         preset: take this named plan and do not search.
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
         memory_limit: GiB per device; None allows all of it.
@@ -66,7 +66,6 @@ def plan(
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         profile: a file of kernels measured on the topology's device, by `automap calibrate`.
-        space: "sharding", or "pipeline" with `stages` and `microbatches`, "auto" to search them.
         seed: same seed, same plan, as long as the search ends within its budget.
         verify: compile the best plans found, and return the best that the topology's compiler
             confirms to fit; see `automap.verify`.

@@ -41,7 +41,7 @@ def plan_pipeline(
     limits = Limits(
         stages=options.stages, microbatches=options.microbatches,
         memory_limit_bytes=options.memory_limit_bytes or topology.device.memory_bytes,
-        deadline_seconds=start + options.budget_seconds, seed=options.seed,
+        budget_seconds=options.budget_seconds, seed=options.seed,
     )  # fmt: skip
     found = find_pipeline(points, fabric, limits, options.strategy, on_progress)
     if found.best is None:

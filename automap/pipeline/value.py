@@ -134,14 +134,13 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
 
 @compiled
 def priced(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
-    """`price`, for Python."""
+    """`price` for Python."""
     return price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
 
 
-@compiled
 def value(arrays: Arrays, cuts: Array, parts: Array) -> float:
     """L in seconds; inf for a partition that does not fit or is not allowed."""
-    over, seconds = price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
+    over, seconds = priced(arrays, cuts, parts)
     return seconds if over <= 0.0 else np.inf
 
 

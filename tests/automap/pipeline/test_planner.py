@@ -16,7 +16,7 @@ from models.t5 import t5_tiny
 
 def planned(**options):
     step, args = t5_tiny()
-    return automap.plan(step, args, topology="2x2xv100", space="pipeline", **options)
+    return automap.plan(step, args, topology="2x2xv100", space="pipeline", budget=600, **options)
 
 
 @pytest.fixture(scope="module")
