@@ -66,6 +66,16 @@ class PipelineRecord:
             raise refuse("pipeline.stages", used, f"all devices from 0 to {count - 1}")
 
 
+def pipeline_text(record: PipelineRecord | None) -> str:
+    """`1f1b, 16 microbatches, 8+8 devices, cut after 994`, or `no`."""
+    if record is None:
+        return "no"
+    devices = "+".join(str(len(stage.devices)) for stage in record.stages)
+    cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
+    text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
+    return f"{text}, cut after {cuts}" if cuts else text
+
+
 def pipeline_lines(record: PipelineRecord) -> Sequence[str]:
     """What `explain` says: a line for the schedule and three for each stage."""
     # The texts of numbers live beside the overview, which reads this.

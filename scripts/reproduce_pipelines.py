@@ -139,7 +139,7 @@ def bounds(case: Case) -> Iterator[list[str]]:
             found = value(arrays, best.cuts, best.parts)
             yield [
                 case.model, case.configuration, schedule.name.lower().replace("one_f_one_b", "1f1b"),
-                str(microbatches), f"{found:.3f}", f"{simulated:.3f}", f"{1 - found / simulated:.1%}",
+                str(microbatches), f"{found:.3f}", f"{simulated:.3f}", f"{max(1 - found / simulated, 0.0):.1%}",
             ]  # fmt: skip
 
 

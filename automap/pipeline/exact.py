@@ -3,7 +3,7 @@
 A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over stages, so a
 state keeps the Pareto set of its tails (for 1F1B with their rounds W), all of which `joined` is monotone in. Where a transfer
 depends on the units of both its stages, tails are compared only if their first stages end at the same unit e.
-A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `_least`
+A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `least_seconds`
 
     fs, bs   sum over points before i of the least forward, backward seconds on any usable r <= d - (S - k) + 1
     wf, wb   the same of r times the seconds on r: work that d units share, so some stage takes at least wf / d
@@ -80,7 +80,7 @@ def solve(arrays: Arrays, stages: int, bound_seconds: float = np.inf) -> Solved:
 
 
 @inner_making_arrays
-def _least_sums(arrays: Arrays) -> tuple[Array, Array, Array, Array]:
+def least_sums(arrays: Arrays) -> tuple[Array, Array, Array, Array]:
     """(fs, bs) [U + 1, n + 1] by the most replicas, and (wf, wb) [n + 1]."""
     units, n = arrays.forward.shape[0] - 1, arrays.forward.shape[1] - 1
     fs, bs = np.zeros((units + 1, n + 1)), np.zeros((units + 1, n + 1))
@@ -99,7 +99,7 @@ def _least_sums(arrays: Arrays) -> tuple[Array, Array, Array, Array]:
 
 
 @inner
-def _least(
+def least_seconds(
     u: float, v: float, p: float, q: float, fs: float, bs: float, wf: float, wb: float, m: int,
     schedule: int,
 ) -> float:  # fmt: skip
@@ -158,7 +158,7 @@ def _programme(
 ) -> tuple[Array, Array, bool, int, int]:
     """(cuts, parts, whether a state overflowed, its most tails, work); no cuts if nothing is found."""
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
-    fs, bs, wf, wb = _least_sums(arrays)
+    fs, bs, wf, wb = least_sums(arrays)
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
     row = 4 + stages
@@ -245,7 +245,7 @@ def _tails(
                 joined(pool, z, new[0], f, b, x, reduce, m, k, schedule)
                 u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:
-                    least = _least(u, v, p, q, h_f, h_b, h_wf, h_wb, m, schedule)
+                    least = least_seconds(u, v, p, q, h_f, h_b, h_wf, h_wb, m, schedule)
                 else:
                     least = finished(v, p, m, schedule)
                 if least > bound:

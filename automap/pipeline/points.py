@@ -18,7 +18,6 @@ from automap.pipeline.uses import Uses, segment_bytes, segment_maximum
 
 Coarsening = Literal["smallest", "even"]
 DEFAULT_POINTS: Final = 128
-MAX_POINTS: Final = 512
 
 
 @dataclass(frozen=True)

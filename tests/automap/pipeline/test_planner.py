@@ -49,6 +49,14 @@ def test_explain_says_where_it_is_cut(plan):
     assert f"cut after {plan.pipeline.stages[0].cut_after}" in text
 
 
+def test_diff_names_the_pipelines(plan):
+    other = planned(stages=1, microbatches=1)
+    text = plan.diff(other)
+    assert "pipeline: " in text
+    assert "2+2 devices, cut after" in text
+    assert "-> gpipe, 1 microbatches, 4 devices" in text
+
+
 def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
     step, args = t5_tiny()
     for use in (
