@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from automap.pipeline.arrays import Arrays, divisible
+from automap.pipeline.tails import copy_row, grown, kept
 from automap.pipeline.value import finished, joined, stage_bytes, value
 from automap.simulate.arrays import Array
 from automap.simulate.jit import compiled, inner, inner_making_arrays
@@ -109,49 +110,6 @@ def least_seconds(
     return max(v + fs, p + fs + bs, m * (wf + wb))
 
 
-@inner_making_arrays
-def _grown(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
-    if needed <= len(pool):
-        return pool, links
-    size = max(needed, 2 * len(pool))
-    more, more_links = np.empty((size, pool.shape[1])), np.empty((size, 3), np.int32)
-    more[: len(pool)] = pool
-    more_links[: len(pool)] = links
-    return more, more_links
-
-
-@inner
-def _is_no_worse(tails: Array, z: int, than: Array, row: int, width: int) -> bool:
-    for c in range(width):
-        if tails[z, c] > than[row, c]:
-            return False
-    return True
-
-
-@inner
-def _copy(target: Array, row: int, source: Array, of: int) -> None:
-    for c in range(target.shape[1]):
-        target[row, c] = source[of, c]
-
-
-@inner
-def _kept(
-    tails: Array, links: Array, count: int, new: Array, e: int, width: int, differ: int
-) -> int:
-    """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than it."""
-    for z in range(count):
-        if (differ == 0 or links[z, 1] == e) and _is_no_worse(tails, z, new, 0, width):
-            return -1
-    left = 0
-    for z in range(count):
-        if not ((differ == 0 or links[z, 1] == e) and _is_no_worse(new, 0, tails, z, width)):
-            if left != z:
-                _copy(tails, left, tails, z)
-                _copy(links, left, links, z)
-            left += 1
-    return left
-
-
 @compiled
 def _programme(
     arrays: Arrays, stages: int, bound: float, most: int, most_work: int
@@ -186,7 +144,7 @@ def _programme(
                 work += more
                 overflowed |= over
                 widest = max(widest, found)
-                pool, links = _grown(pool, links, used + found)
+                pool, links = grown(pool, links, used + found)
                 pool[used : used + found] = tails[:found]
                 links[used : used + found] = joins[:found]
                 first[k, i, d], count[k, i, d] = used, found
@@ -251,13 +209,13 @@ def _tails(
                 if least > bound:
                     continue
                 work += found
-                left = 0 if rem == 0 else _kept(tails, joins, found, new, e, width, differ)
+                left = 0 if rem == 0 else kept(tails, joins, found, new, e, width, differ)
                 if left < 0:
                     continue
                 if left >= len(tails):
                     overflowed, found = True, left
                     continue
-                _copy(tails, left, new, 0)
+                copy_row(tails, left, new, 0)
                 joins[left, 0], joins[left, 1], joins[left, 2] = j, e, z
                 found = left + 1
                 if rem == 0:
