@@ -11,7 +11,7 @@ from automap.apply.born import even_shardings, planned_shardings
 from automap.apply.reemit import Reemitter
 from automap.apply.run import PlannedStep
 from automap.errors import PlanError
-from automap.options import Options, read_options
+from automap.options import Options, SearchSpace, read_options
 from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
 from automap.planner import find, plan_workload
@@ -41,6 +41,9 @@ def plan(
     strict: bool = False,
     layers: Layers = "folded",
     profile: str | Path | None = None,
+    space: SearchSpace = "sharding",
+    stages: int | str = "auto",
+    microbatches: int | str = "auto",
     seed: int = 0,
     verify: bool = False,
     verify_top: int = DEFAULT_TOP,
@@ -53,8 +56,8 @@ def plan(
         kwargs: its keyword arguments.
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
         mesh: "auto" to search all shapes, with the names (and sizes) of shardings in the step's own code if it has
-            any, or sizes by name: {"data": 4, "model": 2}.
-        strategy: how to search; `automap plan --help` lists them.
+            any, or sizes by name, major first: {"data": 4, "model": 2}.
+        strategy, space, stages, microbatches: what to search and how; `automap plan --help` lists them.
         preset: take this named plan and do not search.
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
         memory_limit: GiB per device; None allows all of it.
@@ -77,7 +80,8 @@ def plan(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, space=space,
+        stages=stages, microbatches=microbatches, seed=seed,
     )  # fmt: skip
     confirmation = Confirmation(top=verify_top) if verify else None
     call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, mesh=options.axes)

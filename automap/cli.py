@@ -24,7 +24,7 @@ from automap.cli_verify import (
     verify_command,
 )
 from automap.errors import AutomapError, InputError
-from automap.options import Options, read_options
+from automap.options import Options, SearchSpace, read_options
 from automap.plan import Plan
 from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
@@ -86,7 +86,12 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--memory-limit", type=float, help="GiB per device (default: all of it)"),
         click.option("--budget", default=30.0, show_default=True, help="seconds of search"),
         click.option("--seed", default=0, show_default=True, help="same seed, same plan"),
-        click.option("--strategy", default="auto", show_default=True, help=", ".join(STRATEGIES)),
+        click.option(
+            "--strategy",
+            default="auto",
+            show_default=True,
+            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, local-search, even, servers",
+        ),
         click.option(
             "--pin",
             multiple=True,
@@ -124,6 +129,15 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @main.command("plan")
 @_workload_options
+@click.option(
+    "--space",
+    type=click.Choice(get_args(SearchSpace)),
+    default="sharding",
+    show_default=True,
+    help="one program for all devices, or pipeline stages on devices of their own",
+)
+@click.option("--stages", default="auto", show_default=True, help="of a pipeline")
+@click.option("--microbatches", default="auto", show_default=True, help="of a pipeline")
 @click.option("--preset", help=f"skip the search: {', '.join(PRESETS)}")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="write the plan file here")
 @click.option("--json", "as_json", is_flag=True, help="print the plan file to stdout")

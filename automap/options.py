@@ -16,6 +16,7 @@ from automap.workload.rules import user_rules
 
 
 UnknownOps = Literal["replicate", "refuse"]
+SearchSpace = Literal["sharding", "pipeline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Options:
     `mesh` None searches all shapes, a mesh is tried in every order of its axes, `preset` skips the search, `memory_limit_bytes` None allows all
     of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
     of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
-    with ops that have none; `layers` "apart" decides for each of several equal layers; `profile` has measured
+    with ops that have none; `space` says what is decided, `stages` and `microbatches` are those of a pipeline,
+    None to search them; `layers` "apart" decides for each of several equal layers; `profile` has measured
     seconds of kernels. Raises `InputError` for numbers out of range, unknown names and bad rules.
     """
 
@@ -39,6 +41,9 @@ class Options:
     unknown_ops: UnknownOps = "replicate"
     layers: Layers = "folded"
     profile: KernelProfile | None = None
+    space: SearchSpace = "sharding"
+    stages: int | None = None
+    microbatches: int | None = None
     seed: int = 0
 
     @property
@@ -51,12 +56,37 @@ class Options:
         _check_positive("budget", self.budget_seconds, "seconds")
         if self.memory_limit_bytes is not None:
             _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
-        get_strategy(self.strategy)
+        if self.space not in get_args(SearchSpace):
+            raise InputError(f"space {self.space!r}; allowed: {', '.join(get_args(SearchSpace))}")
+        if self.space == "pipeline":
+            self._check_pipeline()
+        else:
+            get_strategy(self.strategy)
+            self._check_sharding()
         if self.preset is not None:
             get_preset(self.preset)
         user_rules(self.rules)
         if self.layers not in get_args(Layers):
             raise InputError(f"layers {self.layers!r}; allowed: {', '.join(get_args(Layers))}")
+
+    def _check_pipeline(self) -> None:
+        # The pipeline's solvers are compiled when they are imported.
+        from automap.pipeline.search import PIPELINE_STRATEGIES
+
+        if self.strategy not in PIPELINE_STRATEGIES:
+            allowed = ", ".join(PIPELINE_STRATEGIES)
+            raise InputError(f"unknown strategy {self.strategy!r} of pipelines; allowed: {allowed}")
+        given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
+        for name, value in given.items():
+            if value:
+                raise InputError(
+                    f"--{name} is of shardings, --space pipeline decides stages; give one or the other"
+                )
+
+    def _check_sharding(self) -> None:
+        for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
+            if count is not None:
+                raise InputError(f"--{name} {count} is of pipelines; give --space pipeline with it")
 
 
 def read_options(
@@ -71,6 +101,9 @@ def read_options(
     strict: bool = False,
     layers: Layers = "folded",
     profile: str | Path | None = None,
+    space: SearchSpace = "sharding",
+    stages: int | str = "auto",
+    microbatches: int | str = "auto",
     seed: int = 0,
 ) -> Options:
     """Options as the command takes them.
@@ -89,6 +122,9 @@ def read_options(
         strict: an op without a rule is an error rather than replicated with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         profile: a file of kernels measured on the topology's device, by `automap calibrate`.
+        space: "sharding", one program for all devices, or "pipeline", stages on devices of their own.
+        stages: of a pipeline; "auto" tries several.
+        microbatches: of a pipeline; "auto" tries 1 and the powers of two that divide the batch.
         seed: same seed, same plan, as long as the search ends within its budget.
 
     Raises:
@@ -106,8 +142,19 @@ def read_options(
         unknown_ops="refuse" if strict else "replicate",
         layers=layers,
         profile=None if profile is None else KernelProfile.load(profile),
+        space=space,
+        stages=_count("stages", stages),
+        microbatches=_count("microbatches", microbatches),
         seed=seed,
     )
+
+
+def _count(name: str, given: int | str) -> int | None:
+    if given == "auto":
+        return None
+    if not str(given).isdecimal() or int(given) < 1:
+        raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
+    return int(given)
 
 
 def _mesh(given: str | Mapping[str, int]) -> Mesh | None:

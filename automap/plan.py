@@ -37,6 +37,7 @@ from automap.plan_parts import (
     VerifiedRecord as VerifiedRecord,
     WorkloadRecord as WorkloadRecord,
 )
+from automap.plan_pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
 from automap.plan_point import PointRecord as PointRecord
 
 
@@ -54,7 +55,7 @@ class Plan:
     """A plan; the module says what its fields mean.
 
     `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is None if no
-    compiler was asked. `pipeline`,
+    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stages that use it.
     `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
     path of the field that does not agree with the rest.
     """
@@ -65,7 +66,7 @@ class Plan:
     inputs: tuple[LeafRecord, ...]
     outputs: tuple[LeafRecord, ...]
     constraints: tuple[ConstraintRecord, ...] = ()
-    pipeline: None = None
+    pipeline: PipelineRecord | None = None
     placement: None = None
     streams: None = None
     predicted: PredictedRecord
@@ -87,6 +88,8 @@ class Plan:
             check_axes(f"predicted.collectives[{index}].axes", row.axes, sizes)
         for index, row in enumerate(self.decisions):
             check_axes(f"decisions[{index}].axes", row.axes, sizes)
+        if self.pipeline is not None:
+            self.pipeline.check_devices(self.mesh.device_count)
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 
@@ -167,9 +170,10 @@ class Plan:
 
         A step that is jitted already keeps its own options, donation included. `devices` (default:
         all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
-        `lower(*args)`. Raises `MeshMismatchError` for another number of devices and, at the first
-        call, `PlanError` for a step or arguments that are not those of the plan.
+        `lower(*args)`. Raises `MeshMismatchError` for another number of devices, `PlanError` for a
+        pipeline and, at the first call, for a step or arguments that are not those of the plan.
         """
+        check_is_one_program(self)
         # A plan is read and explained without tracing anything.
         from automap.apply.run import PlannedStep
 
@@ -178,6 +182,16 @@ class Plan:
     def diff(self, other: "Plan") -> str:
         """What differs from this plan to the other, as text."""
         return plan_diff.differences(self, other)
+
+
+def check_is_one_program(plan: Plan) -> None:
+    """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises `PlanError`."""
+    if plan.pipeline is not None:
+        raise PlanError(
+            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which this automap plans and explains but "
+            f"does not run, verify or simulate kernel by kernel yet; plan {plan.workload.target} with "
+            "--space sharding for a plan that runs"
+        )
 
 
 def check_matches_inputs(plan: Plan, inputs: Sequence[tuple[str, tuple[int, ...], str]]) -> None:

@@ -14,6 +14,7 @@ from automap.plan_explain import (
     verified_text,
 )
 from automap.plan_parts import DecisionRecord, LeafRecord
+from automap.plan_pipeline import pipeline_text
 
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _facts(plan: "Plan") -> Mapping[str, str]:
         "jaxpr": plan.workload.jaxpr_sha256 or "none",
         "topology": plan.topology["name"],
         "mesh": mesh_text(plan),
+        "pipeline": pipeline_text(plan.pipeline),
         "fits": "yes" if cost.fits else "no",
         "verified": verified_text(plan.verified) if plan.verified else "no",
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from automap.errors import PlanError
 from automap.plan_checks import Spec
 from automap.plan_parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
+from automap.plan_pipeline import pipeline_lines
 
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ def _header(plan: "Plan") -> list[str]:
             f"  preset {preset.name}: step {seconds_text(preset.step_seconds)}, "
             f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
         )
+    if plan.pipeline is not None:
+        lines += pipeline_lines(plan.pipeline)
     return [*lines, f"found by {search_text(plan)}"]
 
 

@@ -19,7 +19,7 @@ from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
 from automap.errors import InputError, MeshMismatchError, PlanError
-from automap.plan import Plan
+from automap.plan import Plan, check_is_one_program
 from automap.plan_explain import seconds_text
 from automap.plan_point import PointRecord, restored
 from automap.space.point import Lanes, Mesh
@@ -125,6 +125,7 @@ def _changes(plan: Plan, topology: Topology, estimate: Estimate) -> list[str]:
 
 
 def _point(plan: Plan) -> PointRecord:
+    check_is_one_program(plan)
     if plan.search.point is None:
         raise PlanError(
             "search.point: missing: the plan was written by an earlier automap, which did not record what it "

@@ -37,10 +37,15 @@ def plan_workload(
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
 ) -> Plan:
-    """The best plan found; `on_progress` is called with every better candidate.
+    """The best plan found; `on_progress` is called with every better candidate of a sharding space.
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
+    if options.space == "pipeline":
+        # Its solvers are compiled when they are imported.
+        from automap.pipeline.planner import plan_pipeline
+
+        return plan_pipeline(workload, topology, options)
     outcome = find(workload, topology, options, on_progress=on_progress)
     plan = build_plan(outcome)
     if not plan.predicted.fits:
@@ -62,6 +67,8 @@ def find(
 ) -> Outcome:
     """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options."""
     start = time.monotonic()
+    if options.space == "pipeline":
+        raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
     if options.unknown_ops == "refuse" and workload.problem.unknown:
         raise InputError(
             f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"

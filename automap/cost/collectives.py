@@ -20,8 +20,8 @@ import numpy as np
 from automap.cost.algorithms import LINES, Line
 from automap.cost.kinds import CollectiveKind as CollectiveKind
 from automap.cost.protocols import PROTOCOLS
-from automap.cost.spans import spans
-from automap.topology.model import Topology
+from automap.cost.spans import Span, spans
+from automap.topology.model import Platform, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,15 @@ def collective_cost(
 
     Raises `TopologyError` when the mesh does not fit the topology (see `spans`).
     """
-    group = spans(topology, mesh_shape, axes)
+    return group_cost(kind, topology.platform, spans(topology, mesh_shape, axes))
+
+
+def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> CollectiveCost:
+    """The cost of a collective over ranks that lie as `group` says, innermost first; of none it is free."""
     if not group:
         return _FREE
     lines = []
-    for protocol in PROTOCOLS[topology.platform]:
+    for protocol in PROTOCOLS[platform]:
         sent = [replace(span, protocol=protocol) for span in group]
         by_kind = LINES[protocol.algorithm]
         for line in by_kind[kind](sent) if kind in by_kind else ():

@@ -4,7 +4,7 @@ numba keeps machine code beside the source file, else in the user's cache folder
 written (a read-only installation without a home) it raises, and the function is then compiled in each
 process                                                                          -> in: `compiled`
 
-It looks at the file of the called function only, so code kept before another file of this folder changed
+It looks at the file of the called function only, so code kept before another file of the function's folder changed
 would be run stale: such code is removed                                         -> in: `_forget_stale`
 """
 
@@ -45,13 +45,13 @@ def compiled(function: _Function) -> _Function:
     except RuntimeError:  # numba: "cannot cache function ...: no locator available"
         uncached: Any = numba.njit(nogil=True)(function)
         return uncached
-    _forget_stale(Path(dispatcher.stats.cache_path))
+    _forget_stale(Path(dispatcher.stats.cache_path), Path(function.__code__.co_filename).parent)
     return dispatcher
 
 
-def _forget_stale(folder: Path) -> None:
+def _forget_stale(folder: Path, sources: Path) -> None:
     with contextlib.suppress(OSError):
-        newest = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
+        newest = max(path.stat().st_mtime for path in sources.glob("*.py"))
         for index in folder.glob("*.nbi"):
             if index.stat().st_mtime < newest:
                 index.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from automap.apply.reemit import Reemitter
 from automap.apply.run import check_is_planned
 from automap.errors import InputError
-from automap.plan import Plan, Spec
+from automap.plan import Plan, Spec, check_is_one_program
 from automap.topology.model import Platform
 from automap.verify.messages import Layout
 from automap.workload.call import TracedCall
@@ -89,6 +89,7 @@ class PlannedProgram:
 
 def planned_program(plan: Plan, call: TracedCall) -> PlannedProgram:
     """A traced call under its plan. Raises `PlanError` if the plan is of another step."""
+    check_is_one_program(plan)
     reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
     check_is_planned(plan, call, reemitter)
     return PlannedProgram(plan, call, reemitter)

@@ -131,8 +131,13 @@ REFUSALS = {
     "no bool": ('"version": 1', '"version": true', r"version: got True"),
     "pipeline": (
         '"pipeline": null',
-        '"pipeline": {"stages": []}',
-        r"pipeline: written by a newer automap: .*upgrade",
+        '"pipeline": {"schedule": "1f1b", "microbatches": 2, "stages": []}',
+        r"pipeline\.stages: got \[\]; allowed: at least one stage",
+    ),
+    "placement": (
+        '"placement": null',
+        '"placement": {"stages": []}',
+        r"placement: written by a newer automap: .*upgrade",
     ),
     "missing": ('"mesh": {"axes"', '"mosh": {"axes"', r"'.*: mosh: unknown field; .*workload, "),
     "missing in a row": ('"dtype": "bfloat16", ', "", r"inputs\[0\]\.dtype: missing; required: "),

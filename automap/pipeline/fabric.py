@@ -1,0 +1,166 @@
+"""The links between stages on consecutive devices, as seconds per byte.
+
+Devices stand in the topology's order, U *units* of `unit_devices` each; a stage has units [d, e).
+
+    reduce[d, e]       seconds per byte of gradients that the stage's replicas sum, by the evaluator's collectives
+                       on the levels that the range spans (hierarchical), in messages of COMBINE_BYTES
+                                                                       -> in: `_reduce`, `_group`
+    transfer[d, e, f]  seconds per byte of what stage [d, e) sends to stage [e, f)
+        adjacent       (Auto-MAP section 4.4) over one link of the level that parts e - 1 from e
+        matched        every device sends the examples that another one needs straight to it: the busiest
+                       link decides. A message uses the outermost level that parts its ends; the devices behind one
+                       port share it, on rings and lines those of one line share its border
+                                                                       -> in: `_matched`
+    latency[e]         of that level
+"""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import Final, Literal
+
+import numpy as np
+
+from automap.cost.collectives import group_cost
+from automap.cost.evaluate import COMBINE_BYTES
+from automap.cost.kinds import CollectiveKind
+from automap.cost.spans import Span
+from automap.simulate.arrays import Array
+from automap.simulate.jit import compiled
+from automap.topology.model import Topology
+
+
+Transfers = Literal["matched", "adjacent"]
+MAX_UNITS: Final = 64
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Arrays by unit boundaries: `reduce` [U + 1, U + 1], `transfer` [U + 1] * 3, `latency_seconds` [U + 1].
+
+    `parted_by[e]` is the level that parts unit e - 1 from e, -1 at both ends: 0 is the innermost.
+    """
+
+    n_units: int
+    unit_devices: int
+    transfers: Transfers
+    reduce_seconds_per_byte: np.ndarray
+    transfer_seconds_per_byte: np.ndarray
+    latency_seconds: np.ndarray
+    parted_by: np.ndarray
+
+
+def fabric_of(topology: Topology, transfers: Transfers = "matched") -> Fabric:
+    """The links of a topology; more than `MAX_UNITS` devices stand in equal units."""
+    devices = topology.device_count
+    unit = next(u for u in range(1, devices + 1) if devices % u == 0 and devices // u <= MAX_UNITS)
+    n = devices // unit
+    parted = _parted_by(topology, unit, n)
+    latency = np.zeros(n + 1)
+    adjacent = np.zeros(n + 1)
+    for e in range(1, n):
+        level = topology.levels[parted[e]]
+        latency[e] = level.latency_seconds
+        adjacent[e] = (1 if level.kind == "switch" else 2) / level.bytes_per_s
+    transfer = np.broadcast_to(adjacent[None, :, None], (n + 1,) * 3)
+    if transfers == "matched" and topology.levels:
+        transfer = _matched_table(topology, unit, n)
+    return Fabric(
+        n_units=n, unit_devices=unit, transfers=transfers,
+        reduce_seconds_per_byte=_reduce(topology, unit, n),
+        transfer_seconds_per_byte=np.ascontiguousarray(transfer), latency_seconds=latency,
+        parted_by=parted,
+    )  # fmt: skip
+
+
+def _inner_sizes(topology: Topology) -> list[int]:
+    """p_l: devices in one place of level l."""
+    return [*accumulate((level.size for level in topology.levels), mul, initial=1)]
+
+
+def _parted_by(topology: Topology, unit: int, n: int) -> np.ndarray:
+    parted = np.full(n + 1, -1)
+    for e in range(1, n):
+        for index, inner in enumerate(_inner_sizes(topology)[:-1]):
+            if e * unit % inner == 0:
+                parted[e] = index
+    return parted
+
+
+def _reduce(topology: Topology, unit: int, n: int) -> np.ndarray:
+    result = np.zeros((n + 1, n + 1))
+    known: dict[tuple[Span, ...], float] = {}
+    for d in range(n):
+        for e in range(d + 1, n + 1):
+            group = _group(topology, d * unit, e * unit)
+            if group not in known:
+                cost = group_cost(CollectiveKind.ALL_REDUCE, topology.platform, group)
+                known[group] = float(cost.seconds(COMBINE_BYTES)) / COMBINE_BYTES
+            result[d, e] = known[group]
+    return result
+
+
+def _group(topology: Topology, first: int, end: int) -> tuple[Span, ...]:
+    """The spans of devices first .. end - 1, innermost level first: the most places that they have in one."""
+    group = []
+    sizes = _inner_sizes(topology)
+    for level, inner, outer in zip(topology.levels, sizes, sizes[1:]):
+        ranks = 0
+        for start in range(first // outer * outer, end, outer):
+            low, high = max(first, start), min(end, start + outer)
+            ranks = max(ranks, (high - 1) // inner - low // inner + 1)
+        sharing = max(
+            min(end, start + level.shared_by) - max(first, start)
+            for start in range(first // level.shared_by * level.shared_by, end, level.shared_by)
+        )
+        if ranks > 1:
+            group.append(Span(level=replace(level, shared_by=sharing), ranks=ranks))
+    return tuple(group)
+
+
+def _matched_table(topology: Topology, unit: int, n: int) -> np.ndarray:
+    levels = topology.levels
+    return _matched(
+        n,
+        unit,
+        np.array(_inner_sizes(topology), np.int64),
+        np.array([level.shared_by for level in levels], np.int64),
+        np.array([level.kind != "switch" for level in levels], np.bool_),
+        np.array([level.bytes_per_s / (1 if level.kind == "switch" else 2) for level in levels]),
+    )
+
+
+@compiled
+def _matched(
+    n: int, unit: int, inner: Array, shared_by: Array, is_line: Array, bytes_per_s: Array
+) -> np.ndarray:
+    """transfer[d, e, f]: of one byte, spread evenly over the examples."""
+    result = np.zeros((n + 1, n + 1, n + 1))
+    load = np.zeros((2, len(shared_by), n * unit))
+    for d in range(n):
+        for e in range(d + 1, n):
+            for f in range(e + 1, n + 1):
+                senders, receivers = (e - d) * unit, (f - e) * unit
+                load[:] = 0.0
+                worst = 0.0
+                # Examples are counted in parts of 1 / (senders * receivers).
+                a = b = done = 0
+                while a < senders and b < receivers:
+                    end_a, end_b = (a + 1) * receivers, (b + 1) * senders
+                    share = (min(end_a, end_b) - done) / (senders * receivers)
+                    done = min(end_a, end_b)
+                    source, target = d * unit + a, e * unit + b
+                    level = 0
+                    while source // inner[level + 1] != target // inner[level + 1]:
+                        level += 1
+                    for side in range(2):
+                        device = source if side == 0 else target
+                        port = device // shared_by[level] * shared_by[level]
+                        if is_line[level]:
+                            port = device // inner[level + 1] * inner[level + 1]
+                            port += device % inner[level]
+                        load[side, level, port] += share / bytes_per_s[level]
+                        worst = max(worst, load[side, level, port])
+                    a, b = a + (end_a <= end_b), b + (end_b <= end_a)
+                result[d, e, f] = worst
+    return result

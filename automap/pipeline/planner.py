@@ -1,0 +1,109 @@
+"""Workload and topology -> a pipeline plan: profile, coarsening, search, records."""
+
+from collections.abc import Callable, Iterator
+import time
+
+from automap.cost.compute import Roofline
+from automap.cost.measured import MeasuredKernels
+from automap.cost.tables import build_tables
+from automap.errors import InputError
+from automap.options import Options
+from automap.pipeline.build import (
+    AXIS,
+    fabric_warning,
+    gap_of,
+    pipeline_record,
+    predicted_record,
+)
+from automap.pipeline.fabric import fabric_of
+from automap.pipeline.points import Points, coarsened
+from automap.pipeline.profile import Profile, profile_of
+from automap.pipeline.search import Limits, find_pipeline, nothing_fits
+from automap.plan import LeafRecord, MeshRecord, Plan, SearchRecord, WorkloadRecord
+from automap.topology.model import Topology
+from automap.workload.trace import Leaf, Workload
+from hlo_tools.collector import collector_paused
+
+
+def plan_pipeline(
+    workload: Workload, topology: Topology, options: Options,
+    on_progress: Callable[[float], None] = lambda step_seconds: None,
+) -> Plan:  # fmt: skip
+    """The best pipeline found; `on_progress` is called with every better step's seconds.
+
+    Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for options that
+    do not suit it.
+    """
+    start = time.monotonic()
+    points = coarsened(_profile(workload, topology, options))
+    _check(options, points, topology)
+    fabric = fabric_of(topology)
+    limits = Limits(
+        stages=options.stages, microbatches=options.microbatches,
+        memory_limit_bytes=options.memory_limit_bytes or topology.device.memory_bytes,
+        budget_seconds=options.budget_seconds, seed=options.seed,
+    )  # fmt: skip
+    found = find_pipeline(points, fabric, limits, options.strategy, on_progress)
+    if found.best is None:
+        raise nothing_fits(found, limits, points, fabric)
+    problem = workload.problem
+    return Plan(
+        workload=WorkloadRecord(
+            target=workload.target, hlo_sha256=workload.hlo_sha256,
+            jaxpr_sha256=workload.reemitter.sha256() if workload.reemitter else None,
+            rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
+            arguments=tuple(workload.arguments.items()),
+        ),
+        topology=topology.to_dict(),
+        mesh=MeshRecord(axes=((AXIS, topology.device_count),)),
+        inputs=tuple(
+            _leaf(leaf, role.value) for leaf, role in zip(workload.inputs, problem.roles, strict=True)
+        ),
+        outputs=tuple(_outputs(workload)),
+        pipeline=pipeline_record(found.best, points),
+        predicted=predicted_record(found.best, points),
+        search=SearchRecord(
+            strategy=options.strategy, seconds=time.monotonic() - start, evaluations=found.tried,
+            seed=options.seed, gap=gap_of(found),
+        ),
+        warnings=(*found.warnings, *fabric_warning(fabric), *problem.warnings),
+    )  # fmt: skip
+
+
+@collector_paused()
+def _profile(workload: Workload, topology: Topology, options: Options) -> Profile:
+    problem = workload.problem
+    tables = build_tables(problem, topology.platform)
+    measured = None
+    if options.profile is not None:
+        options.profile.check_suits(topology)
+        measured = MeasuredKernels(tables.kernels.shape, tables.kernels.op_row, options.profile)
+    return profile_of(problem, tables, Roofline(tables.kernels, topology, measured))
+
+
+def _check(options: Options, points: Points, topology: Topology) -> None:
+    """Refuse stages and microbatches that there cannot be."""
+    most = int(points.may_cut[1:-1].sum()) + 1
+    if options.stages is not None and options.stages > min(most, topology.device_count):
+        raise InputError(
+            f"--stages {options.stages}: {topology.name} has {topology.device_count} devices and the step at "
+            f"most {most} stages; allowed: 1 to {min(most, topology.device_count)}, or auto"
+        )
+    batch = points.profile.batch_size
+    if options.microbatches is not None and batch % options.microbatches:
+        raise InputError(
+            f"--microbatches {options.microbatches}: does not divide the batch of {batch}; allowed: a divisor, "
+            "or auto"
+        )
+
+
+def _leaf(leaf: Leaf, role: str) -> LeafRecord:
+    whole = (None,) * len(leaf.shape)
+    return LeafRecord(path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role, spec=whole)  # type: ignore[arg-type]
+
+
+def _outputs(workload: Workload) -> Iterator[LeafRecord]:
+    problem = workload.problem
+    for index, leaf in enumerate(workload.outputs):
+        source = problem.state_map.get(index)
+        yield _leaf(leaf, "result" if source is None else problem.roles[source].value)

@@ -1,0 +1,55 @@
+"""Pareto sets of tails: rows of numbers of which less is better, for the exact solver.
+
+A tail is a row of `automap.pipeline.value.joined`; its links are (first cut, first unit boundary, the tail after it).
+"""
+
+import numpy as np
+
+from automap.simulate.arrays import Array
+from automap.simulate.jit import inner, inner_making_arrays
+
+
+@inner_making_arrays
+def grown(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
+    """Both with room for at least `needed` rows, the old ones kept."""
+    if needed <= len(pool):
+        return pool, links
+    size = max(needed, 2 * len(pool))
+    more, more_links = np.empty((size, pool.shape[1])), np.empty((size, 3), np.int32)
+    more[: len(pool)] = pool
+    more_links[: len(pool)] = links
+    return more, more_links
+
+
+@inner
+def is_no_worse(tails: Array, z: int, than: Array, row: int, width: int) -> bool:
+    """Whether no number of row z is more than that of `than[row]`, of the first `width`."""
+    for c in range(width):
+        if tails[z, c] > than[row, c]:
+            return False
+    return True
+
+
+@inner
+def copy_row(target: Array, row: int, source: Array, of: int) -> None:
+    """target[row] becomes source[of]."""
+    for c in range(target.shape[1]):
+        target[row, c] = source[of, c]
+
+
+@inner
+def kept(
+    tails: Array, links: Array, count: int, new: Array, e: int, width: int, differ: int
+) -> int:
+    """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than it."""
+    for z in range(count):
+        if (differ == 0 or links[z, 1] == e) and is_no_worse(tails, z, new, 0, width):
+            return -1
+    left = 0
+    for z in range(count):
+        if not ((differ == 0 or links[z, 1] == e) and is_no_worse(new, 0, tails, z, width)):
+            if left != z:
+                copy_row(tails, left, tails, z)
+                copy_row(links, left, links, z)
+            left += 1
+    return left

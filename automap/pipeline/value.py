@@ -1,0 +1,155 @@
+"""V: the seconds of one step of a synchronous pipeline (Auto-MAP section 4.4, made exact where it can be).
+
+S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage s with points [i, j) and units
+[d, e), the next stage having [e, f), one microbatch takes
+
+    F, B   its forward and backward seconds on r = e - d replicas; T = F + B
+    X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way; 0 for the last
+    R      reduce[d, e] * gradient_bytes[i, j], after its last microbatch, beside what earlier stages still do
+    K      microbatches in flight: M for GPipe, min(M, S - s) for 1F1B
+
+A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the longest of
+paths through the task graph (`automap.pipeline.task_graph`), found from a *tail*: what is known of the stages
+from s on                                                                        -> in: `joined`, `finished`
+
+    U_s = U_{s+1} + T + 2 X                                    a microbatch from s to the last stage and back
+    GPipe  P_s = max(P_{s+1}, F, X), Q_s = max(Q_{s+1}, B, X)  the slowest stage or link forwards, backwards
+           V_s = max(V_{s+1} + F + X, U_s + (M - 1) Q_s + R)   the slowest end after the first forwards
+           L   = V_0 + (M - 1) P_0
+    1F1B   P_s = max(P_{s+1} + T + 2 X,                        from the first forward of s to its last backward:
+                     M T, U_s + (M - 1) X,                       where a stage or a link is never idle,
+                     U_s + (M - 1) F + (M - K) B,                up to the last microbatch, which goes round,
+                     U_s + (M - K) F + (M - 1) B,                or from the first, which went round,
+                     U_s + G)
+           G   = max over c of C_c + r W_c + rest T             if M > K: rounds of microbatches in flight
+           W_c = T + 2 X + W_{c-1} of the next stage, W_1 = T  a round through c stages, W_{S-s} = U_s: c
+                                                               microbatches later the stage can begin the next
+           C_c = (min(M, K - c + 1) - 1) F,  r and rest = (M - min(M, K - c + 1)) divided by c
+           Q_s = max(Q_{s+1} + F + X, U_s + R)                 one microbatch, until its slowest end
+           H   = max((M - 1) F + (M - K) B, max over c of C_c + r W_c + rest F)
+           V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)        H: until the stage begins its last forward
+           L   = V_0
+
+GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where rounds through
+different stages alternate on the longest path (docs/pipelines.md says by how much).
+
+    bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
+
+A partition is `cuts` and `parts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and units parts[s] ..
+parts[s + 1] - 1, from 0 to n and 0 to U.
+"""
+
+import numpy as np
+
+from automap.pipeline.arrays import Arrays
+from automap.simulate.arrays import Array
+from automap.simulate.jit import compiled, inner
+
+
+@inner
+def joined(
+    pool: Array, z: int, new: Array, f: float, b: float, x: float, r: float, m: int, k: int,
+    schedule: int,
+) -> None:  # fmt: skip
+    """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`.
+
+    A tail is a row (U, V, P, Q, W_1, W_2, ...); of no stages all are 0.
+    """
+    t = f + b
+    u = pool[z, 0] + t + 2.0 * x
+    new[0] = u
+    if schedule == 0:
+        new[2] = max(pool[z, 2], f, x)
+        new[3] = max(pool[z, 3], b, x)
+        new[1] = max(pool[z, 1] + f + x, u + (m - 1) * new[3] + r)
+        return
+    flight = min(m, k)
+    before, after = (m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b
+    p = max(pool[z, 2] + t + 2.0 * x, m * t, u + (m - 1) * x, u + max(before, after))
+    h = before
+    for c in range(1, k + 1):
+        w = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
+        new[3 + c] = w
+        first = min(m, k - c + 1)
+        rounds, rest = (m - first) // c, (m - first) % c
+        if m > flight and rounds > 0:
+            p = max(p, u + (first - 1) * f + rounds * w + rest * t)
+            h = max(h, (first - 1) * f + rounds * w + rest * f)
+    q = max(pool[z, 3] + f + x, u + r)
+    new[1] = max(pool[z, 1] + f + x, p + r, h + q)
+    new[2] = p
+    new[3] = q
+
+
+@inner
+def finished(v: float, p: float, m: int, schedule: int) -> float:
+    """L of the tail from stage 0."""
+    return v + (m - 1) * p if schedule == 0 else v
+
+
+@inner
+def stage_bytes(
+    state: float, kept: float, working: float, entering: float, replicas: int, m: int, k: int,
+    schedule: int,
+) -> float:  # fmt: skip
+    """Bytes on each device of a stage that has k - 1 stages after it."""
+    in_flight = m if schedule == 0 else min(m, k)
+    return state + (in_flight * kept + working + 2.0 * entering) / replicas
+
+
+@inner
+def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[float, float]:
+    """(bytes over a device's memory in the worst stage, L in seconds); both inf if a boundary is not allowed.
+
+    `tails` is room for two: float64 [2, at least S + 4].
+    """
+    stages, m = len(cuts) - 1, arrays.microbatches
+    over, now = 0.0, 0
+    for c in range(4):
+        tails[0, c] = 0.0
+    for s in range(stages - 1, -1, -1):
+        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        r, k = e - d, stages - s
+        if i >= j or r < 1 or not (arrays.usable[r] and arrays.may_cut[i] and arrays.may_part[d]):
+            return np.inf, np.inf
+        x = 0.0
+        if k > 1:
+            per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
+            x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
+        joined(
+            tails, now, tails[1 - now],
+            arrays.forward[r, j] - arrays.forward[r, i],
+            arrays.backward[r, j] - arrays.backward[r, i],
+            x, arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
+            m, k, arrays.schedule,
+        )  # fmt: skip
+        now = 1 - now
+        needed = stage_bytes(
+            arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
+            arrays.cut_bytes[i], r * arrays.unit_devices, m, k, arrays.schedule,
+        )  # fmt: skip
+        over = max(over, needed - arrays.memory_limit_bytes)
+    return over, finished(tails[now, 1], tails[now, 2], m, arrays.schedule)
+
+
+@compiled
+def priced(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
+    """`price` for Python."""
+    return price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
+
+
+def value(arrays: Arrays, cuts: Array, parts: Array) -> float:
+    """L in seconds; inf for a partition that does not fit or is not allowed."""
+    over, seconds = priced(arrays, cuts, parts)
+    return seconds if over <= 0.0 else np.inf
+
+
+@compiled
+def values(arrays: Arrays, cuts: Array, parts: Array) -> Array:
+    """`value` of many partitions: cuts, parts int64 [B, S + 1] -> float64 [B]."""
+    result = np.empty(len(cuts))
+    tails = np.empty((2, cuts.shape[1] + 3))
+    for row in range(len(cuts)):
+        over, seconds = price(arrays, cuts[row], parts[row], tails)
+        result[row] = seconds if over <= 0.0 else np.inf
+    return result

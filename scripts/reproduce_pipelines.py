@@ -1,0 +1,174 @@
+"""Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C, by the exact solver and its baselines.
+
+The paper's setting: 128 points, as many stages as servers, 16 microbatches, device cuts anywhere, no limit of memory,
+transfers over the link at the boundary. Seconds are of search only; profiles take what `automap plan` takes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+import os
+from pathlib import Path
+import platform
+import time
+from typing import Any
+
+import click
+import numpy as np
+from rich.progress import track
+
+from automap.cost.compute import Roofline
+from automap.cost.tables import build_tables
+from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of, from_lines
+from automap.pipeline.build import layer_of
+from automap.pipeline.exact import Partition
+from automap.pipeline.fabric import Fabric, fabric_of
+from automap.pipeline.local import at_servers, even_split, local_search, optimum
+from automap.pipeline.points import Points, coarsened
+from automap.pipeline.profile import Profile, profile_of
+from automap.pipeline.search import simulated_seconds
+from automap.pipeline.value import value
+from automap.topology import get_topology
+from automap.workload.trace import trace_step
+from models.bert import bert_48
+from models.t5 import t5_3b, t5_11b, t5_base
+from scripts.tables import made_by, markdown, replace_table
+
+
+COMMAND = "python -m scripts.reproduce_pipelines -o docs/pipelines.md"
+MODELS: dict[str, Callable[[], Any]] = {
+    "Bert-48": bert_48,
+    "T5-base": t5_base,
+    "T5-3B": t5_3b,
+    "T5-11B": t5_11b,
+}
+CONFIGURATIONS = {"A": ("automap-a", 2), "B": ("automap-b", 3), "C": ("automap-c", 4)}
+MICROBATCHES = 16
+HEADER = [
+    "model", "config", "items", "pivots", "layers that end there", "device cuts", "step, s", "search, s", "even split",
+    "at servers", "local search",
+]  # fmt: skip
+BOUND_HEADER = [
+    "model",
+    "config",
+    "schedule",
+    "microbatches",
+    "V, s",
+    "simulated, s",
+    "V below it by",
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model on one configuration."""
+
+    model: str
+    configuration: str
+    points: Points
+    fabric: Fabric
+    stages: int
+
+    def arrays(self) -> Arrays:
+        """The paper's model of it: C, A and W, every device cut allowed."""
+        points = self.points
+        forward, backward = points.seconds(1)
+        line = np.diff(forward + backward)
+        found = from_lines(
+            line, points.cut_bytes[1:], np.zeros(len(line)), self.fabric,
+            Terms(microbatches=MICROBATCHES, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
+            forward_share=float(forward[-1] / (forward[-1] + backward[-1])),
+        )  # fmt: skip
+        return found._replace(gradient_bytes=points.gradient_bytes, may_cut=points.may_cut)
+
+
+def profile(make: Callable[[], Any]) -> Profile:
+    """A model's profile on a V100."""
+    step, args = make()
+    problem = trace_step(step, args, platform="cuda").problem
+    tables = build_tables(problem, "cuda")
+    return profile_of(problem, tables, Roofline(tables.kernels, get_topology("automap-a")))
+
+
+def warm_up() -> None:
+    """Compile what the search calls."""
+    arrays = from_lines(
+        np.ones(8), np.ones(8), np.ones(8), fabric_of(get_topology("4xv100"), "adjacent"),
+        Terms(microbatches=4, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
+    )  # fmt: skip
+    optimum(arrays, 2)
+
+
+def row(case: Case) -> list[str]:
+    """One row of Table 7."""
+    arrays = case.arrays()
+    begin = time.perf_counter()
+    solved = optimum(arrays, case.stages)
+    seconds = time.perf_counter() - begin
+    best = solved.best
+    assert best is not None and solved.proven  # noqa: S101 - memory is no limit here
+    labels = [case.points.profile.labels[int(case.points.first[i]) - 1] for i in best.cuts[1:-1]]
+    others = [
+        even_split(arrays, case.stages),
+        at_servers(arrays, case.stages, case.fabric.parted_by).best,
+        local_search(arrays, case.stages),
+    ]
+    return [
+        case.model, case.configuration, f"{case.points.profile.n_items:,}",
+        ", ".join(str(i) for i in best.cuts[1:-1]), ", ".join(layer_of(label) for label in labels),
+        ", ".join(str(d) for d in best.parts[1:-1]), f"{best.seconds:.3f}", f"{seconds:.3f}",
+        *(_gap(other, best) for other in others),
+    ]  # fmt: skip
+
+
+def _gap(other: Partition | None, best: Partition) -> str:
+    return "none" if other is None else f"{other.seconds / best.seconds - 1:+.1%}"
+
+
+def bounds(case: Case) -> Iterator[list[str]]:
+    """V of the product's own model beside the simulation, at the optimum of each schedule."""
+    for schedule in Schedule:
+        for microbatches in (8, 16):
+            terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=np.inf)
+            arrays = arrays_of(
+                case.points, fabric_of(get_topology(CONFIGURATIONS[case.configuration][0])), terms
+            )
+            best = optimum(arrays, case.stages).best
+            if best is None:
+                continue
+            simulated = simulated_seconds(arrays, best)
+            found = value(arrays, best.cuts, best.parts)
+            yield [
+                case.model, case.configuration, schedule.name.lower().replace("one_f_one_b", "1f1b"),
+                str(microbatches), f"{found:.3f}", f"{simulated:.3f}", f"{max(1 - found / simulated, 0.0):.1%}",
+            ]  # fmt: skip
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--model", "chosen", multiple=True, type=click.Choice(list(MODELS)), help="default: all"
+)
+def main(output: Path | None, chosen: tuple[str, ...]) -> None:
+    """Profile the models and search."""
+    warm_up()
+    rows: list[list[str]] = []
+    below: list[list[str]] = []
+    for model in track(chosen or list(MODELS), "models"):
+        points = coarsened(profile(MODELS[model]))
+        for name, (topology, stages) in CONFIGURATIONS.items():
+            fabric = fabric_of(get_topology(topology), "adjacent")
+            case = Case(model, name, points, fabric, stages)
+            rows.append(row(case))
+            below += bounds(case)
+    where = f"{platform.machine()}, {os.cpu_count()} cores"
+    text = made_by(COMMAND, where) + markdown(HEADER, rows)
+    text_below = made_by(COMMAND, where) + markdown(BOUND_HEADER, below)
+    if output is None:
+        click.echo(f"{text}\n{text_below}")
+    else:
+        replace_table(output, text, "table 7")
+        replace_table(output, text_below, "bounds")
+
+
+if __name__ == "__main__":
+    main()

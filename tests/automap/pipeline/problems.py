@@ -1,0 +1,38 @@
+"""Small pipeline problems for tests."""
+
+from hypothesis import strategies as st
+import numpy as np
+
+from automap.pipeline.arrays import Arrays, Schedule, Terms, from_lines
+from automap.pipeline.fabric import Transfers, fabric_of
+from automap.topology import get_topology
+
+
+def random_arrays(
+    seed: int, schedule: Schedule, *, points: int = 7, topology: str = "2x2xv100", microbatches: int = 4,
+    transfers: Transfers = "matched",
+) -> Arrays:  # fmt: skip
+    """C, A, W at random, with tables of memory and limits on where stages may begin."""
+    rng = np.random.default_rng(seed)
+    arrays = from_lines(
+        rng.uniform(0, 3, points),
+        rng.uniform(0, 4e9, points),
+        rng.uniform(0, 2e9, points),
+        fabric_of(get_topology(topology), transfers),
+        Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=10.0),
+    )
+    sums = np.concatenate([[0.0], np.cumsum(rng.uniform(0, 2, points))])
+    between = np.maximum(sums[None, :] - sums[:, None], 0.0)
+    may_cut = rng.random(points + 1) < 0.8
+    may_cut[[0, -1]] = True
+    usable = np.arange(arrays.n_units + 1) % 3 != 0
+    usable[1] = True
+    return arrays._replace(
+        cut_bytes=np.where(rng.random(points + 1) < 0.5, arrays.cut_bytes, 0.0),
+        may_cut=may_cut, usable=usable, state_bytes=between, kept_bytes=between / 2,
+        memory_limit_bytes=float(rng.uniform(4, 14)) + 8e9,
+    )  # fmt: skip
+
+
+SCHEDULES = st.sampled_from(list(Schedule))
+SEEDS = st.integers(0, 2**32 - 1)
