@@ -16,6 +16,7 @@ from jax.extend import core
 from automap.apply.flatten import flatten
 from automap.apply.microbatch.batch import batch_leaves, smaller_call
 from automap.apply.microbatch.build import elements, fresh
+from automap.apply.microbatch.equations import separate_equation
 from automap.apply.microbatch.pairs import LevelPair, align
 from automap.apply.microbatch.program import Joined, Layout, MicroProgram, Parts, Slice, schedule
 from automap.apply.microbatch.separation import Late, Separation, Setting
@@ -50,7 +51,9 @@ def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Lat
     invars = pair.full.invars
     limit = max(elements(invars[n].aval) for n in batch)
     index = open_jaxpr(jax.make_jaxpr(lambda i: i)(jnp.int32(0)))[0].invars[0]
-    separation = Separation(pair, Setting(microbatches, limit, late), fresh(index))
+    separation = Separation(
+        pair, Setting(microbatches, limit, late), separate_equation, fresh(index)
+    )
     inputs: list[Status] = [Known(source=_source(var.aval.dtype)) for var in invars]
     for number in batch:
         inputs[number] = Batched(0, 1, is_whole=True)

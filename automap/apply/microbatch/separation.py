@@ -1,17 +1,8 @@
-"""One level of a step, separated into what is done once and what is done for each microbatch.
+"""The state of separating a level of a step into what is done once and what is done for each microbatch.
 
-Equation by equation, in program order, by what its operands are:
-
-    all Known                     once, with the whole batch's equation            -> in: `_known`
-    some Batched                  in the loop, with the microbatch's equation, if its rule allows
-                                                                                   -> in: `_batched`
-    some Partial, none Batched    of the step: once, after the loop                -> in: `finished`
-                                  of an inner body: if it is linear, on each part  -> in: `_linear`
-
-Known operands that grow with the batch (dropout masks, constants) are made whole and sliced where a microbatch needs
-them.  What is made of data alone (the batch, keys, constants) is Known if it is no larger than the batch:
-sums of masks, shuffled samples.  Equations are only collected here; those nobody needs are dropped
-when the program is put together (`automap.apply.microbatch.program`).
+A level is the step or an inner body.  Its equations are taken in program order; how each one is separated is in
+`automap.apply.microbatch.equations`.  They are only collected here; those nobody needs are dropped when the
+program is put together (`automap.apply.microbatch.program`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +11,13 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
-from jax import numpy as jnp
 from jax.extend import core
-import numpy as np
 
-from automap.apply.microbatch.build import closure, elements, emit, fresh, local, part, renamed
-from automap.apply.microbatch.control import CONTROL
-from automap.apply.microbatch.facts import columns_of, fact_of, literal_fact
-from automap.apply.microbatch.linear import PRODUCTS, check_linear
+from automap.apply.microbatch.build import closure, emit, fresh, part, renamed
+from automap.apply.microbatch.facts import literal_fact
 from automap.apply.microbatch.pairs import LevelPair, Pair, source_line
-from automap.apply.microbatch.rules import outcome_of
-from automap.apply.microbatch.rules.rule import Operation, Outcome
 from automap.apply.microbatch.status import (
     Batched,
-    Fact,
     Known,
     Operator,
     Partial,
@@ -76,11 +60,12 @@ class Separation:
     """The growing equations of a level.
 
     `status` is by variables of the whole batch's trace; `term` has the variable of the loop that stands for one,
-    `index` the number of the microbatch.  In a body both lists of equations are the same.
+    `index` the number of the microbatch; `separate` takes one equation.  In a body both lists of equations are the same.
     """
 
     pair: LevelPair
     setting: Setting
+    separate: Callable[["Separation", Pair], None]
     index: Any
     status: dict[Any, Status] = field(default_factory=dict)
     term: dict[Any, Any] = field(default_factory=dict)
@@ -97,7 +82,7 @@ class Separation:
             backward = "transpose(" in str(pair.full.eqn.source_info.name_stack)
             self.phase = "backward" if backward else self.setting.phase
             try:
-                self._equation(pair)
+                self.separate(self, pair)
             except Refusal as refusal:
                 line = source_line(pair.full)
                 at = f" at {line}" if line else ""
@@ -187,7 +172,7 @@ class Separation:
         """The separation of an inner body whose parameters are `inputs`."""
         eqns: list[Any] = []
         setting = replace(self.setting, depth="body", phase=self.phase)
-        inner = Separation(pair, setting, fresh(self.index), known=eqns, loop=eqns)
+        inner = Separation(pair, setting, self.separate, fresh(self.index), known=eqns, loop=eqns)
         return inner.run([plain(status) for status in inputs])
 
     def closed(self, wanted: Sequence[Status]) -> Any:
@@ -224,251 +209,6 @@ class Separation:
         self.status[var] = status
         self.term[var] = atom
 
-    # --- equations
-
-    def _equation(self, pair: Pair) -> None:
-        eqn = pair.full.eqn
-        operands = [self.read(atom) for atom in eqn.invars]
-        is_control = eqn.primitive.name in CONTROL
-        some = lambda kind: any(isinstance(s, kind) for s in operands)  # noqa: E731
-        if some(Batched) or (self.setting.depth == "body" and some(Partial)):
-            if self._has_no_order(pair, operands):
-                self._known(pair, [Known(0, source="data") for _ in operands])
-            elif is_control:
-                self._or_whole(pair, operands, lambda: CONTROL[eqn.primitive.name](self, pair))
-            elif self.setting.depth == "body" and some(Partial):
-                self._linear(pair, operands)
-            else:
-                operands = [
-                    self.finished(atom, eqn) if isinstance(status, Partial) else status
-                    for atom, status in zip(eqn.invars, operands)
-                ]
-                self._or_whole(pair, operands, lambda: self._batched(pair, operands))
-        elif self.setting.depth == "step" and self._is_inside(operands):
-            made = [fresh(var) for var in eqn.outvars]
-            self.loop.append(renamed(eqn, [self.atom(a) for a in eqn.invars], made))
-            self.term.update(zip(eqn.outvars, made))
-            self.status.update((var, Known(made="inside")) for var in eqn.outvars)
-        elif self.setting.depth == "step":
-            finished = [
-                status if isinstance(atom, core.Literal) else self.finished(atom, eqn)
-                for atom, status in zip(eqn.invars, operands)
-            ]
-            self._known(pair, finished)
-        else:
-            self._known(pair, operands)
-
-    def _is_inside(self, operands: Sequence[Status]) -> bool:
-        """Whether the loop computes an operand alike every time, and none needs a loop to be over."""
-        early = all(isinstance(s, Known) and s.level == 0 for s in operands)
-        return early and any(isinstance(s, Known) and s.made == "inside" for s in operands)
-
-    def _has_no_order(self, pair: Pair, operands: Sequence[Status]) -> bool:
-        """Whether an equation combines constants that grow with the batch with copies of one value.
-
-        Its result is known whole, and how it is to be cut is left to its users.
-        """
-        if self.setting.depth == "body" or not all(map(_is_data, operands)):
-            return False
-        atoms = zip(pair.full.eqn.invars, pair.micro.eqn.invars, operands)
-        grows = any(isinstance(s, Known) and a.aval.shape != b.aval.shape for a, b, s in atoms)
-        return grows and all(s.outer is None for s in operands if isinstance(s, Batched))
-
-    def _or_whole(
-        self, pair: Pair, operands: Sequence[Status], separate: Callable[[], None]
-    ) -> None:
-        """Separate an equation; what is made of data alone may be computed whole instead."""
-        eqn = pair.full.eqn
-        can_be_whole = all(map(_is_data, operands)) and all(
-            elements(var.aval) <= self.setting.limit for var in eqn.outvars
-        )
-        try:
-            separate()
-        except Refusal:
-            if not can_be_whole:
-                raise
-            self.status.update((var, Known(source="data")) for var in eqn.outvars)
-        if not can_be_whole:
-            return
-        self.known.append(eqn)
-        for var in eqn.outvars:
-            status = self.status[var]
-            if isinstance(status, Batched):
-                self.status[var] = replace(status, is_whole=True)
-            else:
-                self.status[var] = Known(source="data")
-                self.term.pop(var, None)
-
-    def _known(self, pair: Pair, operands: Sequence[Status]) -> None:
-        full, micro = pair.full.eqn, pair.micro.eqn
-        level = max((status.level for status in operands), default=0)
-        fact = fact_of(full, micro, operands)
-        # In a body what is known may be the result of a loop there, which has a variable of its own.
-        in_body = self.setting.depth == "body"
-        inputs = [self.atom(atom) for atom in full.invars] if in_body else full.invars
-        self.known.append(renamed(full, inputs, full.outvars))
-        source = "data" if all(map(_is_data, operands)) else "parameters"
-        if len(full.outvars) > 1:
-            fact = Fact.NONE
-        for var in full.outvars:
-            self.status[var] = Known(level, fact, source=source)
-        if full.primitive.name == "broadcast_in_dim":
-            self._spread(full, micro, Known(level, fact, source=source))
-
-    def _spread(self, full: Any, micro: Any, status: Known) -> None:
-        """One value for all samples: each microbatch makes its own copies."""
-        (source, *_), (result,) = full.invars, full.outvars
-        if source.aval.shape != micro.invars[0].aval.shape or len(full.invars) > 1:
-            return
-        try:
-            shapes = result.aval.shape, micro.outvars[0].aval.shape
-            dim = batch_dim(*shapes, self.setting.microbatches)
-        except Refusal:
-            return
-        if dim is None or self.setting.depth == "body" and status.level:
-            return
-        if status.level and self.setting.late == "scale":
-            if source.aval.shape:
-                return
-            aval = micro.outvars[0].aval
-            (ones,) = emit(lambda: jnp.ones(aval.shape, aval.dtype), [], self.loop, full)
-            self.term[result] = ones
-            self.status[result] = Batched(dim, None, fact=Fact.ONE, scale=source)
-            return
-        self.loop.append(renamed(micro, [self.atom(source)], micro.outvars))
-        self.status[result] = Batched(dim, None, status.level, status.fact,
-                                      is_whole=_is_data(status) and self.setting.depth == "step")  # fmt: skip
-
-    def _batched(self, pair: Pair, operands: Sequence[Status]) -> None:
-        full, micro = pair.full.eqn, pair.micro.eqn
-        if full.effects:
-            raise Refusal("its side effect would be one per microbatch")
-        atoms, found, scales = self._in_microbatch(full, micro, operands)
-        level = max(status.level for status in found)
-        if level and (self.setting.late == "scale" or self.phase == "forward" or level > 1):
-            raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
-        operation = Operation(full, micro, tuple(found), self.setting.microbatches)
-        outcome = outcome_of(operation)
-        scale = self._scale(full, found, scales)
-        if outcome.local_columns:
-            size = operation.shape(0)[found[0].dim if isinstance(found[0], Batched) else 0]
-            shift = partial(local, columns=sorted(outcome.local_columns), size=size)
-            (atoms[1],) = emit(shift, [atoms[1], self.index], self.loop, full)
-        self.loop.append(renamed(micro, atoms, micro.outvars))
-        fact = fact_of(full, micro, found)
-        self._settle(full, outcome, level, scale, fact, columns_of(full, found))
-
-    def _settle(
-        self, full: Any, outcome: Outcome, level: int, scale: Any, fact: Fact,
-        columns: frozenset[int],
-    ) -> None:  # fmt: skip
-        for var, result in zip(full.outvars, outcome.results, strict=True):
-            if isinstance(result, Batched):
-                fact = fact if len(full.outvars) == 1 else Fact.NONE
-                result = replace(result, fact=fact, columns=columns)
-            elif scale is not None and result.op != "add":
-                raise Refusal("a factor known only after the batch decides which sample is largest")
-            self.status[var] = replace(result, level=level, scale=scale)
-
-    def _in_microbatch(
-        self, full: Any, micro: Any, operands: Sequence[Status]
-    ) -> tuple[list[Any], list[Status], list[Any]]:
-        """Atoms, statuses and scales of the operands as a microbatch has them."""
-        outer = self._outer(operands)
-        atoms, found, scales = [], [], []
-        for number, (atom, other, status) in enumerate(zip(full.invars, micro.invars, operands)):
-            scale = status.scale if isinstance(status, Batched) else None
-            if (
-                isinstance(status, Batched)
-                and status.is_whole
-                and status.outer not in (None, outer)
-            ):
-                # Cut anew, in the order in which the others hold the samples.
-                made, status = self.sliced(
-                    atom, other, Known(0, status.fact), outer, full, whole=atom
-                )
-            elif not isinstance(status, Known):
-                made = self.atom(atom)
-            elif self._is_late_factor(full, number, status):
-                scale, status = atom, Known(0, Fact.ONE)
-                made = core.Literal(np.ones((), atom.aval.dtype), atom.aval)
-            else:
-                made, status = self.sliced(atom, other, status, outer, full)
-            atoms.append(made)
-            found.append(status)
-            scales.append(scale)
-        return atoms, found, scales
-
-    def _outer(self, operands: Sequence[Status]) -> int | None:
-        """How an equation's operands hold the samples; those computed whole can be cut to fit."""
-        found = [s for s in operands if isinstance(s, Batched) and s.outer is not None]
-        found.sort(key=lambda s: s.is_whole)
-        return found[0].outer if found else None
-
-    def _is_late_factor(self, eqn: Any, number: int, status: Known) -> bool:
-        is_factor = eqn.primitive.name == "mul" or (eqn.primitive.name == "div" and number == 1)
-        is_scalar = eqn.invars[number].aval.shape == ()
-        is_late = status.level > 0 and self.setting.late == "scale"
-        return is_factor and is_scalar and is_late and self.setting.depth == "step"
-
-    def _scale(self, eqn: Any, found: Sequence[Status], scales: list[Any]) -> Any:
-        """The scale of the results of operands with scales, None for none. Raises `Refusal`."""
-        kept = [scale for scale in scales if scale is not None]
-        if not kept:
-            return None
-        name = eqn.primitive.name
-        ones = [getattr(status, "fact", None) is Fact.ONE for status in found]
-        at_step = self.setting.depth == "step"
-        if name == "div" and scales[1] is not None and ones[1] and at_step:
-            over = lambda a, b: a / b.astype(a.dtype)  # noqa: E731
-            return self._late(over, [scales[0] or _one(eqn.outvars[0].aval.dtype), scales[1]], eqn)
-        if name in PRODUCTS and len(kept) == 2 and at_step:
-            return self._late(lambda a, b: a * b, kept, eqn)
-        zeros = [getattr(status, "fact", None) is Fact.ZERO for status in found]
-        check_linear(eqn, [scale is not None for scale in scales], zeros)
-        if any(scale is not kept[0] for scale in kept):
-            raise Refusal("its operands are multiplied by different sums over the whole batch")
-        return kept[0]
-
-    def _late(self, function: Callable[..., Any], atoms: Sequence[Any], origin: Any) -> Any:
-        (var,) = emit(function, atoms, self.known, origin)
-        self.status[var] = Known(max(self.read(atom).level for atom in atoms))
-        return var
-
-    def _linear(self, pair: Pair, operands: Sequence[Status]) -> None:
-        """An equation of a body on sums that are not finished."""
-        full, micro = pair.full.eqn, pair.micro.eqn
-        parts = [status for status in operands if isinstance(status, Partial)]
-        marks = [isinstance(status, Partial) for status in operands]
-        known = [status.fact for status in operands if isinstance(status, Known)]
-        if len(parts) + len(known) < len(operands) and not all(marks):
-            raise Refusal("it combines a sum over the batch with single samples")
-        zeros = [isinstance(s, Known) and s.fact is Fact.ZERO for s in operands]
-        check_linear(full, marks, zeros)
-        scale = parts[0].scale
-        if any(p.op != "add" or p.scale is not scale for p in parts):
-            raise Refusal("its operands are different kinds of sums over the batch")
-        for atom, other in zip((*full.invars, *full.outvars), (*micro.invars, *micro.outvars)):
-            if atom.aval.shape != other.aval.shape:
-                raise Refusal("a sum over the batch is given back to the samples")
-        self.loop.append(renamed(full, [self.atom(a) for a in full.invars], micro.outvars))
-        level = max(status.level for status in operands)
-        self.status.update((var, Partial("add", level, scale)) for var in full.outvars)
-
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
-
-
-def _one(dtype: Any) -> Any:
-    one = np.ones((), dtype)
-    return core.Literal(one, jax.typeof(one))
-
-
-def _is_data(status: Status) -> bool:
-    """Whether a value is computed before the loop, without parameters."""
-    if isinstance(status, Batched):
-        return status.is_whole
-    if not isinstance(status, Known) or status.level or status.made == "inside":
-        return False
-    return status.source == "data"

@@ -148,6 +148,15 @@ def plain(status: Status) -> Status:
     return Known(status.level, status.fact) if isinstance(status, Known) else status
 
 
+def is_data(status: Status) -> bool:
+    """Whether a value is computed before the loop, without parameters."""
+    if isinstance(status, Batched):
+        return status.is_whole
+    if not isinstance(status, Known) or status.level or status.made == "inside":
+        return False
+    return status.source == "data"
+
+
 def describe(status: Status) -> str:
     """In the words of messages."""
     if isinstance(status, Known):

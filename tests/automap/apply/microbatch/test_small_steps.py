@@ -10,7 +10,9 @@ import pytest
 from automap.apply.microbatch import microbatched
 from automap.errors import NotSeparableError
 from tests.automap.apply.microbatch.comparison import assert_close
-from tests.automap.apply.microbatch.small_steps import ARGS, REFUSED, SEPARABLE
+from tests.automap.apply.microbatch.refused_steps import REFUSED
+from tests.automap.apply.microbatch.separable_steps import SEPARABLE
+from tests.automap.apply.microbatch.small_steps import ARGS
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
