@@ -39,6 +39,11 @@ def renamed(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return eqn.replace(invars=list(inputs), outvars=list(outputs))
 
 
+def variables(atoms: Sequence[Any]) -> list[Any]:
+    """The atoms that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
 def fresh(var: Any) -> Any:
     """A variable of the same type."""
     return core.Var(var.aval)

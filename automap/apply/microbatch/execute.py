@@ -11,7 +11,7 @@ from jax import lax, numpy as jnp
 from jax.extend import core
 from jax.extend.core import jaxpr_as_fun
 
-from automap.apply.microbatch.build import joined, parts_first
+from automap.apply.microbatch.build import joined, parts_first, variables
 from automap.apply.microbatch.program import MicroProgram, Pass
 from automap.apply.microbatch.separate import separate
 from automap.apply.microbatch.status import Operator
@@ -108,12 +108,7 @@ def run(program: MicroProgram, inputs: Sequence[Any]) -> list[Any]:
 def evaluate(eqns: Sequence[Any], values: Mapping[Any, Any]) -> _Values:
     """All results of equations, by variable, given the values they need."""
     defined = {var for eqn in eqns for var in eqn.outvars}
-    used = {
-        atom: None
-        for eqn in eqns
-        for atom in eqn.invars
-        if not isinstance(atom, core.Literal) and atom not in defined
-    }
+    used = {atom: None for eqn in eqns for atom in variables(eqn.invars) if atom not in defined}
     results = [v for eqn in eqns for v in eqn.outvars if not isinstance(v, core.DropVar)]
     function = jaxpr_as_fun(new_jaxpr("microbatched step", list(used), results, eqns))
     return dict(zip(results, function(*(values[var] for var in used)), strict=True))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from automap.apply.microbatch.build import closure
+from automap.apply.microbatch.build import closure, variables
 from automap.apply.microbatch.separation import Sum
 
 
@@ -105,8 +105,8 @@ def schedule(parts: Parts) -> Schedule:
     done_values, done_eqns = set[Any](), set[int]()
     depends: dict[int, bool] = {}
     for number, eqn in enumerate(parts.known):
-        sources = [known_at.get(a) for a in _variables(eqn.invars)]
-        depends[number] = any(a in made for a in _variables(eqn.invars)) or any(
+        sources = [known_at.get(a) for a in variables(eqn.invars)]
+        depends[number] = any(a in made for a in variables(eqn.invars)) or any(
             depends[s] for s in sources if s is not None
         )
     before = set[int]()
@@ -150,10 +150,6 @@ def schedule(parts: Parts) -> Schedule:
 
 def _defined(eqns: Sequence[Any]) -> dict[Any, int]:
     return {var: number for number, eqn in enumerate(eqns) for var in eqn.outvars}
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [atom for atom in atoms if not hasattr(atom, "val")]
 
 
 def _term(result: Sum | Joined) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 from jax.extend import core
 
-from automap.apply.microbatch.build import closure, emit, fresh, part, renamed
+from automap.apply.microbatch.build import closure, emit, fresh, part, renamed, variables
 from automap.apply.microbatch.facts import literal_fact
 from automap.apply.microbatch.pairs import LevelPair, Pair, source_line
 from automap.apply.microbatch.status import (
@@ -93,13 +93,13 @@ class Separation:
 
     def _live(self) -> list[Pair]:
         """The equations whose results are used; differentiation leaves others behind."""
-        used = set(_variables(self.pair.full.outvars))
+        used = set(variables(self.pair.full.outvars))
         found = []
         for pair in reversed(self.pair.pairs):
             eqn = pair.full.eqn
             if eqn.effects or not used.isdisjoint(eqn.outvars):
                 found.append(pair)
-                used.update(_variables(eqn.invars))
+                used.update(variables(eqn.invars))
         return found[::-1]
 
     def read(self, atom: Any) -> Status:
@@ -208,7 +208,3 @@ class Separation:
             status = replace(status, made="inside")
         self.status[var] = status
         self.term[var] = atom
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
