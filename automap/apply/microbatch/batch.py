@@ -42,23 +42,19 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
     return tuple(n for n in free if avals[n].shape[0] == size)
 
 
-def smaller_call(
-    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], microbatches: int
+def other_call(
+    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], samples: int
 ) -> TracedCall:
-    """The call of a jitted step with one microbatch in the place of the batch.
+    """The call of a jitted step with another number of samples in its batch.
 
-    Raises `InputError` if the batch cannot be divided, `NotSeparableError` if the step cannot be traced.
+    Raises `NotSeparableError` if the step cannot be traced with it.
     """
     size = call.jaxpr.in_avals[batch[0]].shape[0]
-    if size % microbatches:
-        raise InputError(
-            f"microbatches={microbatches}: the batch of {size} samples cannot be divided; give a divisor of {size}"
-        )
     leaves, tree = jax.tree.flatten(call.args)
     for number, aval in enumerate(call.jaxpr.in_avals):
         leaf = weak_shape(aval)
         if number in batch:
-            shape = (size // microbatches, *aval.shape[1:])
+            shape = (samples, *aval.shape[1:])
             leaf = jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=leaf.weak_type)
         leaves[number] = leaf
     traced, named = jax.tree.unflatten(tree, leaves)
@@ -70,7 +66,7 @@ def smaller_call(
         return trace_call(step, args, kwargs)
     except InputError as error:
         raise NotSeparableError(
-            f"the step cannot be traced with {size // microbatches} samples instead of {size}: {error}; it cannot be "
+            f"the step cannot be traced with {samples} samples instead of {size}: {error}; it cannot be "
             "run in microbatches if its code depends on the size of the batch"
         ) from error
 

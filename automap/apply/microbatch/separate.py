@@ -1,6 +1,6 @@
 """A traced step -> its program in microbatches.
 
-    trace at B, trace at B/m -> flatten -> align -> separate -> schedule
+    trace at B, trace at B/m (one sample: `automap.apply.microbatch.shrink`) -> flatten -> align -> separate -> schedule
 
 Separated first with factors that are known only after the loop kept back; where that does not do, with a
 second loop for gradients that need a sum over the whole batch.
@@ -14,16 +14,21 @@ from jax import numpy as jnp
 from jax.extend import core
 
 from automap.apply.flatten import flatten
-from automap.apply.microbatch.batch import batch_leaves, smaller_call
+from automap.apply.microbatch.batch import batch_leaves, other_call
 from automap.apply.microbatch.build import elements, fresh
 from automap.apply.microbatch.equations import separate_equation
 from automap.apply.microbatch.pairs import LevelPair, align
 from automap.apply.microbatch.program import Joined, Layout, MicroProgram, Parts, Slice, schedule
 from automap.apply.microbatch.separation import Late, Separation, Setting
+from automap.apply.microbatch.shrink import one_sample
 from automap.apply.microbatch.status import Batched, Known, Status
 from automap.errors import InputError, NotSeparableError
 from automap.jax_compat import has_ordered_effects, open_jaxpr
 from automap.workload.call import TracedCall
+
+
+# The fewest samples that code treats as a batch.
+SMALLEST = 2
 
 
 def separate(step: Callable[..., Any], call: TracedCall, microbatches: int) -> MicroProgram:
@@ -39,12 +44,29 @@ def separate(step: Callable[..., Any], call: TracedCall, microbatches: int) -> M
             "the step has side effects in a fixed order, which microbatches would repeat; remove them"
         )
     batch = batch_leaves(call)
-    small = smaller_call(step, call, batch, microbatches)
-    pair = align(flatten(call.jaxpr, {}), flatten(small.jaxpr, {}))
+    pair = _traces(step, call, batch, microbatches)
     try:
         return _program(pair, batch, microbatches, "scale")
     except NotSeparableError:
         return _program(pair, batch, microbatches, "second loop")
+
+
+def _traces(
+    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], microbatches: int
+) -> LevelPair:
+    """The step with the whole batch and with one microbatch."""
+    size = call.jaxpr.in_avals[batch[0]].shape[0]
+    if size % microbatches:
+        raise InputError(
+            f"microbatches={microbatches}: the batch of {size} samples cannot be divided; give a divisor of {size}"
+        )
+    samples = size // microbatches
+    if samples == 1:
+        samples = SMALLEST if size != SMALLEST else SMALLEST + 1
+    full = flatten(call.jaxpr, {})
+    other = flatten(other_call(step, call, batch, samples).jaxpr, {})
+    pair = align(full, other)
+    return pair if size > microbatches else align(full, one_sample(full, other, size, samples))
 
 
 def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Late) -> MicroProgram:

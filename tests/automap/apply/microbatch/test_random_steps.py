@@ -39,14 +39,14 @@ def check(program, microbatches):
 
 
 @settings(max_examples=15)
-@given(program=PROGRAMS, microbatches=st.sampled_from([2, 4]))
+@given(program=PROGRAMS, microbatches=st.sampled_from([2, 4, 8]))
 def test_random_steps(program, microbatches):
     check(program, microbatches)
 
 
 @pytest.mark.slow
 @settings(max_examples=400)
-@given(program=PROGRAMS, microbatches=st.sampled_from([2, 4]))
+@given(program=PROGRAMS, microbatches=st.sampled_from([2, 4, 8]))
 def test_many_random_steps(program, microbatches):
     check(program, microbatches)
 
