@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 from jax.extend import core
 import numpy as np
 
@@ -91,7 +92,9 @@ def _settle(state: Separation, full: Any, outcome: Outcome, level: int, scale: A
 
 
 def _is_late_factor(state: Separation, eqn: Any, number: int, status: Known) -> bool:
-    is_factor = eqn.primitive.name == "mul" or (eqn.primitive.name == "div" and number == 1)
+    name = eqn.primitive.name
+    is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    is_factor = name == "mul" or (name == "div" and number == 1 and is_inexact)
     is_scalar = eqn.invars[number].aval.shape == ()
     is_late = status.level > 0 and state.setting.late == "scale"
     return is_factor and is_scalar and is_late and state.setting.depth == "step"
@@ -105,7 +108,8 @@ def _scale(state: Separation, eqn: Any, found: Sequence[Status], scales: list[An
     name = eqn.primitive.name
     ones = [getattr(status, "fact", None) is Fact.ONE for status in found]
     at_step = state.setting.depth == "step"
-    if name == "div" and scales[1] is not None and ones[1] and at_step:
+    is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    if name == "div" and scales[1] is not None and ones[1] and at_step and is_inexact:
         over = lambda a, b: a / b.astype(a.dtype)  # noqa: E731
         return _late(state, over, [scales[0] or _one(eqn.outvars[0].aval.dtype), scales[1]], eqn)
     if name in PRODUCTS and len(kept) == 2 and at_step:

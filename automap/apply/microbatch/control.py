@@ -44,7 +44,7 @@ def _scan(outer: "Separation", pair: Pair) -> None:
 
     inner, carry, found = _settled(start, results)
     outs = [*carry, *found[n_carry:]]
-    run = jaxpr_as_fun(with_values(inner.closed(outs)))
+    run = jaxpr_as_fun(with_values(inner.closed(outs, full)))
 
     def loop(index: jax.Array, *values: Any) -> list[Any]:
         fixed, first, stacks = _parts(values, n_consts, n_carry)
@@ -78,8 +78,8 @@ def _while(outer: "Separation", pair: Pair) -> None:
     (goes_on,) = (test.read(atom) for atom in test.pair.full.outvars)
     if not isinstance(goes_on, Known):
         raise Refusal("when it ends depends on all samples")
-    run = jaxpr_as_fun(with_values(inner.closed(carry)))
-    check = jaxpr_as_fun(with_values(test.closed([goes_on])))
+    run = jaxpr_as_fun(with_values(inner.closed(carry, full)))
+    check = jaxpr_as_fun(with_values(test.closed([goes_on], full)))
 
     def loop(index: jax.Array, *values: Any) -> list[Any]:
         tested, fixed, first = _parts(values, n_test, n_body)
@@ -103,7 +103,7 @@ def _cond(outer: "Separation", pair: Pair) -> None:
     branches = [outer.body(body, operands) for body in pair.bodies]
     found = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
     outs = [reduce(join, map(plain, ways)) for ways in zip(*found)]
-    runs = [jaxpr_as_fun(with_values(branch.closed(outs))) for branch in branches]
+    runs = [jaxpr_as_fun(with_values(branch.closed(outs, pair.full.eqn))) for branch in branches]
 
     def choose(index: jax.Array, number: jax.Array, *values: Any) -> list[Any]:
         return list(lax.switch(number, [lambda *v, r=r: list(r(*v)) for r in runs], index, *values))
@@ -116,7 +116,7 @@ def _remat(outer: "Separation", pair: Pair) -> None:
     operands = [outer.read(atom) for atom in full.invars]
     inner = outer.body(pair.bodies[0], operands)
     outs = [inner.read(atom) for atom in inner.pair.full.outvars]
-    params = {**micro.params, "jaxpr": inner.closed(outs)}
+    params = {**micro.params, "jaxpr": inner.closed(outs, full)}
     invars = [outer.index, *(outer.atom(atom) for atom in full.invars)]
     results = []
     for status, *both in zip(outs, full.outvars, micro.outvars, strict=True):

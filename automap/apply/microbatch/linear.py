@@ -50,6 +50,9 @@ def check_linear(eqn: Any, marks: Sequence[bool], zeros: Sequence[bool]) -> None
         is_linear = kinds[1] or not kinds[0] and eqn.outvars[0].aval.dtype != bool
     elif name == "gather" and not _fills_linearly(eqn):
         is_linear = False
+    elif name == "div" and not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
+        # Integers are rounded.
+        is_linear = False
     elif name in _JOINTLY:
         joint = set(numbers[_JOINTLY[name]])
         is_linear = all((marks[n] or zeros[n]) if n in joint else not marks[n] for n in numbers)

@@ -126,7 +126,8 @@ class Separation:
     ) -> tuple[Any, Status]:
         """(atom, status) of a Known value in a microbatch; as it is if it does not grow with the batch.
 
-        `whole` is what is cut, if it is not what stands for the value in the loop. Raises `Refusal` if it grows in a way that no slice has.
+        `whole` is what is cut, if it is not what stands for the value in the loop. Raises `Refusal` if it
+        grows in a way that no slice has.
         """
         dim = batch_dim(full.aval.shape, micro.aval.shape, self.setting.microbatches)
         if dim is None:
@@ -175,17 +176,11 @@ class Separation:
         inner = Separation(pair, setting, self.separate, fresh(self.index), known=eqns, loop=eqns)
         return inner.run([plain(status) for status in inputs])
 
-    def closed(self, wanted: Sequence[Status]) -> Any:
+    def closed(self, wanted: Sequence[Status], origin: Any) -> Any:
         """The body as a jaxpr of (index, parameters) with results that are `wanted`. Raises `Refusal`."""
         level = self.pair.full
-        outputs = [
-            self.coerced(
-                full, micro, status, self.pair.pairs[-1].full.eqn if self.pair.pairs else None
-            )
-            for full, micro, status in zip(
-                level.outvars, self.pair.micro.outvars, wanted, strict=True
-            )
-        ]
+        results = zip(level.outvars, self.pair.micro.outvars, wanted, strict=True)
+        outputs = [self.coerced(full, micro, status, origin) for full, micro, status in results]
         defined = {var: n for n, eqn in enumerate(self.loop) for var in eqn.outvars}
         roots = [*outputs, *(v for eqn in self.loop if eqn.effects for v in eqn.invars)]
         needed = set(closure(roots, defined, self.loop)[0])

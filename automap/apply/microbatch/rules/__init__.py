@@ -9,6 +9,8 @@ split is unknown, so it is refused.
 from collections.abc import Mapping
 from typing import Any
 
+from jax import numpy as jnp
+
 from automap.apply.microbatch.rules import contract, elementwise, index, reduce, shape
 from automap.apply.microbatch.rules.rule import Operation, Outcome, Rule
 from automap.apply.microbatch.status import Batched, Refusal, batch_dim
@@ -33,6 +35,8 @@ def outcome_of(operation: Operation) -> Outcome:
         shapes = full.aval.shape, micro.aval.shape
         dim = batch_dim(*shapes, operation.microbatches)
         is_batched = isinstance(result, Batched)
+        if not is_batched and result.op == "add" and full.aval.dtype == jnp.bool_:
+            raise Refusal("it sums truth values over the batch")
         if dim != (result.dim if is_batched else None):
             raise Refusal(f"its result {shapes[0]} does not keep the samples apart")
         if is_batched and shapes[1][result.dim] % (result.outer or 1):

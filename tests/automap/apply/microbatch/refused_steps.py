@@ -255,3 +255,13 @@ def decorrelated(w, x, y):
 def shuffled_by_the_model(w, x, y):
     z = x @ w
     return (z * x[jnp.argsort(z[:, 0])]).mean()
+
+
+@plain(REFUSED)
+def divided_by_a_count(w, x, y):
+    return w, y // jnp.maximum(1, (x @ w > 0).sum())
+
+
+@plain(REFUSED)
+def whole_numbers_in_scan(w, x, y):
+    return w, lax.scan(lambda c, s: (c + (x @ w > s).sum() // 3, None), 0, jnp.arange(3.0))[0]

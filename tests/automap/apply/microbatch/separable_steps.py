@@ -291,3 +291,16 @@ def inner_loop_on_one_batch(w, x, y):
         return w - 0.1 * W, (x @ w).sum(1)
 
     return lax.scan(update, w, None, length=2)
+
+
+@trained(SEPARABLE)
+def constant_in_a_branch(w, x, y):
+    rows = jnp.arange(float(x.size)).reshape(x.shape)
+    z = lax.cond(w[0, 0] > 9, lambda h: rows, lambda h: h * 2, x)
+    return ((z @ w) ** 2).mean()
+
+
+@plain(SEPARABLE)
+def whole_numbers(w, x, y):
+    counts = (x @ w > 0).sum(0)
+    return w, {"half": counts // 2, "share": counts / x.shape[0], "mixed": y * counts.sum()}
