@@ -43,6 +43,10 @@ class CompilerError(AutomapError):
     """A compiler that is not installed, does not know the machine, fails, or is not done in time."""
 
 
+class NotSeparableError(AutomapError):
+    """A step whose samples cannot be computed one microbatch at a time."""
+
+
 class InfeasiblePlanError(AutomapError):
     """No plan in the space fits the memory of the devices."""
 

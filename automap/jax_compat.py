@@ -18,23 +18,53 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 
 def rebuild_jaxpr(
-    original: Any, constvars: Sequence[Any], consts: Sequence[Any], outvars: Any, eqns: Any
+    original: Any,
+    constvars: Sequence[Any],
+    consts: Sequence[Any],
+    outvars: Any,
+    eqns: Any,
+    invars: Sequence[Any] | None = None,
 ) -> Any:
-    """`original` with other equations, of the same class and with the same parameters."""
+    """`original` with other equations, of the same class, with the same parameters if no `invars` are given."""
     inner, _ = open_jaxpr(original)
+    debug_info = inner.debug_info
+    if invars is not None:
+        debug_info = debug_info._replace(arg_names=None, result_paths=None)
     # 0.12 takes the constants here; 0.10 wraps them around in a ClosedJaxpr.
     merged = core.ClosedJaxpr is core.Jaxpr
     rebuilt = core.Jaxpr(
         constvars,
-        inner.invars,
+        inner.invars if invars is None else invars,
         outvars,
         eqns,
         inner.effects,
-        inner.debug_info,
+        debug_info,
         inner.is_high,
         **({"consts": consts} if merged else {}),
     )
     return rebuilt if merged or inner is original else core.ClosedJaxpr(rebuilt, consts)
+
+
+def with_values(jaxpr: Any) -> Any:
+    """A jaxpr that can be run, of one that may have no values of its own."""
+    inner, consts = open_jaxpr(jaxpr)
+    return jaxpr if core.ClosedJaxpr is core.Jaxpr else core.ClosedJaxpr(inner, consts)
+
+
+def new_jaxpr(name: str, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
+    """A jaxpr that can be run; `name` is its own in messages of JAX."""
+    effects = frozenset(effect for eqn in eqns for effect in eqn.effects)
+    info = core.DebugInfo(name, name, None, None)
+    return with_values(core.Jaxpr([], invars, outvars, eqns, effects, info))
+
+
+def scan_split(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are its carry."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    # Since 0.12 a tree says which operand is what.
+    constants, carry, _ = eqn.params["ft_in"].update(list(range(len(eqn.invars)))).unpack()
+    return len(list(constants)), len(list(carry))
 
 
 def is_unspecified(sharding: Any) -> bool:
