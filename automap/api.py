@@ -55,8 +55,7 @@ def plan(
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
-        mesh: "auto" to search all shapes, with the names (and sizes) of shardings in the step's own code if it has
-            any, or sizes by name, major first: {"data": 4, "model": 2}.
+        mesh: "auto" for all shapes, named as shardings in the step's own code if any; or {"data": 4, "model": 2}.
         strategy, space, stages, microbatches: what to search and how; `automap plan --help` lists them.
         preset: take this named plan and do not search.
         budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.

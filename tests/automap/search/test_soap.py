@@ -60,6 +60,7 @@ def _search(method, seed=0, proposals=150):
     return before, found
 
 
+@pytest.mark.slow
 def test_delta_and_full_simulation_make_the_same_walk():
     results = [_search(method)[1] for method in (Method.FULL, Method.DELTA, Method.EITHER)]
     assert results[0] == results[1] == results[2]
