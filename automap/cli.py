@@ -39,6 +39,7 @@ from automap.workload import Workload, load_target, read_workload
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call
+from hlo_tools.collector import collector_paused
 
 
 # As a shell reports a process that SIGINT ended.
@@ -206,6 +207,7 @@ main.add_command(simulate_command)
 main.add_command(calibrate_command)
 
 
+@collector_paused()
 def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
     target, arguments = given.pop("target"), given.pop("arguments")
     name = given.pop("topology")

@@ -35,6 +35,7 @@ from automap.space.point import Lanes
 from automap.space.specs import ImposedSpec
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
+from hlo_tools.collector import collector_paused
 from hlo_tools.graph import Op
 
 
@@ -72,6 +73,7 @@ def sharded_graph(outcome: Outcome) -> ShardedGraph:
     return ShardedGraph(workload.problem, tables, lanes, sharding, parameter_side)
 
 
+@collector_paused()
 def build_plan(outcome: Outcome) -> Plan:
     """All records of the best candidate."""
     context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)

@@ -64,10 +64,11 @@ def derive_constraints(
             continue
         changes = transitions(sharded, index, moved)
         is_change = any(change.is_change for change in changes)
+        site = site_of(op) if changes else None
         for change in changes:
             dims = graph.values[change.value].dims
-            is_inner = site_of(op) in loops and not _is_at_end(graph, change)
-            spot = None if is_inner else _spot(dims, change, site_of(op), equations, results)
+            is_inner = site in loops and not _is_at_end(graph, change)
+            spot = None if is_inner else _spot(dims, change, site, equations, results)
             if change.place.startswith("from"):
                 if spot is None or change.value in entered:
                     continue

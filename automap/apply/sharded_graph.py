@@ -51,6 +51,9 @@ class ShardedGraph:
 
         Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
         """
+        names = self.lanes.mesh.names
+        if len(axes) < 2:
+            return tuple(names[a] for a in axes)
         compute, stored, regional = classes.tolist()
         # The small part of a class has another number in the rows.
         compute %= self.problem.n_classes + 1
@@ -64,7 +67,6 @@ class ShardedGraph:
                     return 2, -kept.index(own)
             return (1, 0) if parameter in kept else (0, 0)
 
-        names = self.lanes.mesh.names
         return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
 
     def _factors(self, op: int) -> list[int]:
