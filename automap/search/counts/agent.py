@@ -9,16 +9,15 @@ targets, no noisy layers); network, rate, batch, n-step and the steps of epsilon
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 import time
 
 import numpy as np
 
-from automap.errors import InputError
 from automap.search.counts.choices import Choices
 from automap.search.counts.env import CountEnv
 from automap.search.counts.greedy import reconsidered
 from automap.search.counts.views import Mode, view_of
+from automap.search.torch_needed import need_torch
 from rl.config import RainbowConfig
 from rl.schedule import Linear
 
@@ -115,9 +114,3 @@ def find(
         steps=trainer.steps,
         seconds=time.monotonic() - start,
     )
-
-
-def need_torch() -> None:
-    """Raise `InputError` if torch is not installed."""
-    if find_spec("torch") is None or find_spec("safetensors") is None:
-        raise InputError("the learning agents need PyTorch: pip install 'jax-automap[rl]'")

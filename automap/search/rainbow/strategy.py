@@ -8,11 +8,9 @@
 Numbers of episodes, not seconds, end it where the budget allows: then the same seed finds the same plan.
 """
 
-from importlib.util import find_spec
-
-from automap.errors import InputError
 from automap.search.context import SearchContext
 from automap.search.greedy import climb, starts
+from automap.search.torch_needed import need_torch
 
 
 N_TABLES = 8
@@ -25,8 +23,7 @@ _ENDLESS = 2**62
 
 def rainbow(context: SearchContext) -> None:
     """Search with a Rainbow agent. Raises `InputError` if torch is not installed."""
-    if find_spec("torch") is None or find_spec("safetensors") is None:
-        raise InputError("strategy rainbow needs PyTorch: pip install 'jax-automap[rl]'")
+    need_torch()
     from automap.search.rainbow.env import StepTimeEnv
     from automap.search.rainbow.numbers import CONFIG
     from rl.train import Trainer

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from automap.errors import InputError  # noqa: E402
+from automap.search import torch_needed  # noqa: E402
 from automap.search.counts import agent  # noqa: E402
 from automap.search.counts.agent import find  # noqa: E402
 from automap.search.counts.env import CountEnv  # noqa: E402
@@ -79,7 +80,7 @@ def test_the_budget_ends_a_search():
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(agent, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_needed, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'jax-automap\[rl\]'"):
         find(random_choices(1, 5), "ours", seed=0, budget_seconds=1.0, most_steps=1, target_count=1)
 

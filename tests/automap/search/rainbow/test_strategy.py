@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from automap.errors import InputError  # noqa: E402
 from automap.options import Options  # noqa: E402
 from automap.planner import plan_workload  # noqa: E402
+from automap.search import torch_needed  # noqa: E402
 from automap.search.rainbow import strategy  # noqa: E402
 from automap.space.point import Mesh  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
@@ -75,6 +76,6 @@ def test_a_small_budget_ends_it_with_the_best_so_far():
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(strategy, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_needed, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'jax-automap\[rl\]'"):
         plan(mlp(), strategy="rainbow", mesh=MESH)
