@@ -15,7 +15,6 @@ searched    the same with what the search finds on two meshes, beside the preset
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-import gzip
 from itertools import groupby
 from pathlib import Path
 import statistics
@@ -25,24 +24,18 @@ import jax
 from rich.progress import track
 from scipy.stats import kendalltau
 
-from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.evaluate import Estimate
 from automap.errors import AutomapError, CompilerError, InputError
 from automap.options import Options
-from automap.plan_build import Outcome, build_plan
+from automap.plan_build import Outcome
 from automap.planner import find
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.topology.model import Topology
-from automap.verify.cache import default_folder
-from automap.verify.collectives import OTHER_DEVICES
-from automap.verify.compilers import OF_PLATFORM
-from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
-from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload import Workload, load_target, trace_step
 from automap.workload.call import TracedCall, jitted, trace_call
-from hlo_tools.scheduled import read_schedule
+from scripts.scheduled import scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -51,9 +44,6 @@ GIB = 2**30
 AXES = ("replica", "data", "model")
 # Instead of a preset's name: what the search finds on the mesh.
 SEARCHED = "search"
-# Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix units of 128 x 128 on
-# v5e, eight on v5p).
-CLOCK_HZ = {"v5e": 197e12 / (4 * 2 * 128**2), "v5p": 459e12 / (8 * 2 * 128**2)}
 
 
 @dataclass(frozen=True)
@@ -188,11 +178,7 @@ def _outcome(case: Case, workload: Workload) -> Outcome:
 
 
 def _result(case: Case, outcome: Outcome, call: TracedCall) -> Result:
-    witness = ask(
-        planned_program(build_plan(outcome), call), OF_PLATFORM[case.topology.platform],
-        timeout_seconds=DEFAULT_TIMEOUT_SECONDS, cache_folder=default_folder(),
-    )  # fmt: skip
-    return Result(case, outcome, witness)
+    return Result(case, outcome, witness_of(outcome, call))
 
 
 def memory_report(found: list[Result]) -> str:
@@ -246,7 +232,8 @@ def schedules_report(found: list[Result]) -> str:
     for name, group in groupby(found, key=lambda r: r.case.name):
         pairs = []
         for r in group:
-            seconds = scheduled_seconds(r)
+            mesh = r.outcome.best.point.mesh
+            seconds = scheduled_seconds(r.witness, r.case.topology, mesh)
             if seconds is None:
                 continue
             estimate, (compute, collective) = r.outcome.best.estimate, seconds
@@ -261,31 +248,6 @@ def schedules_report(found: list[Result]) -> str:
     values = [float(row[2]) for row in taus]
     text = f"Kendall's tau is at least 0.9 for {sum(v >= 0.9 for v in values)} of {len(values)} models.\n\n"
     return text + markdown(["model", "plans", "tau"], taus) + "\n" + markdown(header, rows)
-
-
-def scheduled_seconds(result: Result) -> tuple[float, float] | None:
-    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read.
-
-    Collectives that run beside the kernels (permutes of rings) count as far as they outlast all of them.
-    """
-    witness, topology = result.witness, result.case.topology
-    if witness.program is None or witness.collectives is None:
-        return None
-    data = gzip.decompress((default_folder() / witness.program).read_bytes())
-    compute = read_schedule(data).cycles / CLOCK_HZ[topology.device.name]
-    mesh = result.outcome.best.point.mesh
-    inline = beside = 0.0
-    for record in witness.collectives:
-        axes = mesh.names if record.axes == OTHER_DEVICES else record.axes
-        cost = collective_cost(
-            CollectiveKind(record.kind), topology, mesh.sizes, [mesh.names.index(a) for a in axes]
-        )
-        seconds = float(cost.seconds(float(record.bytes))) * record.count
-        if record.kind == CollectiveKind.PERMUTE:
-            beside += seconds
-        else:
-            inline += seconds
-    return compute, inline + max(beside - compute, 0.0)
 
 
 def _plan_name(case: Case) -> str:

@@ -23,7 +23,7 @@ from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.compare_strategies -o docs/strategies.md"
+COMMAND = "python -m scripts.compare_strategies"
 TOPOLOGIES = ("v5e:2x4", "2x8xh100")
 BUDGET_SECONDS = 30.0
 MODELS: Mapping[str, Callable[[], Target]] = {
@@ -42,7 +42,10 @@ MODELS: Mapping[str, Callable[[], Target]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one strategy found in processor seconds; `ended`: within its budget."""
+    """What one strategy found in processor seconds; `ended`: within its budget.
+
+    `gap` is what the step is above a proven bound, as a fraction; None if nothing was proven.
+    """
 
     strategy: str
     step_seconds: float
@@ -50,6 +53,7 @@ class Found:
     evaluations: int
     seconds: float
     ended: bool
+    gap: float | None
 
 
 def searched(workload: Workload, topology: str, strategy: str, budget_seconds: float) -> Found:
@@ -62,7 +66,7 @@ def searched(workload: Workload, topology: str, strategy: str, budget_seconds: f
         strategy=strategy, step_seconds=outcome.best.estimate.step_seconds,
         fits=outcome.context.objective.fits(outcome.best.estimate),
         evaluations=outcome.context.evaluations, seconds=seconds,
-        ended=not outcome.warnings,
+        ended=not outcome.warnings, gap=outcome.context.gap(outcome.best),
     )  # fmt: skip
 
 
@@ -85,7 +89,7 @@ def row(model: str, topology: str, preset: float | None, found: list[Found]) -> 
         return [model, topology, "nothing fits", "", *("" for _ in found)]
     cells = [
         f"{f.step_seconds / best - 1:+.2%} ({f.evaluations:,} in {f.seconds:.1f} s"
-        f"{'' if f.ended else ', not done'})"
+        f"{'' if f.ended else ', not done'}){'' if f.gap is None else f', gap {f.gap:.2%}'}"
         if f.fits
         else "does not fit"
         for f in found
@@ -126,9 +130,9 @@ def main(
     header = ["model", "machine", "best step, ms", "best preset", *names]
     found = rows(list(models or MODELS), list(topologies), names, budget_seconds)
     machine = f"{platform.machine()}, one core"
-    table = made_by(f"{COMMAND} --budget {budget_seconds:g}", machine) + markdown(
-        header, list(found)
-    )
+    chosen = "".join(f" --strategy {name}" for name in strategies)
+    command = f"{COMMAND}{chosen} --budget {budget_seconds:g} -o {output}"
+    table = made_by(command, machine) + markdown(header, list(found))
     if output is None:
         click.echo(table)
     else:

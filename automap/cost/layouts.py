@@ -4,9 +4,11 @@ A user names axes and sizes; which axis lies inside the hosts and which across i
 all orders those are kept that lie on the topology (`automap.topology.lies_on`). Two orders cost the same under
 every plan if each set of axes has equal spans in both (`automap.cost.spans`): links of equal kind and speed
 with equal ranks and strides. Of such the first is kept, the order as given before all others -> in: `_footing`.
+
+Where names mean nothing, two meshes that are equal after renaming the axes of one hold the same plans -> in: `distinct`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from math import prod
@@ -70,6 +72,16 @@ def named_shapes(topology: Topology, names: tuple[str, ...]) -> tuple[Mesh, ...]
             rest = tuple(name for name in names if name not in chosen)
             laid = Mesh((*chosen, *rest), (*shape, *[1] * len(rest)))
             found.setdefault(_footing(topology, laid), laid)
+    return tuple(found.values())
+
+
+def distinct(topology: Topology, meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
+    """The first of all meshes that cost the same under every plan once axes are renamed."""
+    found: dict[object, Mesh] = {}
+    for mesh in meshes:
+        renamed = [Mesh(names, mesh.sizes) for names in permutations(mesh.names)]
+        if not any(_footing(topology, twin) in found for twin in renamed):
+            found[_footing(topology, mesh)] = mesh
     return tuple(found.values())
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.cost.layouts import layouts
+from automap.cost.layouts import distinct, layouts
 from automap.errors import TopologyError
 from automap.space.point import Mesh
 from automap.topology import get_topology, lies_on, mesh_shapes
@@ -51,6 +51,20 @@ def test_an_order_left_out_costs_what_one_that_is_kept_does(name, data):
     for order in permutations(range(len(sizes))):
         laid = Mesh(tuple(names[i] for i in order), tuple(sizes[i] for i in order))
         assert not lies_on(topology, laid.sizes) or costs(laid) in known
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("2x8xh100", [(16,), (2, 8), (2, 2, 4)]),
+        ("4x4xh100", [(16,), (4, 4), (2, 2, 4), (4, 2, 2)]),
+        ("v5e:2x4", [(8,), (2, 4), (2, 2, 2)]),
+    ],
+)
+def test_meshes_that_differ_in_names_alone_are_one(name, kept):
+    topology = get_topology(name)
+    meshes = [Mesh(tuple("abc"[: len(s)]), s) for s in mesh_shapes(topology)]
+    assert [mesh.sizes for mesh in distinct(topology, meshes)] == kept
 
 
 @pytest.mark.parametrize(

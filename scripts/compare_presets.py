@@ -1,0 +1,226 @@
+"""What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own schedule.
+
+    python -m scripts.compare_presets -o docs/presets.md
+    python -m scripts.compare_presets --witness -o docs/presets.md
+
+With `--witness` (extra `tpu`) the plan, and every preset predicted within a quarter of the best preset, are compiled ahead of time
+for the TPU slices of the matrix, and the least of the presets' scheduled steps stands beside the plan's.  What
+the compiler said is kept: a second run compiles only plans that changed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+import math
+from pathlib import Path
+import platform
+from typing import Any, Final
+
+import click
+import jax
+from rich.progress import track
+
+from automap.errors import AutomapError, CompilerError
+from automap.options import Options
+from automap.plan_build import Outcome
+from automap.planner import find
+from automap.search.context import Candidate
+from automap.topology import get_topology
+from automap.workload import load_target, trace_step
+from automap.workload.call import TracedCall, jitted, trace_call
+from scripts.scheduled import CLOCK_HZ, scheduled_seconds, witness_of
+from scripts.tables import made_by, markdown, replace_table
+
+
+COMMAND = "python -m scripts.compare_presets{flags} -o {output}"
+TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5p:2x2x4", "2x8xh100", "4x8xv100")
+_SCANNED, _HALF = {"layers": "scanned"}, {"dtype": "bfloat16"}
+MODELS: Final[Mapping[str, dict[str, str]]] = {
+    "models.gpt:gpt_124m": {"batch": "32", **_SCANNED, **_HALF},
+    "models.t5:t5_base": {"batch": "64", **_SCANNED},
+    "models.bert:bert_48": {"batch": "16", **_SCANNED},
+    "models.vit:vit_b16": {"batch": "256", **_SCANNED},
+    "models.llama:llama_1b": {"batch": "16", "seq": "1024", **_SCANNED, **_HALF},
+    "models.moe:moe_8x": {"batch": "16", **_SCANNED, **_HALF},
+    "models.nmt:nmt": {"batch": "256", "steps": "scanned"},
+    "models.rnnlm:rnnlm": {"batch": "256", "steps": "scanned"},
+    "models.rnntc:rnntc": {"batch": "256", "steps": "scanned"},
+    "models.mlp:mlp": {"batch": "4096"},
+    "models.alexnet:alexnet": {"batch": "1024"},
+    "models.vgg:vgg_19": {"batch": "256"},
+    "models.resnet:resnet_50": {"batch": "256"},
+    "models.dlrm:dlrm_kaggle": {"batch": "8192"},
+}
+# A preset predicted slower than this times the best is not compiled.
+_NEAR = 1.25
+_TIMEOUT_SECONDS = 420.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A model on a machine; seconds are None where nothing fits, or where the compiler's program cannot be read.
+
+    `slow` names the plans that the compiler did not finish.
+    """
+
+    model: str
+    topology: str
+    plan: str
+    seconds: float | None
+    preset: str
+    preset_seconds: float | None
+    scheduled: float | None = None
+    scheduled_preset: str = ""
+    preset_scheduled: float | None = None
+    slow: tuple[str, ...] = ()
+
+
+def cells(
+    models: Sequence[str], topologies: Sequence[str], budget_seconds: float, witness: bool  # noqa: FBT001
+) -> Iterator[Cell]:  # fmt: skip
+    """The matrix, model after model."""
+    for target in track(models, "planning"):
+        step, args = load_target(target, MODELS[target])
+        call = trace_call(jitted(step, {}), tuple(args), {})
+        for name in topologies:
+            topology = get_topology(name)
+            workload = trace_step(step, args, platform=topology.platform)
+            outcome = find(workload, topology, Options(budget_seconds=budget_seconds))
+            cell = _predicted(target, name, outcome)
+            if witness and topology.device.name in CLOCK_HZ and cell.seconds is not None:
+                cell = _witnessed(cell, outcome, call)
+            click.echo(" | ".join(row(cell)), err=True)
+            yield cell
+
+
+def _predicted(target: str, topology: str, outcome: Outcome) -> Cell:
+    fits = outcome.context.objective.fits
+    presets = _fitting_presets(outcome)
+    best = outcome.best
+    return Cell(
+        model=target.partition(":")[2], topology=topology,
+        plan=f"{best.origin} {_mesh_text(best)}",
+        seconds=best.estimate.step_seconds if fits(best.estimate) else None,
+        preset=f"{presets[0][0]} {_mesh_text(presets[0][1])}" if presets else "",
+        preset_seconds=presets[0][1].estimate.step_seconds if presets else None,
+    )  # fmt: skip
+
+
+def _fitting_presets(outcome: Outcome) -> list[tuple[str, Candidate]]:
+    """The presets that fit, each on its best mesh, the fastest first."""
+    context = outcome.context
+    fitting = [
+        (name, c)
+        for name, c in context.best_per_preset.items()
+        if context.objective.fits(c.estimate)
+    ]
+    return sorted(fitting, key=lambda row: row[1].estimate.step_seconds)
+
+
+def _mesh_text(candidate: Candidate) -> str:
+    return "x".join(str(size) for _, size in candidate.point.mesh.axes)
+
+
+def _witnessed(cell: Cell, outcome: Outcome, call: TracedCall) -> Cell:
+    presets = _fitting_presets(outcome)
+    slow: list[str] = []
+
+    def scheduled(name: str, candidate: Candidate) -> float:
+        try:
+            said = witness_of(replace(outcome, best=candidate), call, _TIMEOUT_SECONDS)
+        except CompilerError as error:
+            slow.append(f"{name}: {error}")
+            return math.inf
+        seconds = scheduled_seconds(said, outcome.topology, candidate.point.mesh)
+        return math.inf if seconds is None or not said.fits else sum(seconds)
+
+    near = [
+        (name, c)
+        for name, c in presets
+        if c.estimate.step_seconds <= _NEAR * presets[0][1].estimate.step_seconds
+    ]
+    times = [(scheduled(name, c), f"{name} {_mesh_text(c)}") for name, c in near]
+    seconds, name = min(times, default=(math.inf, ""))
+    return replace(
+        cell, scheduled=_finite(scheduled("the plan", outcome.best)),
+        preset_scheduled=_finite(seconds), scheduled_preset=name, slow=tuple(slow),
+    )  # fmt: skip
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+HEADER = [
+    "model", "machine", "plan", "step, ms", "best preset", "its step, ms", "ratio",
+    "scheduled, ms", "best preset as scheduled", "its step, ms", "ratio",
+]  # fmt: skip
+
+
+def row(cell: Cell) -> list[str]:
+    """A row of the table."""
+    if cell.seconds is None:
+        return [cell.model, cell.topology, "nothing fits", *[""] * (len(HEADER) - 3)]
+    return [
+        cell.model, cell.topology, cell.plan, _ms(cell.seconds),
+        cell.preset or "none fits", _ms(cell.preset_seconds), _ratio(cell.seconds, cell.preset_seconds),
+        _ms(cell.scheduled), cell.scheduled_preset, _ms(cell.preset_scheduled),
+        _ratio(cell.scheduled, cell.preset_scheduled),
+    ]  # fmt: skip
+
+
+def summary(found: Sequence[Cell]) -> str:
+    """Geometric means and the worst of both ratios."""
+    lines = [
+        _summary("By the evaluator", [(c.seconds, c.preset_seconds) for c in found]),
+        _summary("By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in found]),
+    ]  # fmt: skip
+    slow = [f"{c.model} on {c.topology}: {text}" for c in found for text in c.slow]
+    return "\n".join([*filter(None, lines), *slow]) + "\n\n"
+
+
+def _summary(title: str, pairs: Sequence[tuple[float | None, float | None]]) -> str:
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    if not ratios:
+        return ""
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    over = sum(ratio > 1.02 for ratio in ratios)
+    return (
+        f"{title}: {len(ratios)} cells, geometric mean {mean:.3f} of the best preset, worst {max(ratios):.3f}, "
+        f"{over} above 1.02."
+    )
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def _ratio(seconds: float | None, beside: float | None) -> str:
+    return "" if seconds is None or beside is None else f"{seconds / beside:.3f}"
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
+@click.option("--topology", "topologies", multiple=True, default=TOPOLOGIES)
+@click.option("--budget", "budget_seconds", default=60.0, show_default=True)
+@click.option("--witness", is_flag=True, help="compile for the TPU slices as well")
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(output: Path | None, **options: Any) -> None:
+    """Print the table, or put it in OUTPUT."""
+    # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
+    jax.config.update("jax_platforms", "cpu")
+    options["models"] = options["models"] or list(MODELS)
+    try:
+        found = list(cells(**options))
+    except AutomapError as error:
+        raise click.ClickException(str(error)) from error
+    flags = " --witness" if options["witness"] else ""
+    table = made_by(COMMAND.format(flags=flags, output=output), platform.machine())
+    table += summary(found) + markdown(HEADER, [row(cell) for cell in found])
+    if output is None:
+        click.echo(table)
+    else:
+        replace_table(output, table)
+
+
+if __name__ == "__main__":
+    main()
