@@ -26,7 +26,7 @@ from automap.space.point import Mesh
 
 def exact(context: SearchContext) -> None:
     """Prove the best plan of all meshes, or bound it."""
-    model = Model(Rows(context.space, context.evaluator), context.pins)
+    model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
     weights = weights_of(context.evaluator, model.features)
     limit = context.objective.memory_limit_bytes
     searches = [

@@ -15,7 +15,7 @@ the schedule are at least a weighted sum of the others (`automap.cost.memory.Pro
 (classes that exclude each other, broken pins) is kept apart                   -> in: `Factored.barriers`
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -26,10 +26,14 @@ from automap.cost.evaluate import Evaluator
 from automap.search.factored.cells import Cell, Rows, cells_of
 from automap.search.factored.codes import Group
 from automap.search.factored.laying import Laid, LaidCell, lay
-from automap.search.factored.pricing import Prices, prices
+from automap.search.factored.pricing import Prices, Ways, prices
 from automap.search.factored.stored import Stored
 from automap.search.factored.variables import Variables
 from automap.search.pins import Pin
+
+
+# More would cost no less in all, and take more memory.
+_WAYS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,11 @@ class Factored:
 
 @dataclass(frozen=True)
 class Model:
-    """A problem's cost, ready to be laid out on meshes."""
+    """A problem's cost, ready to be laid out on meshes; `check_time` is called between parts of it and may raise."""
 
     rows: Rows
     pins: Sequence[Pin] = ()
+    check_time: Callable[[], None] = lambda: None
 
     @cached_property
     def features(self) -> Features:
@@ -135,9 +140,9 @@ class Model:
             for group in self.groups
             if prod(variables.sizes[v] for v in group.scope) <= most_choices
         ]
-        laid = [lay(group, variables, stored) for group in groups]
+        laid = [self._lay(group, variables, stored) for group in groups]
         priced = [cell for one in laid for cell in one.cells if cell.is_priced]
-        price_of = prices(self.rows.evaluator, sizes, [cell.ways for cell in priced])
+        price_of = self._prices([cell.ways for cell in priced], sizes)
         rows = [
             [row for cell in one.cells if not cell.is_priced for row in self._of_value(cell, sizes)]
             for one in laid
@@ -157,6 +162,23 @@ class Model:
         pins = [barrier for one in laid for barrier in self._pins(one, variables)]
         is_complete = len(groups) == len(self.groups)
         return Factored(variables, tuple(parts), (*exclusions(variables), *pins), is_complete)
+
+    def _lay(self, group: Group, variables: Variables, stored: Stored) -> Laid:
+        self.check_time()
+        return lay(group, variables, stored)
+
+    def _prices(self, ways: Sequence[Ways], sizes: tuple[int, ...]) -> Iterator[Prices]:
+        """The prices of every cell, from few calls of the evaluator."""
+        batch, room = list[Ways](), _WAYS_AT_ONCE
+        for of_cell in ways:
+            if batch and len(of_cell.dims) > room:
+                self.check_time()
+                yield from prices(self.rows.evaluator, sizes, batch)
+                batch, room = [], _WAYS_AT_ONCE
+            batch.append(of_cell)
+            room -= len(of_cell.dims)
+        if batch:
+            yield from prices(self.rows.evaluator, sizes, batch)
 
     def _of_cell(self, cell: LaidCell, price: Prices) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
