@@ -23,7 +23,7 @@ from automap.search import SearchContext
 from automap.search.greedy import climb, starts
 from automap.space.names import readable
 from automap.space.point import Point
-from automap.space.problem import interleaved
+from automap.space.problem_build import interleaved
 from automap.space.space import Space
 from hlo_tools.interleaved import Fused, fused_dimensions
 

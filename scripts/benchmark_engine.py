@@ -23,7 +23,7 @@ from automap.cost.tables import build_tables
 from automap.cost.traffic import collectives
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
-from automap.space.problem import build_problem
+from automap.space.problem_build import build_problem
 from automap.space.space import Space
 from hlo_tools.collector import collector_paused
 from hlo_tools.proto import decode_module

@@ -22,7 +22,7 @@ from automap.simulate.machine import Machine, first_devices, machine_of
 from automap.simulate.operators import OperatorGraph
 from automap.simulate.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
-from automap.space.problem import build_problem
+from automap.space.problem_build import build_problem
 from automap.topology import get_topology
 from hlo_tools.proto import decode_module
 from models.nmt import nmt

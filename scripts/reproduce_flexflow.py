@@ -30,7 +30,7 @@ from automap.simulate.layers import Layer, layers_of
 from automap.simulate.machine import Machine, first_devices, machine_of
 from automap.simulate.operators import OperatorGraph
 from automap.simulate.simulator import Method, Simulator
-from automap.space.problem import build_problem
+from automap.space.problem_build import build_problem
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from hlo_tools.proto import decode_module

@@ -8,8 +8,9 @@ is only how far: not at all, its optimizer state, or itself too.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from automap.space.problem import Problem, update_groups
+from automap.space.problem import Problem
 from automap.space.specs import ImposedSpec
+from automap.space.storage_folding import update_groups
 from hlo_tools.roles import Role
 
 

@@ -11,7 +11,8 @@ import jax
 from automap.apply.reemit import Reemitter
 from automap.errors import InputError
 from automap.space.imposed import ImposedEnds, agreed
-from automap.space.problem import Layers, Problem, build_problem
+from automap.space.problem import Layers, Problem
+from automap.space.problem_build import build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state
 from automap.workload.user_mesh import UserMesh, user_mesh

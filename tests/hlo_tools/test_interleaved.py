@@ -10,7 +10,7 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
-from automap.space.problem import interleaved
+from automap.space.problem_build import interleaved
 from automap.space.space import Space
 from automap.topology import get_topology
 from hlo_tools.interleaved import fused_dimensions

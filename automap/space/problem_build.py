@@ -1,0 +1,151 @@
+"""A module -> the problem of parallelizing it: graph, phases, roles, linkage, storage and classes.
+
+The module is flattened, its ops get their rules, rules link dimensions to groups, and groups of equal layers are folded to
+classes                                                                  -> in: `build_problem`
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from automap.space.imposed import ImposedEnds, imposed
+from automap.space.names import readable
+from automap.space.problem import Layers, Problem
+from automap.space.storage_folding import fold_storage
+from hlo_tools.flatten import flatten
+from hlo_tools.folding import fold
+from hlo_tools.graph import Graph
+from hlo_tools.interleaved import interleaved_rules
+from hlo_tools.linkage import Linkage, link, rules_of
+from hlo_tools.module import Module
+from hlo_tools.phases import Phase, phases
+from hlo_tools.regions import Regions, regions
+from hlo_tools.roles import Role, match_state, roles
+from hlo_tools.rules import NO_RULE_NEEDED, Notation, Rule, find_rule
+from hlo_tools.storage import Storage, storage
+
+
+def build_problem(
+    module: Module,
+    *,
+    paths: Sequence[str] | None = None,
+    state_map: Mapping[int, int] | None = None,
+    rng_inputs: frozenset[int] = frozenset(),
+    donated: frozenset[int] | None = None,
+    user_rules: Mapping[str, Notation] | None = None,
+    layers: Layers = "folded",
+    ends: ImposedEnds | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Problem:
+    """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
+    argument trees where there are any; else they are read from the program. `user_rules` are those of
+    custom calls and functions, by name; `layers` says whether equal layers share their decisions;
+    `ends` are the shardings of inputs and outputs that the step itself decides; `warnings` are those there are
+    already.
+    """
+    user_rules = user_rules or {}
+    graph = flatten(module, user_rules)
+    if state_map is None:
+        state_map = match_state(graph)
+    op_phases = phases(graph, frozenset(state_map))
+    input_roles = roles(graph, op_phases, state_map, rng_inputs)
+    linked = _link(graph, rules_of(graph, user_rules), op_phases, input_roles, state_map, layers)
+    unknown = _unknown_ops(graph, user_rules)
+    given = graph.donated if donated is None else donated
+    return Problem(
+        graph=graph,
+        phases=op_phases,
+        roles=input_roles,
+        paths=tuple(paths) if paths is not None else graph.input_names,
+        state_map=state_map,
+        donated={o: i for o, i in state_map.items() if i in given},
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
+        imposed=imposed(graph, ends or ImposedEnds(), state_map),
+        layers=layers,
+        unknown=unknown,
+        warnings=(
+            *warnings,
+            *map(readable, graph.assumptions),
+            *unknown,
+            *_unused_rules(graph, user_rules),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """What follows from the rules."""
+
+    linkage: Linkage
+    storage: Storage
+    class_of_group: np.ndarray
+    class_of_storage_group: np.ndarray
+    regions: Regions
+
+
+def _link(
+    graph: Graph,
+    rules: Sequence[Rule],
+    op_phases: Sequence[Phase],
+    input_roles: tuple[Role, ...],
+    state_map: Mapping[int, int],
+    layers: Layers,
+) -> _Linked:
+    linkage = link(graph, rules)
+    stored = storage(linkage, op_phases, input_roles, state_map)
+    is_folded = layers == "folded"
+    class_of_group = fold(linkage) if is_folded else np.arange(linkage.n_groups)
+    class_of_storage_group = (
+        fold_storage(linkage, stored, class_of_group, state_map)
+        if is_folded
+        else np.arange(len(stored.limits))
+    )
+    of_regions = regions(linkage, stored.side, class_of_group)
+    return _Linked(linkage, stored, class_of_group, class_of_storage_group, of_regions)
+
+
+def interleaved(problem: Problem) -> Problem:
+    """The problem as it would be if fused dimensions were stored interleaved (`hlo_tools.interleaved`)."""
+    rules = interleaved_rules(problem.graph, problem.linkage.rules)
+    linked = _link(
+        problem.graph, rules, problem.phases, problem.roles, problem.state_map, problem.layers
+    )
+    return replace(
+        problem,
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
+    )
+
+
+def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    used = {op.instruction.attributes.custom_call_target for op in graph.ops}
+    return tuple(
+        f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
+        for name in user_rules
+        if name not in used
+    )
+
+
+def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    where: dict[str, str] = {}
+    for op in graph.ops:
+        if op.opcode in NO_RULE_NEEDED:
+            continue
+        if find_rule(op.instruction, op.opcode, user_rules) is None:
+            name = op.instruction.attributes.custom_call_target or op.opcode
+            counts[name] = counts.get(name, 0) + 1
+            where.setdefault(name, readable(op.op_name) or op.instruction.name)
+    return tuple(
+        f"no sharding rule for {name!r} ({n} times, first at {where[name]}): its operands are "
+        "gathered and it runs whole on every device"
+        for name, n in counts.items()
+    )
