@@ -91,7 +91,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--strategy",
             default="auto",
             show_default=True,
-            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, local-search, even, servers",
+            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, rainbow, local-search, even, servers",
         ),
         click.option(
             "--pin",

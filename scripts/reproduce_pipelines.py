@@ -1,10 +1,11 @@
-"""Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C, by the exact solver and its baselines.
+"""Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C: solver, baselines and online training.
 
 The paper's setting: 128 points, as many stages as servers, 16 microbatches, device cuts anywhere, no limit of memory,
-transfers over the link at the boundary. Seconds are of search only; profiles take what `automap plan` takes.
+transfers over the link at the boundary. Seconds are of search only; profiles take what `automap plan` takes. Those of
+online training are processor seconds of one thread.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 import os
 from pathlib import Path
@@ -23,6 +24,8 @@ from automap.pipeline.build import layer_of
 from automap.pipeline.exact import Partition
 from automap.pipeline.fabric import Fabric, fabric_of
 from automap.pipeline.local import at_servers, even_split, local_search, optimum
+from automap.pipeline.online.env import Mode
+from automap.pipeline.online.strategy import Found, find
 from automap.pipeline.points import Points, coarsened
 from automap.pipeline.profile import Profile, profile_of
 from automap.pipeline.search import simulated_seconds
@@ -43,9 +46,14 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 CONFIGURATIONS = {"A": ("automap-a", 2), "B": ("automap-b", 3), "C": ("automap-c", 4)}
 MICROBATCHES = 16
+BUDGET_SECONDS = 600.0
 HEADER = [
     "model", "config", "items", "pivots", "layers that end there", "device cuts", "step, s", "search, s", "even split",
     "at servers", "local search",
+]  # fmt: skip
+ONLINE_HEADER = [
+    "model", "config", "pivots", "layers that end there", "device cuts", "before learning", "learnt", "second thoughts",
+    "games", "processor s", "faithful", "faithful, processor s",
 ]  # fmt: skip
 BOUND_HEADER = [
     "model",
@@ -96,6 +104,7 @@ def warm_up() -> None:
         Terms(microbatches=4, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
     )  # fmt: skip
     optimum(arrays, 2)
+    find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, budget_seconds=0.0)
 
 
 def row(case: Case) -> list[str]:
@@ -106,7 +115,6 @@ def row(case: Case) -> list[str]:
     seconds = time.perf_counter() - begin
     best = solved.best
     assert best is not None and solved.proven  # noqa: S101 - memory is no limit here
-    labels = [case.points.profile.labels[int(case.points.first[i]) - 1] for i in best.cuts[1:-1]]
     others = [
         even_split(arrays, case.stages),
         at_servers(arrays, case.stages, case.fabric.parted_by).best,
@@ -114,10 +122,39 @@ def row(case: Case) -> list[str]:
     ]
     return [
         case.model, case.configuration, f"{case.points.profile.n_items:,}",
-        ", ".join(str(i) for i in best.cuts[1:-1]), ", ".join(layer_of(label) for label in labels),
-        ", ".join(str(d) for d in best.parts[1:-1]), f"{best.seconds:.3f}", f"{seconds:.3f}",
+        *_boundaries(case, best), f"{best.seconds:.3f}", f"{seconds:.3f}",
         *(_gap(other, best) for other in others),
     ]  # fmt: skip
+
+
+def online(case: Case) -> list[str]:
+    """One row of online training, its partitions in percent above the optimum."""
+    arrays = case.arrays()
+    best = optimum(arrays, case.stages).best
+    ours, seconds = _trained(case, arrays, "ours")
+    faithful, faithful_seconds = _trained(case, arrays, "faithful")
+    assert best is not None and ours.improved is not None  # noqa: S101 - memory is no limit here
+    return [
+        case.model, case.configuration, *_boundaries(case, ours.improved), _gap(ours.first, best),
+        _gap(ours.played, best), _gap(ours.improved, best), f"{ours.episodes:,}", f"{seconds:.1f}",
+        _gap(faithful.played, best), f"{faithful_seconds:.1f}",
+    ]  # fmt: skip
+
+
+def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
+    begin = time.process_time()
+    found = find(
+        arrays, case.stages, case.fabric.parted_by, mode, seed=0, budget_seconds=BUDGET_SECONDS
+    )
+    return found, time.process_time() - begin
+
+
+def _boundaries(case: Case, partition: Partition) -> tuple[str, str, str]:
+    """Pivots, the layers that end there, device cuts."""
+    points, pivots = case.points, [int(i) for i in partition.cuts[1:-1]]
+    layers = (layer_of(points.profile.labels[int(points.first[i]) - 1]) for i in pivots)
+    cuts = (str(d) for d in partition.parts[1:-1])
+    return ", ".join(map(str, pivots)), ", ".join(layers), ", ".join(cuts)
 
 
 def _gap(other: Partition | None, best: Partition) -> str:
@@ -143,31 +180,40 @@ def bounds(case: Case) -> Iterator[list[str]]:
             ]  # fmt: skip
 
 
+TABLES: Mapping[str, tuple[list[str], Callable[[Case], Iterable[list[str]]]]] = {
+    "table 7": (HEADER, lambda case: [row(case)]),
+    "online": (ONLINE_HEADER, lambda case: [online(case)]),
+    "bounds": (BOUND_HEADER, bounds),
+}
+
+
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
+    "--table", "tables", multiple=True, type=click.Choice(list(TABLES)), help="default: all"
+)
+@click.option(
     "--model", "chosen", multiple=True, type=click.Choice(list(MODELS)), help="default: all"
 )
-def main(output: Path | None, chosen: tuple[str, ...]) -> None:
+def main(output: Path | None, tables: tuple[str, ...], chosen: tuple[str, ...]) -> None:
     """Profile the models and search."""
     warm_up()
-    rows: list[list[str]] = []
-    below: list[list[str]] = []
+    wanted = {name: makers for name, makers in TABLES.items() if name in (tables or TABLES)}
+    rows: dict[str, list[list[str]]] = {name: [] for name in wanted}
     for model in track(chosen or list(MODELS), "models"):
         points = coarsened(profile(MODELS[model]))
         for name, (topology, stages) in CONFIGURATIONS.items():
             fabric = fabric_of(get_topology(topology), "adjacent")
             case = Case(model, name, points, fabric, stages)
-            rows.append(row(case))
-            below += bounds(case)
+            for table, (_, rows_of) in wanted.items():
+                rows[table] += rows_of(case)
     where = f"{platform.machine()}, {os.cpu_count()} cores"
-    text = made_by(COMMAND, where) + markdown(HEADER, rows)
-    text_below = made_by(COMMAND, where) + markdown(BOUND_HEADER, below)
-    if output is None:
-        click.echo(f"{text}\n{text_below}")
-    else:
-        replace_table(output, text, "table 7")
-        replace_table(output, text_below, "bounds")
+    for table, (header, _) in wanted.items():
+        text = made_by(COMMAND, where) + markdown(header, rows[table])
+        if output is None:
+            click.echo(text)
+        else:
+            replace_table(output, text, table)
 
 
 if __name__ == "__main__":

@@ -49,12 +49,15 @@ class Partition:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep, and
-    the run came to its end."""
+    the run came to its end. `interrupted`: Ctrl-C ended it, with what it had. `searched_seconds`: of the budget, if it
+    is one that takes long."""
 
     best: Partition | None
     proven: bool
     widest: int
     work: int
+    interrupted: bool = False
+    searched_seconds: float = 0.0
 
 
 def solve(arrays: Arrays, stages: int, bound_seconds: float = np.inf) -> Solved:

@@ -52,11 +52,17 @@ def local_search(
         cuts = _cuts(arrays, np.sort(shares))
         if parts is None or cuts is None:
             return best
-        _improve(arrays, cuts, parts)
-        found = _partition(arrays, cuts, parts)
+        found = improved(arrays, Partition(cuts, parts, np.inf))
         if best is None or found.seconds < best.seconds:
             best = found
     return best
+
+
+def improved(arrays: Arrays, start: Partition) -> Partition:
+    """Where local search from a partition ends, which may be one that does not fit."""
+    cuts, parts = start.cuts.copy(), start.parts.copy()
+    _improve(arrays, cuts, parts)
+    return _partition(arrays, cuts, parts)
 
 
 def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: int = 0) -> Solved:

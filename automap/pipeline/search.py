@@ -7,8 +7,8 @@ V is never above the simulated step (`automap.pipeline.value`), so with B the le
 
 and the plan's gap is B over that bound, less one. A partition is simulated before it counts
                                                                          -> in: `simulated_seconds`
-Strategies: `exact` and `auto` solve (`automap.pipeline.exact`), the others are its baselines without a bound
-(`automap.pipeline.local`).
+Strategies: `exact` and `auto` solve (`automap.pipeline.exact`), `rainbow` learns (`automap.pipeline.online`), the
+others are baselines (`automap.pipeline.local`); only the first two give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +23,8 @@ from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
 from automap.pipeline.exact import Partition, Solved
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.local import at_servers, even_split, local_search, optimum
+from automap.pipeline.online.game import ideal_seconds
+from automap.pipeline.online.strategy import find
 from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
@@ -38,7 +40,8 @@ AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 class Limits:
     """What a search keeps to: `stages` and `microbatches` None leave them open.
 
-    The budget counts from the first choice's end, for in its course the solvers are compiled if they were not before.
+    The budget counts from the first choice's end, for in its course the solvers are compiled if they were not before;
+    an agent's first choice counts too.
     """
 
     stages: int | None
@@ -85,12 +88,12 @@ def find_pipeline(
 ) -> Found:  # fmt: skip
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     best: Choice | None = None
-    start = time.monotonic()
+    start, searched = time.monotonic(), 0.0
     bound, least, tried, proven, warnings = np.inf, np.inf, 0, strategy in ("auto", "exact"), ()
     try:
         for stages, terms in _choices(points, fabric, limits):
             if tried == 1:
-                start = time.monotonic()
+                start = time.monotonic() - searched
             if tried and time.monotonic() > start + limits.budget_seconds:
                 proven, warnings = (
                     False,
@@ -104,15 +107,19 @@ def find_pipeline(
             if needed > limits.memory_limit_bytes:
                 continue
             so_far = best.step_seconds if best else np.inf
-            solved = PIPELINE_STRATEGIES[strategy](arrays, stages, so_far, fabric, limits.seed)
-            proven &= solved.proven
-            if solved.best is None or not np.isfinite(solved.best.seconds):
-                continue
-            bound = min(bound, solved.best.seconds)
-            choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
-            if choice.step_seconds < so_far:
-                best = choice
-                on_progress(choice.step_seconds)
+            solved = PIPELINE_STRATEGIES[strategy](
+                arrays, stages, so_far, fabric, limits.seed,
+                max(start + limits.budget_seconds - time.monotonic(), 0.0),
+            )  # fmt: skip
+            proven, searched = proven and solved.proven, solved.searched_seconds
+            if solved.best is not None and np.isfinite(solved.best.seconds):
+                bound = min(bound, solved.best.seconds)
+                choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
+                if choice.step_seconds < so_far:
+                    best = choice
+                    on_progress(choice.step_seconds)
+            if solved.interrupted:
+                raise KeyboardInterrupt
     except KeyboardInterrupt:
         proven, warnings = False, ("the search was interrupted; this is the best pipeline it had",)
     if best is None:
@@ -141,31 +148,52 @@ def _powers(batch: int) -> tuple[int, ...]:
     return tuple(2**k for k in range(batch.bit_length()) if batch % 2**k == 0)
 
 
-def _exact(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:
+def _exact(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
     return optimum(arrays, stages, bound, seed)
 
 
-def _local(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:
+def _local(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
     return Solved(local_search(arrays, stages, seed), proven=False, widest=0, work=0)
 
 
-def _even(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:
+def _even(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
     return Solved(even_split(arrays, stages), proven=False, widest=0, work=0)
 
 
-def _servers(arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int) -> Solved:
+def _servers(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
     return at_servers(arrays, stages, fabric.parted_by)
 
 
-PipelineStrategy = Callable[[Arrays, int, float, Fabric, int], Solved]
+def _rainbow(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
+    if ideal_seconds(arrays) > bound:
+        return Solved(None, proven=False, widest=0, work=0)
+    found = find(arrays, stages, fabric.parted_by, "ours", seed=seed, budget_seconds=seconds)
+    return Solved(
+        found.improved, proven=False, widest=0, work=0, interrupted=found.interrupted,
+        searched_seconds=found.seconds,
+    )  # fmt: skip
+
+
+PipelineStrategy = Callable[[Arrays, int, float, Fabric, int, float], Solved]
 PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "auto": _exact,
     "exact": _exact,
+    "rainbow": _rainbow,
     "local-search": _local,
     "even": _even,
     "servers": _servers,
 }
-"""By name: (arrays, stages, bound in seconds, fabric, seed) -> the best partition that it finds."""
+"""By name: (arrays, stages, bound in seconds, fabric, seed, seconds left) -> the best partition that it finds."""
 
 
 def nothing_fits(

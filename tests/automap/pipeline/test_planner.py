@@ -76,6 +76,17 @@ def test_no_strategy_is_better_than_the_exact_one(plan):
         assert other.predicted.step_seconds >= least * (1 - 1e-9)
 
 
+def test_an_agent_that_learns_comes_to_the_optimum(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr("automap.pipeline.online.strategy.PATIENCE", 400)
+    exact, learnt = (
+        planned(stages=2, microbatches=4, strategy=name) for name in ("exact", "rainbow")
+    )
+    assert learnt.search.gap is None
+    assert learnt.search.evaluations <= 2
+    assert learnt.predicted.step_seconds == pytest.approx(exact.predicted.step_seconds, rel=1e-3)
+
+
 def test_one_stage_is_data_parallel():
     found = planned(stages=1, microbatches=1)
     assert found.pipeline is not None

@@ -1,0 +1,186 @@
+"""The game of a partition: from the first stage on an agent chooses where a stage's units end, then its points.
+
+2 (S - 1) decisions: number 2 s is the end e of the units of stage s = [i, j) on [d, e), number 2 s + 1 the end j of
+its points. An action is a boundary, of units or of points, in one space of max(n, U). With I the ideal step
+
+    C, A, W   the paper's features of a stage: M (F + B), M X of what it sends to the units that are left, R;
+              in parts of I                                                        -> in: `_features`
+    state     the decision's number as zeros and a one, and of each stage so far C, A, W, j / n, e / U
+                                                                                   -> in: `fill_flat`
+    reward    0 until the end, then I / L, or -sqrt(I / L) if the partition does not fit: the paper's 1 / L and
+              -1 / sqrt(L), with seconds in units of I                             -> in: `_reward`
+    even      the reward if all later decisions divided what is left evenly, points by their seconds: what is known
+              of an action beforehand, and all of it at the last decision          -> in: `fill_even`, `_completed`
+"""
+
+import numpy as np
+
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.exact import least_seconds, least_sums
+from automap.pipeline.value import price
+from automap.simulate.arrays import Array
+from automap.simulate.jit import compiled, inner
+
+
+N_OF_STAGE = 5
+"""Numbers of the state for each stage."""
+
+
+@compiled
+def ideal_seconds(arrays: Arrays) -> float:
+    """I: no partition takes less."""
+    fs, bs, wf, wb = least_sums(arrays)
+    units = len(arrays.latency_seconds) - 1
+    return least_seconds(
+        0.0, 0.0, 0.0, 0.0, fs[units, -1], bs[units, -1], wf[-1] / units, wb[-1] / units,
+        arrays.microbatches, arrays.schedule,
+    )  # fmt: skip
+
+
+@compiled
+def work_before(arrays: Arrays) -> Array:
+    """[n + 1] seconds of a microbatch before each boundary on one unit, by the replicas that do most."""
+    _, _, wf, wb = least_sums(arrays)
+    return wf + wb
+
+
+@inner
+def may_choose(
+    arrays: Arrays, cut_then: Array, part_then: Array, held: Array, number: int, cuts: Array,
+    parts: Array, action: int,
+) -> bool:  # fmt: skip
+    """Whether decision `number` may be this boundary; rules as in `automap.pipeline.online.rules`."""
+    stages, s = len(cuts) - 1, number // 2
+    left = stages - 1 - s
+    if number % 2 == 0:
+        d = parts[s]
+        return d < action < parts[-1] and arrays.usable[action - d] and part_then[left, action]
+    return cuts[s] < action < cuts[-1] and held[cuts[s], action] and cut_then[left, action]
+
+
+@compiled
+def fill_mask(
+    arrays: Arrays, cut_then: Array, part_then: Array, held: Array, numbers: Array, cuts: Array,
+    parts: Array, mask: Array,
+) -> None:  # fmt: skip
+    """Fill `mask` [B, A] for games at decisions [B] of partitions [B, S + 1]."""
+    for game in range(len(numbers)):
+        for action in range(mask.shape[1]):
+            mask[game, action] = may_choose(
+                arrays, cut_then, part_then, held, numbers[game], cuts[game], parts[game], action
+            )
+
+
+@compiled
+def fill_flat(
+    arrays: Arrays, ideal: float, numbers: Array, cuts: Array, parts: Array, flat: Array
+) -> None:
+    """Fill `flat` [B, (2 + N_OF_STAGE) (S - 1)]."""
+    n, units, stages = cuts[0, -1], parts[0, -1], cuts.shape[1] - 1
+    flat[:] = 0.0
+    for game in range(len(numbers)):
+        flat[game, numbers[game]] = 1.0
+        for s in range((numbers[game] + 1) // 2):
+            row = flat[game, 2 * (stages - 1) + N_OF_STAGE * s :]
+            row[4] = parts[game, s + 1] / units
+            if 2 * s + 1 < numbers[game]:
+                row[0], row[1], row[2] = _features(arrays, ideal, cuts[game], parts[game], s)
+                row[3] = cuts[game, s + 1] / n
+
+
+@inner
+def _features(
+    arrays: Arrays, ideal: float, cuts: Array, parts: Array, s: int
+) -> tuple[float, float, float]:
+    i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+    r, m = e - d, arrays.microbatches
+    forward = arrays.forward[r, j] - arrays.forward[r, i]
+    backward = arrays.backward[r, j] - arrays.backward[r, i]
+    per_byte = arrays.transfer_seconds_per_byte[d, e, parts[-1]]
+    x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
+    reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
+    return m * (forward + backward) / ideal, m * x / ideal, reduce / ideal
+
+
+@compiled
+def fill_even(
+    arrays: Arrays, ideal: float, work: Array, cut_then: Array, part_then: Array, held: Array,
+    numbers: Array, cuts: Array, parts: Array, mask: Array, even: Array,
+) -> None:  # fmt: skip
+    """Fill `even` [B, A] where `mask` allows, else with 0."""
+    tails = np.empty((2, cuts.shape[1] + 3))
+    own_cuts, own_parts = np.empty(cuts.shape[1], np.int64), np.empty(cuts.shape[1], np.int64)
+    even[:] = 0.0
+    for game in range(len(numbers)):
+        number = numbers[game]
+        for action in range(mask.shape[1]):
+            if mask[game, action]:
+                own_cuts[:], own_parts[:] = cuts[game], parts[game]
+                _decide(number, action, own_cuts, own_parts)
+                _complete(arrays, work, cut_then, part_then, held, number + 1, own_cuts, own_parts)
+                over, seconds = price(arrays, own_cuts, own_parts, tails)
+                even[game, action] = _reward(ideal, over, seconds)
+
+
+@inner
+def _decide(number: int, action: int, cuts: Array, parts: Array) -> None:
+    if number % 2 == 0:
+        parts[number // 2 + 1] = action
+    else:
+        cuts[number // 2 + 1] = action
+
+
+@inner
+def _complete(
+    arrays: Arrays, work: Array, cut_then: Array, part_then: Array, held: Array, number: int,
+    cuts: Array, parts: Array,
+) -> None:  # fmt: skip
+    """Make the decisions from `number` on in place, each at the boundary nearest to an even share that it may be."""
+    stages = len(cuts) - 1
+    for later in range(number, 2 * (stages - 1)):
+        s = later // 2
+        i, d, units = cuts[s], parts[s], parts[-1]
+        if later % 2 == 0:
+            middle, most = d + round((units - d) / (stages - s)), units
+        else:
+            share = (parts[s + 1] - d) / (units - d)
+            middle = np.searchsorted(work, work[i] + (work[-1] - work[i]) * share)
+            most = cuts[-1]
+        for far in range(2 * most):
+            # middle, middle + 1, middle - 1, middle + 2, ...
+            action = middle + (far + 1) // 2 if far % 2 else middle - far // 2
+            if may_choose(arrays, cut_then, part_then, held, later, cuts, parts, action):
+                _decide(later, action, cuts, parts)
+                break
+
+
+@inner
+def _reward(ideal: float, over: float, seconds: float) -> float:
+    return ideal / seconds if over <= 0.0 else -np.sqrt(ideal / seconds)
+
+
+@compiled
+def play(
+    arrays: Arrays, ideal: float, actions: Array, numbers: Array, cuts: Array, parts: Array,
+    rewards: Array, dones: Array, best: Array, best_cuts: Array, best_parts: Array,
+) -> bool:  # fmt: skip
+    """Take actions [B]; games that end begin anew. Says whether one was better than all before.
+
+    `best` [2] is (bytes over the memory, L) of the best partition so far; what needs less memory is better until one
+    fits.
+    """
+    tails = np.empty((2, cuts.shape[1] + 3))
+    better = False
+    for game in range(len(numbers)):
+        _decide(numbers[game], actions[game], cuts[game], parts[game])
+        numbers[game] += 1
+        rewards[game], dones[game] = 0.0, numbers[game] == 2 * (cuts.shape[1] - 2)
+        if dones[game]:
+            numbers[game] = 0
+            over, seconds = price(arrays, cuts[game], parts[game], tails)
+            rewards[game] = _reward(ideal, over, seconds)
+            over = max(over, 0.0)
+            if over < best[0] or (over == best[0] and seconds < best[1]):
+                best[0], best[1], better = over, seconds, True
+                best_cuts[:], best_parts[:] = cuts[game], parts[game]
+    return better

@@ -1,0 +1,213 @@
+"""Online training: the game against the value function, its rules, and the agent on problems whose optimum is known."""
+
+import os
+import subprocess
+import sys
+
+from hypothesis import given, settings, strategies as st
+import numpy as np
+import pytest
+
+
+pytest.importorskip("torch")
+
+from automap.errors import InputError  # noqa: E402
+from automap.pipeline.arrays import Schedule  # noqa: E402
+from automap.pipeline.exact import Partition, solve  # noqa: E402
+from automap.pipeline.fabric import fabric_of  # noqa: E402
+from automap.pipeline.local import improved  # noqa: E402
+from automap.pipeline.online import strategy  # noqa: E402
+from automap.pipeline.online.env import PipelineEnv  # noqa: E402
+from automap.pipeline.online.game import ideal_seconds  # noqa: E402
+from automap.pipeline.online.rules import near_parting, rules_of  # noqa: E402
+from automap.pipeline.online.strategy import find  # noqa: E402
+from automap.pipeline.value import priced, values  # noqa: E402
+from automap.search import torch_needed  # noqa: E402
+from automap.topology import get_topology  # noqa: E402
+from rl.train import Trainer  # noqa: E402
+from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays  # noqa: E402
+from tests.automap.pipeline.test_exact import all_partitions  # noqa: E402
+
+
+PARTED_BY = fabric_of(get_topology("2x2xv100")).parted_by
+MODES = st.sampled_from(["faithful", "ours"])
+
+
+def played(env, stages, games):
+    """Random allowed actions of whole episodes: (observation, partition, rewards) of each game's each decision."""
+    source = np.random.default_rng(0)
+    n_games = env.shape.n_envs
+    for _ in range(games):
+        cuts, parts, rewards, seen = [0], [0], [], []
+        for number in range(2 * (stages - 1)):
+            seen.append(env.observe())
+            mask = seen[-1].mask
+            assert mask.any(1).all()
+            actions = np.where(mask, source.random(mask.shape), -1.0).argmax(1)
+            outcome = env.step(actions)
+            rewards.append(outcome.rewards)
+            (cuts if number % 2 else parts).append(actions)
+            assert outcome.dones.all() == outcome.dones.any() == (number == 2 * (stages - 1) - 1)
+        for game in range(n_games):
+            yield (
+                seen,
+                game,
+                *([0, *(int(a[game]) for a in x[1:])] for x in (cuts, parts)),
+                [float(r[game]) for r in rewards],
+            )
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 4), mode=MODES)
+def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stages, mode):
+    arrays = random_arrays(seed, schedule)
+    every = values(arrays._replace(memory_limit_bytes=np.inf), *all_partitions(7, 4, stages))
+    rules = rules_of(arrays, stages, PARTED_BY)
+    if rules is None:
+        assert np.isinf(every).all()
+        return
+    env = PipelineEnv(arrays, rules, mode, 3)
+    ideal, best = ideal_seconds(arrays), np.inf
+    assert ideal <= every.min() * (1 + 1e-9)
+    for seen, game, cuts, parts, rewards in played(env, stages, 4):
+        ends = np.array([*cuts, 7]), np.array([*parts, 4])
+        over, seconds = priced(arrays, *ends)
+        assert np.isfinite(seconds)
+        assert sum(rewards) == pytest.approx(
+            ideal / seconds if over <= 0 else -np.sqrt(ideal / seconds), rel=1e-6
+        )
+        known = seen[-1].baseline[game, cuts[-1]]
+        assert known == pytest.approx(0.0 if mode == "faithful" else sum(rewards), rel=1e-6)
+        assert np.isfinite(seen[-1].flat).all()
+        best = min(best, seconds if over <= 0 else np.inf)
+    assert env.best is not None
+    assert env.best.seconds == best
+    assert env.episodes == 12
+
+
+def test_stages_end_near_servers_and_have_variables():
+    fabric = fabric_of(get_topology("4x8xv100"))
+    near = np.flatnonzero(near_parting(fabric.parted_by, 4))
+    assert near.tolist() == [0, *range(5, 12), *range(13, 20), *range(21, 28), 32]
+    # Three servers' boundaries are too few for five stages: cards count then.
+    assert near_parting(fabric.parted_by, 5).all()
+    arrays = random_arrays(0, Schedule.GPIPE, points=12, topology="4x8xv100")._replace(
+        may_cut=np.ones(13, bool), usable=np.ones(33, bool)
+    )
+    variables = np.arange(12) % 3 == 1
+    held = np.concatenate([[0], variables.cumsum()])
+    arrays = arrays._replace(gradient_bytes=np.maximum(held[None] - held[:, None], 0.0))
+    rules = rules_of(arrays, 4, fabric.parted_by)
+    for _, _, cuts, parts, _ in played(PipelineEnv(arrays, rules, "ours", 20), 4, 3):
+        assert set(parts[1:]) <= set(near.tolist())
+        assert (np.diff(held[[*cuts, 12]]) >= 1).all()
+
+
+def test_filters_that_leave_nothing_are_not_kept():
+    fabric = fabric_of(get_topology("4x8xv100"))
+    sizes = np.isin(np.arange(33), [1, 15, 16, 31])
+    arrays = random_arrays(0, Schedule.GPIPE, topology="4x8xv100")._replace(
+        may_cut=np.ones(8, bool), usable=sizes, gradient_bytes=np.zeros((8, 8))
+    )
+    rules = rules_of(arrays, 3, fabric.parted_by)
+    for _, _, _, parts, _ in played(PipelineEnv(arrays, rules, "ours", 4), 3, 2):
+        assert sorted(np.diff([*parts, 32])) == [1, 15, 16]
+    assert rules_of(arrays, 8, fabric.parted_by) is None
+
+
+def small(seed):
+    """A problem of three stages."""
+    arrays = random_arrays(seed, Schedule.ONE_F_ONE_B, points=24, topology="2x4xv100")
+    return arrays._replace(may_cut=np.ones(25, bool), usable=np.ones(9, bool))
+
+
+def searched(arrays, mode="ours", **options):
+    parted_by = fabric_of(get_topology("2x4xv100")).parted_by
+    return find(arrays, 3, parted_by, mode, **{"seed": 0, "budget_seconds": 600.0} | options)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Fewer games."""
+    monkeypatch.setattr(strategy, "PATIENCE", 400)
+
+
+@pytest.mark.parametrize("seed", [2, 11])
+def test_learns_the_optimum_that_the_first_games_miss(seed, monkeypatch):
+    monkeypatch.setattr(strategy, "MOST_DECISIONS", 12_000)
+    arrays = small(seed)
+    best, found = solve(arrays, 3).best, searched(arrays)
+    assert found.first.seconds > 1.02 * best.seconds
+    assert found.played.seconds == pytest.approx(best.seconds, rel=1e-9)
+    assert found.improved.seconds == found.played.seconds
+
+
+def test_the_paper_s_agent_learns_too(monkeypatch):
+    monkeypatch.setattr(strategy, "MOST_DECISIONS", 8_000)
+    found = searched(small(2), "faithful")
+    assert found.played.seconds < found.first.seconds
+
+
+def test_second_thoughts_make_it_fit():
+    arrays = small(0)
+    cuts, parts = np.array([0, 1, 2, 24]), np.array([0, 1, 2, 8])
+    tight = solve(arrays, 3).best.seconds * 1.5
+    assert improved(arrays, Partition(cuts, parts, np.inf)).seconds <= tight
+
+
+def test_the_budget_is_kept_and_one_round_is_always_played():
+    found = searched(small(0), budget_seconds=0.0)
+    assert found.episodes == strategy.N_GAMES
+    assert found.played.seconds == found.first.seconds
+
+
+def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
+    whole_step, taken = Trainer.step, []
+
+    def step(trainer):
+        taken.append(trainer)
+        if len(taken) > 10:
+            raise KeyboardInterrupt
+        whole_step(trainer)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    found = searched(small(0))
+    assert found.interrupted
+    assert found.episodes == 2 * strategy.N_GAMES
+    assert np.isfinite(found.improved.seconds)
+
+
+def test_one_stage_is_what_there_is_and_no_partition_none():
+    arrays = small(0)
+    parted_by = fabric_of(get_topology("2x4xv100")).parted_by
+    only = find(arrays, 1, parted_by, "ours", seed=0, budget_seconds=1.0)
+    assert only.played.parts.tolist() == [0, 8]
+    nowhere = arrays._replace(may_cut=np.arange(25) == 0)
+    assert searched(nowhere).improved is None
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(torch_needed, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install 'jax-automap"):
+        searched(small(0))
+
+
+_RUN = """
+from automap.pipeline.online import strategy
+from tests.automap.pipeline.test_online import searched, small
+strategy.PATIENCE = 400
+found = searched(small(1), seed=4)
+print(found.episodes, found.played.cuts, found.played.parts, found.played.seconds.hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_plan_in_another_process(short):
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", _RUN], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in "12"
+    }  # fmt: skip
+    assert len(runs) == 1
