@@ -13,6 +13,7 @@ from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.mcmc import mcmc
+from automap.search.optcnn import optcnn
 from automap.search.pins import Pin, parse_pins
 from automap.search.portfolio import auto
 from automap.search.rainbow.strategy import rainbow
@@ -27,6 +28,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "exhaustive": exhaustive,
     "greedy": greedy,
     "mcmc": mcmc,
+    "optcnn": optcnn,
     "rainbow": rainbow,
 }
 

@@ -12,6 +12,7 @@ import math
 import time
 
 from automap.cost.evaluate import Estimate, Evaluator
+from automap.cost.layouts import distinct
 from automap.cost.shardings import shardings
 from automap.search.pins import Pin
 from automap.space.as_imposed import as_imposed
@@ -20,6 +21,8 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 
 
+# A plan meets a bound if it is above it by no more: sums of the same numbers in another order.
+EQUAL = 1e-9
 # Evaluations between two reports of progress when nothing better is found.
 _REPORT_EVERY = 100
 
@@ -90,6 +93,13 @@ class SearchContext:
         """The shortest step of all that were priced, whether they fit or not."""
         return min((e.step_seconds for e in self._seen.values()), default=math.inf)
 
+    @property
+    def distinct_meshes(self) -> Sequence[Mesh]:
+        """One of each that hold the same plans; pins, and shardings in the step's code, call axes by name."""
+        if self.pins or self.space.problem.imposed.of_value:
+            return self.meshes
+        return distinct(self.evaluator.topology, self.meshes)
+
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """A part of a search that may take no longer; what is left of the budget may be less."""
@@ -113,6 +123,18 @@ class SearchContext:
             preset = min(allowed, key=lambda c: self.objective.key(c.estimate))
             if preset.estimate.step_seconds <= self.best.estimate.step_seconds * (1 + gain):
                 self.best = preset
+
+    def raise_bound(self, seconds: float) -> None:
+        """No plan is below `seconds`, as far as was proven, nor is one better than the best that fits if that is less."""
+        if self.best is not None and self.objective.fits(self.best.estimate):
+            seconds = min(seconds, self.best.estimate.step_seconds)
+        self.bound_seconds = max(seconds, self.bound_seconds or 0.0)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the best plan is proven to be one of the best."""
+        gap = None if self.best is None else self.gap(self.best)
+        return gap is not None and gap <= EQUAL
 
     def gap(self, candidate: Candidate) -> float | None:
         """The fraction that a candidate's step is above the proven bound; None if it does not fit or nothing is proven."""

@@ -8,6 +8,7 @@ A round of a climb prices all moves, makes the best, and then others that helped
 decisions do not touch each other, so a round makes several                       -> in: `climb`
 """
 
+from collections.abc import Iterable
 import random
 
 from automap.search.context import Candidate, SearchContext, preset_points
@@ -32,10 +33,10 @@ def greedy(context: SearchContext) -> None:
                 climb(context, start)
 
 
-def climbed(context: SearchContext) -> dict[Mesh, Candidate]:
-    """What climbs from presets and from nothing reach on each mesh."""
+def climbed(context: SearchContext, more: Iterable[Candidate] = ()) -> dict[Mesh, Candidate]:
+    """What climbs from presets, from nothing and from `more` candidates reach on each mesh."""
     of_mesh: dict[Mesh, list[Candidate]] = {}
-    for candidate in starts(context):
+    for candidate in starts(context, more):
         of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
     reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
     for mesh in _best(context, reached, (len(reached) + 1) // 2):
@@ -51,12 +52,12 @@ def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) ->
     return sorted(reached, key=lambda mesh: context.objective.key(reached[mesh].estimate))[:count]
 
 
-def starts(context: SearchContext) -> list[Candidate]:
-    """Presets and the empty points of all meshes, best first."""
+def starts(context: SearchContext, more: Iterable[Candidate] = ()) -> list[Candidate]:
+    """Presets, the empty points of all meshes and `more` candidates, best first."""
     points = [context.pinned(point) for _, point in preset_points(context)]
     points += [context.empty(mesh) for mesh in context.meshes]
     found = [c for c in (context.evaluate(p, "greedy") for p in points) if c is not None]
-    return sorted(found, key=lambda candidate: context.objective.key(candidate.estimate))
+    return sorted((*more, *found), key=lambda candidate: context.objective.key(candidate.estimate))
 
 
 def climb(context: SearchContext, start: Candidate, most_rounds: int | None = None) -> Candidate:

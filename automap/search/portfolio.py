@@ -1,12 +1,15 @@
-"""`auto`: walk the whole space when it is small, else climb, then walk on from the best that was found.
+"""`auto`: walk the whole space when it is small, else the least sums of seconds, climbs, and walks from the best found.
 
 Presets are priced before any strategy runs, and the context keeps the best at every moment, so that however early
 it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
-    climbs        most of what there is to gain, in a fraction of a second to a few seconds
+    optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on the others
+    climbs        from these, presets and nothing, in a fraction of a second to a few seconds
     mcmc          short walks from the best of the best meshes: pairs of moves that only help together
     exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
+
+It is done as soon as the best plan is proven to be one.
 
 A preset is kept unless what was found is faster by `_LEAST_GAIN`: predicted steps of near plans are not surer than
 that (docs/schedules.md), and a plan that people know is worth having.
@@ -19,6 +22,7 @@ from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
 from automap.search.greedy import climbed
 from automap.search.mcmc import walked
+from automap.search.optcnn import least_sums
 from automap.space.point import Mesh
 
 
@@ -48,14 +52,23 @@ def auto(context: SearchContext) -> None:
 
 
 def _portfolio(context: SearchContext) -> None:
-    climbed(context)
+    least = least_sums(context)
+    if context.is_proven:
+        return
+    climbed(context, least)
     of_mesh: dict[Mesh, Candidate] = {}
     for candidate in context.best_candidates(_LOOKED_AT):
         of_mesh.setdefault(candidate.point.mesh, candidate)
-    walked(context, list(of_mesh.values())[:_WALKS], random.Random(context.seed))
-    best = context.best
-    if best is not None and context.fastest_seconds < best.estimate.step_seconds / (
-        1 + _BOUND_BY_MEMORY
-    ):
+    if not context.is_proven:
+        walked(context, list(of_mesh.values())[:_WALKS], random.Random(context.seed))
+    if not context.is_proven and _is_bound_by_memory(context):
         with context.within(_EXACT_SECONDS):
             exact(context)
+
+
+def _is_bound_by_memory(context: SearchContext) -> bool:
+    best = context.best
+    if best is None:
+        return False
+    slower = best.estimate.step_seconds > context.fastest_seconds * (1 + _BOUND_BY_MEMORY)
+    return slower or not context.objective.fits(best.estimate)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from automap.search.context import SearchContext
+from automap.search.context import EQUAL, SearchContext
 from automap.search.exact.dual import Dual, Prices, Solved, between, order_for
 from automap.search.exact.plans import costs
 from automap.search.exact.programme import MOST_ENTRIES, Programme
@@ -24,8 +24,6 @@ from automap.space.point import Point
 _FEW_CHOICES, _MANY_CHOICES, _MORE = 1 << 17, 1 << 24, 8
 _MOST_ROUNDS, _MOST_STALLED, _PROGRESS = 60, 6, 1e-5
 _LEAST_SECONDS = 1e-9
-# Bounds and plans are equal if they differ by less: sums of the same numbers in another order.
-EQUAL = 1e-9
 
 
 @dataclass

@@ -5,14 +5,11 @@
 Every mesh is first bounded without regard to memory (`automap.search.exact.mesh`); then they are worked on in the order
 of those bounds, as long as theirs are below the best step known.  Where collectives run beside kernels bounds are not
 met by plans, so there greedy search makes better ones of those found.  The bound stands at every moment, also when time is up.
-Of meshes that hold the same plans one is worked on                                             -> in: `_meshes`
+Of meshes that hold the same plans one is worked on                         -> in: `SearchContext.distinct_meshes`
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
-from automap.cost.layouts import distinct
 from automap.search.context import SearchContext
 from automap.search.exact.dual import Dual
 from automap.search.exact.mesh import MeshSearch
@@ -21,7 +18,6 @@ from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
 from automap.search.factored.variables import variables_of
 from automap.search.greedy import climb, greedy, starts
-from automap.space.point import Mesh
 
 
 def exact(context: SearchContext) -> None:
@@ -36,7 +32,7 @@ def exact(context: SearchContext) -> None:
             Dual(context.evaluator, model.features, weights, limit),
             variables_of(context.space, mesh),
         )
-        for mesh in sorted(_meshes(context), key=lambda mesh: len(mesh.sizes))
+        for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes))
     ]
     try:
         starts(context)
@@ -52,14 +48,4 @@ def exact(context: SearchContext) -> None:
         if not all(search.is_proven for search in searches):
             greedy(context)
     finally:
-        context.bound_seconds = min((search.bound_seconds for search in searches), default=np.inf)
-        best = context.best
-        if best is not None and context.objective.fits(best.estimate):
-            context.bound_seconds = min(context.bound_seconds, best.estimate.step_seconds)
-
-
-def _meshes(context: SearchContext) -> Sequence[Mesh]:
-    """All that differ; pins, and shardings in the step's code, call axes by name."""
-    if context.pins or context.space.problem.imposed.of_value:
-        return context.meshes
-    return distinct(context.evaluator.topology, context.meshes)
+        context.raise_bound(min((search.bound_seconds for search in searches), default=np.inf))

@@ -1,0 +1,53 @@
+"""`optcnn`: the least sum of seconds by dynamic programming (OptCNN: Jia et al., ICML 2018, "Exploring Hidden Dimensions in
+Accelerating Convolutional Neural Networks", section 5).
+
+    least over x of  sum over tables t of  seconds_t(x[scope of t])
+
+In the paper a node is an operator with a configuration, an edge costs the transfers between two of them, and nodes of two
+edges and parallel edges are eliminated until a graph is left that is small enough to try.  Here a node is a decision
+of the space on one mesh (`automap.search.factored.variables`), tables have what kernels and collectives take by the few
+decisions they depend on, and a node of any number of edges is eliminated     -> in: `automap.search.exact.eliminate`
+
+As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
+plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
+meshes of three axes, are left out, and the plan is that of the rest.  Where nothing hides, the least sum of all meshes
+is a lower bound of what any plan takes                                        -> in: `least_sums`
+"""
+
+import numpy as np
+
+from automap.cost.backends import Habit
+from automap.search.context import Candidate, SearchContext
+from automap.search.exact.eliminate import Elimination, order_of
+from automap.search.factored.cells import Rows
+from automap.search.factored.model import Model
+from automap.search.factored.variables import variables_of
+
+
+# Joint choices of a table's decisions; larger tables are left out.
+_MOST_CHOICES = 1 << 17
+
+
+def optcnn(context: SearchContext) -> None:
+    """The plan of the least sum of seconds on every mesh."""
+    least_sums(context)
+
+
+def least_sums(context: SearchContext) -> list[Candidate]:
+    """Those plans, by mesh, of the meshes that have one; a bound where seconds add up."""
+    model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
+    seconds = np.zeros(model.features.count)
+    seconds[: model.features.value_rows] = 1.0
+    found, bound_seconds = list[Candidate](), np.inf
+    for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
+        context.check_time()
+        factored = model.on_mesh(variables_of(context.space, mesh), _MOST_CHOICES)
+        tables, sizes = factored.tables(seconds), factored.variables.sizes
+        least = Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
+        bound_seconds = min(bound_seconds, least.bound)
+        candidate = context.evaluate(factored.variables.point(least.assignment()), "optcnn")
+        if candidate is not None:
+            found.append(candidate)
+    if Habit.ASYNCHRONOUS not in context.evaluator.habits:
+        context.raise_bound(bound_seconds)
+    return found
