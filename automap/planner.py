@@ -4,7 +4,7 @@ The presets are priced first, so that the search never returns worse than the be
 the pins; then the strategy runs until it is done, its time is up, or the user interrupts it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 import time
 
@@ -19,6 +19,7 @@ from automap.plan_explain import bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
 from automap.search.context import preset_points
 from automap.space.point import Mesh
+from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.model import Topology
@@ -64,8 +65,12 @@ def find(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
+    presets: Sequence[str] = tuple(PRESETS),
 ) -> Outcome:
-    """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options."""
+    """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options.
+
+    `presets` are those that are priced, and where the search starts: with fewer it shows what it finds by itself.
+    """
     start = time.monotonic()
     if options.space == "pipeline":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
@@ -92,6 +97,7 @@ def find(
         seed=options.seed,
         deadline_seconds=start + options.budget_seconds,
         on_progress=on_progress,
+        presets=presets,
     )
     _price_presets(context)
     warnings = _search(context, options)

@@ -5,7 +5,7 @@ among those that do not, if its peak is lower                                   
 Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `allows`
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 import math
@@ -61,7 +61,7 @@ class OutOfBudget(Exception):
 class SearchContext:
     """One search in progress. Strategies call `evaluate` and never keep the best themselves.
 
-    `bound_seconds` is what one has proven: no plan of the space that keeps the pins and fits on these meshes has a shorter step.
+    `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan of the space that keeps the pins and fits on these meshes has a shorter step.
     """
 
     space: Space
@@ -72,6 +72,7 @@ class SearchContext:
     seed: int
     deadline_seconds: float
     on_progress: Callable[["SearchContext"], None]
+    presets: Sequence[str] = tuple(PRESETS)
     best: Candidate | None = None
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     bound_seconds: float | None = None
@@ -228,10 +229,10 @@ class SearchContext:
 
 
 def preset_points(
-    context: SearchContext, names: Mapping[str, object] | Sequence[str] = PRESETS
+    context: SearchContext, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Point]]:
-    """(name, point) of every preset on every mesh, as it stands without pins."""
-    for name in names:
+    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it stands without pins."""
+    for name in context.presets if names is None else names:
         for mesh in context.meshes:
             for point in PRESETS[name].points(context.space, mesh):
                 yield name, point
