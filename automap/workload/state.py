@@ -12,15 +12,17 @@ import jax
 
 def match_state(inputs: Any, outputs: Any, donated: frozenset[int] = frozenset()) -> dict[int, int]:
     """Flat output index -> flat input index; `donated` are flat input indices."""
-    sources = _subtrees(inputs, 0)
+    sources: dict[object, list[int]] = {}
+    for source, _, signature in _subtrees(inputs, 0):
+        sources.setdefault(signature, []).append(source)
     free = [not donated or i in donated for i in range(len(jax.tree.leaves(inputs)))]
     found: dict[int, int] = {}
     covered: set[int] = set()
     for start, length, signature in sorted(_subtrees(outputs, 0), key=lambda s: (-s[1], s[0])):
         if covered & set(range(start, start + length)):
             continue
-        for source, _, other in sources:
-            if other == signature and all(free[source : source + length]):
+        for source in sources.get(signature, ()):
+            if all(free[source : source + length]):
                 found.update((start + n, source + n) for n in range(length))
                 covered.update(range(start, start + length))
                 free[source : source + length] = [False] * length
