@@ -1,0 +1,93 @@
+"""`auto` on random train steps and machines: no preset is better, and it finds a plan that fits where one is known."""
+
+import math
+from random import Random
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.errors import InfeasiblePlanError
+from automap.options import Options
+from automap.planner import find, plan_workload
+from automap.search import get_strategy
+from automap.search.greedy import random_point
+from automap.topology import get_topology
+from automap.workload import trace_step
+from tests.automap.search.brute import context_of
+from tests.random_programs import random_program
+from tests.steps import decoder, problem_of
+
+
+MACHINES = ("v5e:2x2", "v5e:2x4", "v4:2x2x2", "4xv100", "2x2xh100", "2x8x2080ti", "cpu:4")
+RANDOM_POINTS = 150
+
+
+def random_step(seed):
+    """Momentum on a random program whose first inputs are parameters."""
+    program = random_program(Random(seed), most_steps=10)
+    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in program.inputs]
+    params, batch = arrays[:-1], arrays[-1]
+
+    def step(state, batch):
+        def loss(params):
+            return sum(jnp.mean(jnp.sin(x)) for x in program.run(*params, batch))
+
+        value, grads = jax.value_and_grad(loss)(state["params"])
+        m = jax.tree.map(lambda m, g: 0.9 * m + g, state["m"], grads)
+        return {"params": jax.tree.map(jnp.subtract, state["params"], m), "m": m}, value
+
+    return step, ({"params": params, "m": params}, batch)
+
+
+def least_known_peak(context, source):
+    """Of presets, the empty points, and points at random, on all meshes."""
+    priced = [c.estimate for c in context.best_per_preset.values()]
+    for _ in range(RANDOM_POINTS):
+        point = random_point(context, source.choice(context.meshes), source)
+        if context.space.is_valid(point):
+            priced.append(context.evaluator.evaluate(context.space.lanes(point)))
+    return min(e.peak_bytes for e in priced)
+
+
+def check(seed):
+    """Both properties, with much memory and with little."""
+    source = Random(seed)
+    topology = get_topology(source.choice(MACHINES))
+    workload = trace_step(*random_step(seed), platform=topology.platform)
+    known = find(workload, topology, Options(strategy="optcnn")).context
+    least = least_known_peak(known, source)
+    for limit in (topology.device.memory_bytes, least * source.choice([1.0, 1.1, 1.5])):
+        options = Options(budget_seconds=60.0, memory_limit_bytes=limit, seed=seed)
+        plan = plan_workload(workload, topology, options)
+        assert not plan.warnings or "budget" not in plan.warnings[0]
+        assert plan.predicted.peak_bytes <= limit
+        fitting = (p.step_seconds for p in plan.presets if p.fits)
+        assert plan.predicted.step_seconds <= min(fitting, default=math.inf)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_steps(seed):
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 60))
+def test_many_random_steps(seed):
+    check(seed)
+
+
+def test_where_no_preset_fits_it_finds_what_does():
+    problem, meshes = problem_of(*decoder(layers=1)), [(8,)]
+    exact, auto = (context_of(problem, "v5e:2x4", 1.0, meshes=meshes) for _ in range(2))
+    get_strategy("exact")(exact)
+    least = exact.best.estimate.peak_bytes
+    auto.objective = type(auto.objective)(least)
+    get_strategy("auto")(auto)
+    assert auto.objective.fits(auto.best.estimate)
+
+
+def test_what_fits_nowhere_is_refused():
+    workload = trace_step(*random_step(0))
+    with pytest.raises(InfeasiblePlanError, match="no plan fits"):
+        plan_workload(workload, get_topology("cpu:4"), Options(memory_limit_bytes=1.0))
