@@ -8,7 +8,7 @@ A round of a climb prices all moves, makes the best, and then others that helped
 decisions do not touch each other, so a round makes several                       -> in: `climb`
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import random
 
 from automap.search.context import Candidate, SearchContext, preset_points
@@ -24,7 +24,7 @@ _MORE_MOVES = 8
 
 def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
-    reached = climbed(context)
+    reached = climbed(context, context.meshes)
     source = random.Random(context.seed)
     for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
@@ -33,11 +33,14 @@ def greedy(context: SearchContext) -> None:
                 climb(context, start)
 
 
-def climbed(context: SearchContext, more: Iterable[Candidate] = ()) -> dict[Mesh, Candidate]:
-    """What climbs from presets, from nothing and from `more` candidates reach on each mesh."""
+def climbed(
+    context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()
+) -> dict[Mesh, Candidate]:
+    """What climbs from presets, from nothing and from `more` candidates reach on each of the meshes."""
     of_mesh: dict[Mesh, list[Candidate]] = {}
     for candidate in starts(context, more):
-        of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
+        if candidate.point.mesh in meshes:
+            of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
     reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
     for mesh in _best(context, reached, (len(reached) + 1) // 2):
         for start in of_mesh[mesh][1:2]:

@@ -10,9 +10,11 @@ decisions they depend on, and a node of any number of edges is eliminated     ->
 
 As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
 plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
-meshes of three axes, are left out, and the plan is that of the rest.  Where nothing hides, the least sum of all meshes
-is a lower bound of what any plan takes                                        -> in: `least_sums`
+meshes of three axes, are left out, and the plan is that of the rest.  Where none is left out and nothing hides, the least
+sum of all meshes is a lower bound of what any plan takes                      -> in: `least_sums`
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,10 +24,19 @@ from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
 from automap.search.factored.variables import variables_of
+from automap.space.point import Mesh
 
 
 # Joint choices of a table's decisions; larger tables are left out.
 _MOST_CHOICES = 1 << 17
+
+
+@dataclass(frozen=True)
+class LeastSums:
+    """The plan of the least sum of each mesh that has one; `unsolved` are the meshes where a better one may be left."""
+
+    plans: tuple[Candidate, ...]
+    unsolved: tuple[Mesh, ...]
 
 
 def optcnn(context: SearchContext) -> None:
@@ -33,21 +44,27 @@ def optcnn(context: SearchContext) -> None:
     least_sums(context)
 
 
-def least_sums(context: SearchContext) -> list[Candidate]:
-    """Those plans, by mesh, of the meshes that have one; a bound where seconds add up."""
+def least_sums(context: SearchContext) -> LeastSums:
+    """Those plans of the meshes that differ, with a bound where seconds add up."""
     model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
     seconds = np.zeros(model.features.count)
     seconds[: model.features.value_rows] = 1.0
-    found, bound_seconds = list[Candidate](), np.inf
+    adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
+    plans, unsolved, bound_seconds = list[Candidate](), list[Mesh](), np.inf
+    is_complete = True
     for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
         context.check_time()
         factored = model.on_mesh(variables_of(context.space, mesh), _MOST_CHOICES)
         tables, sizes = factored.tables(seconds), factored.variables.sizes
         least = Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
         bound_seconds = min(bound_seconds, least.bound)
-        candidate = context.evaluate(factored.variables.point(least.assignment()), "optcnn")
-        if candidate is not None:
-            found.append(candidate)
-    if Habit.ASYNCHRONOUS not in context.evaluator.habits:
+        is_complete &= factored.is_complete
+        plan = context.evaluate(factored.variables.point(least.assignment()), "optcnn")
+        if plan is not None:
+            plans.append(plan)
+        is_least = adds_up and factored.is_complete and least.is_exact
+        if plan is None or not (is_least and context.objective.fits(plan.estimate)):
+            unsolved.append(mesh)
+    if adds_up and is_complete:
         context.raise_bound(bound_seconds)
-    return found
+    return LeastSums(tuple(plans), tuple(unsolved))

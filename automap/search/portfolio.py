@@ -5,8 +5,8 @@ it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
     optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on the others
-    climbs        from these, presets and nothing, in a fraction of a second to a few seconds
-    mcmc          short walks from the best of the best meshes: pairs of moves that only help together
+    climbs        from these, presets and nothing on the other meshes, in a fraction of a second to a few seconds
+    mcmc          short walks from the best of the best meshes, if they are such: pairs of moves that only help together
     exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
 
 It is done as soon as the best plan is proven to be one.
@@ -55,12 +55,14 @@ def _portfolio(context: SearchContext) -> None:
     least = least_sums(context)
     if context.is_proven:
         return
-    climbed(context, least)
-    of_mesh: dict[Mesh, Candidate] = {}
+    climbed(context, least.unsolved, least.plans)
+    meshes, of_mesh = context.distinct_meshes, dict[Mesh, Candidate]()
     for candidate in context.best_candidates(_LOOKED_AT):
-        of_mesh.setdefault(candidate.point.mesh, candidate)
-    if not context.is_proven:
-        walked(context, list(of_mesh.values())[:_WALKS], random.Random(context.seed))
+        if candidate.point.mesh in meshes:
+            of_mesh.setdefault(candidate.point.mesh, candidate)
+    best = list(of_mesh.values())[:_WALKS]
+    unsolved = [candidate for candidate in best if candidate.point.mesh in least.unsolved]
+    walked(context, unsolved, random.Random(context.seed))
     if not context.is_proven and _is_bound_by_memory(context):
         with context.within(_EXACT_SECONDS):
             exact(context)
