@@ -61,7 +61,8 @@ class OutOfBudget(Exception):
 class SearchContext:
     """One search in progress. Strategies call `evaluate` and never keep the best themselves.
 
-    `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan of the space that keeps the pins and fits on these meshes has a shorter step.
+    `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan of the space that
+    keeps the pins and fits on these meshes has a shorter step.
     """
 
     space: Space
