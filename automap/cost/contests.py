@@ -8,14 +8,15 @@ split different factors f.  The op then splits the factor that moves the fewest 
                                 b_t / n (split on another) or b_t (whole)   if t is not split on f
 
 with n the axis's size and b_t bytes; ties go to the order of the axis.  But an op on a weight (or the gradient
-of one) that holds a listed class follows the weight, as the decision is about it.  -> in: `Contests.choose`
+of one) that holds a listed class follows the weight, as the decision is about it; where that class stands on two factors of
+it (a square kernel between equal layers), the cheaper of them.                    -> in: `Contests.choose`
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import CONTESTED_OPCODES, majors, rank_of
+from automap.cost.edges import CONTESTED_OPCODES, gathered_bytes, majors, rank_of
 from automap.space.problem import Problem
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Side
@@ -59,10 +60,12 @@ class Contests:
         own_ranks = ranks[rows]
         of_weight = np.where(self.follows_weight[contests], weight_ranks[rows], _NEVER)
         has_weight = (of_weight < _NEVER).any(axis=1)
-        cost = np.where(own_ranks < _NEVER, self._cost(is_open, dim, size)[contests], np.inf)
+        # Of a weight's factors that are of one class the cheapest.
+        leading = np.where(np.expand_dims(has_weight, 1), of_weight, 0)
+        allowed = (own_ranks < _NEVER) & (leading == leading.min(axis=1, keepdims=True))
+        cost = np.where(allowed, self._cost(is_open, dim, size)[contests], np.inf)
         is_cheapest = cost == cost.min(axis=1, keepdims=True)
-        cheapest = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
-        factor[rows] = np.where(has_weight, of_weight.argmin(axis=1), cheapest)
+        factor[rows] = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
 
     def _cost(self, is_open: np.ndarray, dim: np.ndarray, size: int) -> np.ndarray:
         """Bytes moved by each open contest for each factor, [contests, factors]."""
@@ -99,8 +102,13 @@ def like_tensors(problem: Problem, row_of_value: np.ndarray) -> np.ndarray:
     return result
 
 
-def build_contests(problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray) -> Contests:
-    """One contest per op row of a contested opcode; rows of those opcodes stand for like ops only."""
+def build_contests(
+    problem: Problem, row_of_value: np.ndarray, row_of_op: np.ndarray, *, narrows: bool
+) -> Contests:
+    """One contest per op row of a contested opcode; rows of those opcodes stand for like ops only.
+
+    `narrows` is that of `automap.cost.operand_edges`.
+    """
     graph, side = problem.graph, problem.storage.side
     width = problem.linkage.factor_groups.shape[1]
     rank = rank_of(problem)
@@ -123,7 +131,8 @@ def build_contests(problem: Problem, row_of_value: np.ndarray, row_of_op: np.nda
                 if side[value] != Side.NONE:
                     follows[number, [f for f in factors if f >= 0]] = True
                 tensors.append(
-                    (number, int(row_of_value[value]), graph.values[value].n_bytes,
+                    (number, int(row_of_value[value]), graph.values[value].n_bytes
+                     if value in op.outputs else gathered_bytes(graph, op, value, narrows=narrows),
                      value in op.outputs)
                 )  # fmt: skip
                 demanded.append(factors)

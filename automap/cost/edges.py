@@ -10,7 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from automap.space.problem import Problem
-from hlo_tools.graph import ITERATING
+from hlo_tools.graph import ITERATING, Graph, Op
+from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import Halo
 
 
@@ -171,6 +172,13 @@ class EdgeList:
             windows=tuple(key.windows for key in self.index),
             incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
         )  # fmt: skip
+
+
+def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
+    """Size of an operand as it is gathered; a backend that `narrows` rounds float32 first where it multiplies."""
+    array = graph.values[value]
+    is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
+    return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
 
 
 def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

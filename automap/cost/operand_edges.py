@@ -9,13 +9,13 @@ from automap.cost.edges import (
     EdgeList,
     Edges,
     Window,
+    gathered_bytes,
     majors,
     rank_of,
 )
 from automap.space.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Graph, Op
+from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
 from hlo_tools.invariants import changes, passed_on
-from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.storage import Side
 
@@ -62,7 +62,7 @@ def operand_edges(
                 continue
             before = copies_of.setdefault(sources[value], [])
             edge = found.add(
-                EdgeKey(values[value], row, demanded, (), _n_bytes(graph, op, value, narrows=narrows),
+                EdgeKey(values[value], row, demanded, (), gathered_bytes(graph, op, value, narrows=narrows),
                          int(problem.phases[index]), side[value] != Side.NONE,
                          earlier=tuple(sorted({e for _, e in before})), windows=windows),
                 min(op.trip_count, changed[value]), value, index,
@@ -75,13 +75,6 @@ def operand_edges(
         edge=uses[:, 0], first=uses[:, 1], last=uses[:, 2],
         repeats=np.array(pairs, np.int64).reshape(-1, 3),
     )  # fmt: skip
-
-
-def _n_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
-    """Size of an operand as it is gathered."""
-    array = graph.values[value]
-    is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
-    return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
 
 
 def _windows(rule: Rule, number: int, sizes: tuple[int, ...], opcode: str) -> tuple[Window, ...]:

@@ -3,7 +3,8 @@
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
-Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`.  Where classes of one axis meet
+Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`; for values and
+ops of `automap.cost.turned` the other way round.  Where classes of one axis meet
 in an op, `automap.cost.contests` says which factor it splits.  The small part of class c stands in the rows as
 n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.  Rows that the user's code decides have
 ranks of their own (`automap.cost.imposed_rows`).
@@ -47,11 +48,11 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
         goes_last = np.array([c in lanes.last for c in classes], bool)
         of_dims = _smallest(rank[tables.value_rows])
         impose(of_dims, tables.imposed.values, name, _NEVER)
-        dims.append(_first(of_dims, goes_last))
+        dims.append(_first(of_dims, goes_last, tables.turned_values))
         of_factors = rank[tables.op_rows]
         ranks = _smallest(of_factors)
         impose(ranks, tables.imposed.ops, name, _NEVER)
-        factors.append(_first(ranks, goes_last))
+        factors.append(_first(ranks, goes_last, tables.turned_ops))
         of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
         tables.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
     dim_of_axis = np.stack(dims, axis=1)
@@ -73,12 +74,16 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
     return smallest
 
 
-def _first(ranks: np.ndarray, goes_last: np.ndarray) -> np.ndarray:
-    """The position of each row's smallest rank, -1 if it has none; of equal ones the first or the last."""
+def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
+    """The position of each row's smallest rank, -1 if it has none; of equal ones the first or the last.
+
+    Rows that are `turned` take the other of equal ones.
+    """
     best = ranks.argmin(axis=1)
     smallest = ranks[np.arange(len(ranks)), best]
-    if goes_last.any():
+    if goes_last.any() or turned.any():
         from_end = ranks.shape[1] - 1 - ranks[:, ::-1].argmin(axis=1)
         at = np.where(smallest < _NEVER, smallest, len(goes_last))
-        best = np.where(np.append(goes_last, False)[at], from_end, best)  # noqa: FBT003 - an element
+        is_last = np.append(goes_last, False)[at]  # noqa: FBT003 - an element
+        best = np.where(is_last ^ turned, from_end, best)
     return np.where(smallest < _NEVER, best, -1)

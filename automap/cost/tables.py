@@ -6,6 +6,7 @@ with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a 
 
     value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage, 2 regional; padding = n_classes
     op_rows[r, f, k]      class that may split factor f
+    turned_*[r]           whether of dimensions or factors of one class the other one is split (`automap.cost.turned`)
     OperandEdges          (value row -> op row): what must be gathered before an op can run
     ResultEdges           (op row -> value row): what must be summed, scattered or gathered after it
     KernelTable           FLOPs and bytes per kernel                    -> in: `automap.cost.kernel_table`
@@ -33,6 +34,7 @@ from automap.cost.kernel_table import KernelTable, kernel_table
 from automap.cost.operand_edges import operand_edges
 from automap.cost.order import Order, program_order
 from automap.cost.result_edges import result_edges
+from automap.cost.turned import turned
 from automap.space.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.graph import LOOP_ENTER
@@ -76,6 +78,8 @@ class Tables:
     """All rows of a problem."""
 
     value_rows: np.ndarray
+    turned_values: np.ndarray
+    turned_ops: np.ndarray
     op_rows: np.ndarray
     row_of_value: np.ndarray
     row_of_op: np.ndarray
@@ -105,8 +109,9 @@ TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 def build_tables(problem: Problem, platform: Platform) -> Tables:
     """Fold a problem to rows; what is fused depends on the platform."""
     graph = problem.graph
-    value_rows, row_of_value = _value_rows(problem)
-    op_rows, row_of_op = _op_rows(problem, row_of_value)
+    turned_values, turned_ops = turned(problem)
+    value_rows, row_of_value = _value_rows(problem, turned_values)
+    op_rows, row_of_op = _op_rows(problem, row_of_value, turned_ops)
     habits = HABITS[platform]
     is_narrow = Habit.NARROWS in habits
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
@@ -127,9 +132,12 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     updates = "late" if Habit.ASYNCHRONOUS in habits else "early"
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)
     return Tables(
-        value_rows=value_rows, op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
+        value_rows=value_rows,
+        turned_values=_of_rows(turned_values, row_of_value, len(value_rows)),
+        turned_ops=_of_rows(turned_ops, row_of_op, len(op_rows)),
+        op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
         operands=operands, windows=windows_of(operands), results=results,
-        contests=build_contests(problem, row_of_value, row_of_op),
+        contests=build_contests(problem, row_of_value, row_of_op, narrows=is_narrow),
         imposed=ImposedRows(
             values=imposed_rows(places_of_values(problem), row_of_value),
             ops=imposed_rows(places_of_ops(problem), row_of_op),
@@ -140,7 +148,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     )  # fmt: skip
 
 
-def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def _value_rows(problem: Problem, is_turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     graph, offset = problem.graph, problem.linkage.node_offset
     rows = np.full((len(graph.values), rank_of(problem), 3), problem.n_classes, np.int64)
     ranks = np.diff(offset)
@@ -149,10 +157,12 @@ def _value_rows(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     rows[owner, dim, 0] = _parted(problem, problem.compute_class_of_node, problem.small.nodes)
     rows[owner, dim, 1] = problem.storage_class_of_node
     rows[owner, dim, 2] = problem.regional_class_of_node
-    return _distinct_with(rows, numbers(places_of_values(problem), len(rows)))
+    return _distinct_with(rows, is_turned, numbers(places_of_values(problem), len(rows)))
 
 
-def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _op_rows(
+    problem: Problem, row_of_value: np.ndarray, is_turned: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows; ops that may be contested are of one row only if their tensors are alike too."""
     compute = np.append(problem.class_of_group, problem.n_classes)
     stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
@@ -161,7 +171,7 @@ def _op_rows(problem: Problem, row_of_value: np.ndarray) -> tuple[np.ndarray, np
     of_factor = _parted(problem, compute[groups[0]], problem.small.factors)
     rows = np.stack([of_factor, stored[groups[1]], regional], axis=-1)
     alike = like_tensors(problem, row_of_value)
-    return _distinct_with(rows, alike, numbers(places_of_ops(problem), len(rows)))
+    return _distinct_with(rows, alike, is_turned, numbers(places_of_ops(problem), len(rows)))
 
 
 def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.ndarray:
@@ -176,6 +186,13 @@ def _distinct_with(rows: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, 
     flat = np.column_stack([rows.reshape(len(rows), -1), *columns])
     distinct, inverse = np.unique(flat, axis=0, return_inverse=True)
     return distinct[:, : -len(columns)].reshape(-1, *rows.shape[1:]), inverse.reshape(-1)
+
+
+def _of_rows(flags: np.ndarray, row: np.ndarray, n_rows: int) -> np.ndarray:
+    """A flag of all that a row stands for."""
+    result = np.zeros(n_rows, bool)
+    result[row] = flags
+    return result
 
 
 def _buffer_table(

@@ -154,6 +154,8 @@ def splits_of_codes(
     copies = replace(
         tables,
         value_rows=copied(tables.value_rows[group.value_rows]),
+        turned_values=np.tile(tables.turned_values[group.value_rows], n_copies),
+        turned_ops=np.tile(tables.turned_ops[group.op_rows], n_copies),
         op_rows=copied(tables.op_rows[group.op_rows]),
         contests=_copied_contests(group, n_copies),
         imposed=ImposedRows(

@@ -9,6 +9,7 @@ from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.point import Lanes, Mesh
 from hlo_tools.phases import Phase
+from hlo_tools.rules import FactorKind
 from tests.steps import problem_of
 
 
@@ -109,3 +110,75 @@ def test_a_look_ups_gradient_moves_the_smaller_of_updates_and_table():
         factor = int(sharding.factor_of_axis[tables.row_of_op[scatter], 0])
         split = found.linkage.rules[scatter].factors[factor].size
         assert split == (rows if tokens < rows else tokens)
+
+
+def _equal_layers(batch, width):
+    """Square kernels between equal layers: both dimensions of each are of one class."""
+
+    def step(w, x):
+        def loss(w):
+            h = x
+            for kernel in w:
+                h = jnp.tanh(h @ kernel)
+            return h.sum()
+
+        return jax.tree.map(lambda p, g: p - g, w, jax.grad(loss)(w))
+
+    return problem_of(step, ([_f32(width, width) for _ in range(5)], _f32(batch, width)))
+
+
+def _split_of_equal_layers(problem, platform, last):
+    inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
+    hidden = problem.classes_of(inputs["[0][2]"])[0]
+    assert problem.classes_of(inputs["[0][2]"]) == (hidden, hidden)
+    tables = build_tables(problem, platform)
+    lanes = Lanes(MESH, ((hidden,),), frozenset({hidden}) if last else frozenset())
+    return hidden, tables, shardings(tables, problem.n_classes, lanes)
+
+
+@pytest.mark.parametrize(
+    ("platform", "batch", "last", "is_reduced"),
+    [
+        (
+            "cpu",
+            256,
+            False,
+            True,
+        ),  # rows are there: 4 b d scattered, against 4 b d + 4 d^2 / 8 gathered
+        ("cpu", 256, True, False),  # columns are there: 4 b d gathered
+        ("tpu", 256, False, False),  # gathered as bfloat16: 2 b d + 2 d^2 / 8
+        ("tpu", 16, False, True),  # the kernel is too large to be exchanged
+    ],
+)
+def test_a_kernel_of_one_class_is_multiplied_the_cheaper_way(platform, batch, last, is_reduced):
+    problem = _equal_layers(batch, 512)
+    hidden, tables, sharding = _split_of_equal_layers(problem, platform, last)
+    found = [
+        problem.linkage.rules[i].factors[sharding.factor_of_axis[tables.row_of_op[i], 0]].kind
+        for i, op in enumerate(problem.graph.ops)
+        if op.opcode == "dot"
+        and problem.phases[i] is Phase.FORWARD
+        and problem.classes_of(op.inputs[1]) == (hidden, hidden)
+    ]
+    assert found
+    assert {kind is FactorKind.REDUCTION for kind in found} == {is_reduced}
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_what_a_kernels_gradient_is_transposed_from_is_split_where_it_is(last):
+    problem = _equal_layers(256, 512)
+    hidden, tables, sharding = _split_of_equal_layers(problem, "cpu", last)
+    transposes = [
+        (i, op)
+        for i, op in enumerate(problem.graph.ops)
+        if op.opcode == "transpose" and problem.classes_of(op.inputs[0]) == (hidden, hidden)
+    ]
+    assert transposes
+    for index, op in transposes:
+        before, after = (
+            int(sharding.dim_of_axis[tables.row_of_value[v], 0]) for v in (*op.inputs, *op.outputs)
+        )
+        assert after == (1 if last else 0)
+        assert op.instruction.dimensions[after] == before
+        factor = int(sharding.factor_of_axis[tables.row_of_op[index], 0])
+        assert majors(problem.linkage.rules[index].results[0])[after] == factor
