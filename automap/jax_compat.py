@@ -10,6 +10,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from automap.errors import InputError
+
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     """(jaxpr with `.constvars .invars .outvars .eqns`, values of its constvars)."""
@@ -109,3 +111,22 @@ def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
         return found[0].as_serialized_hlo_module_proto() if len(found) == 1 else None
     except (jax.errors.JaxRuntimeError, AttributeError):
         return None
+
+
+def lowered_for_gspmd(traced: jax.stages.Traced, platform: str) -> jax.stages.Lowered:
+    """Lowered with its shardings as XLA's older partitioner has them, which older compilers read.
+
+    Raises `InputError` where this JAX knows no partitioner but Shardy.
+    """
+    flag = "jax_use_shardy_partitioner"  # in 0.10.2 and 0.12.0.1 (2026-11); to be removed one day
+    before = getattr(jax.config, flag, None)
+    if before is None:
+        raise InputError(
+            f"jax {jax.__version__} writes shardings for Shardy only, which old compilers cannot read; "
+            "use jax 0.10.2"
+        )
+    jax.config.update(flag, False)
+    try:
+        return traced.lower(lowering_platforms=(platform,))
+    finally:
+        jax.config.update(flag, before)

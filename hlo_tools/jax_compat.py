@@ -1,4 +1,4 @@
-"""The only file here that touches jaxlib: HLO text and StableHLO to a serialized HLO proto.
+"""The only file here that touches jaxlib: HLO text and StableHLO to a serialized HLO proto, StableHLO for older readers.
 
 Checked with jaxlib 0.10.2 and 0.12.0.1 (2026-11).  Parsers are looked up where either has them.
 """
@@ -56,3 +56,19 @@ def stablehlo_to_proto(module: str | bytes) -> bytes:
         return computation.as_serialized_hlo_module_proto()
     except Exception as error:  # noqa: BLE001 - the converter raises XLA's own types
         raise HloError(f"not valid StableHLO: {_first_lines(error)}") from error
+
+
+def portable_stablehlo(module: Any, version: str) -> bytes:
+    """A StableHLO module (an MLIR object) in the format of a version, as a jaxlib of its time reads it.
+
+    Raises `HloError` for an operation that the version does not have.
+    """
+    try:
+        write = importlib.import_module(
+            "jaxlib.mlir.dialects.stablehlo"
+        ).serialize_portable_artifact
+        return write(module, version, allow_other_dialects=True)
+    except Exception as error:  # noqa: BLE001 - the serializer raises its own types
+        raise HloError(
+            f"cannot be written in StableHLO {version}: {_first_lines(error)}"
+        ) from error

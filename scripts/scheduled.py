@@ -1,9 +1,12 @@
 """The seconds of a step as the TPU compiler scheduled it, without a TPU.
 
 The compiler gives each of its fusions a number of cycles; loops count them as often as they run, and the clock makes
-seconds of them.  Collectives have no cycles in its program and are priced by the cost model.
+seconds of them.  Collectives have no cycles in its program and are priced by the cost model. Those that run beside the
+kernels (permutes of rings) count as far as they outlast all of them        -> in: `priced`
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 import gzip
 
 from automap.cost.collectives import CollectiveKind, collective_cost
@@ -11,18 +14,33 @@ from automap.plan_build import Outcome, build_plan
 from automap.space.point import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
-from automap.verify.collectives import OTHER_DEVICES
+from automap.verify.collectives import OTHER_DEVICES, Transfer, axes_of
 from automap.verify.compilers import OF_PLATFORM
 from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload.call import TracedCall
+from hlo_tools.collectives import compiled_collectives
+from hlo_tools.proto import decode_module
 from hlo_tools.scheduled import read_schedule
 
 
 # Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix units of 128 x 128 on
 # v5e, eight on v5p).
 CLOCK_HZ = {"v5e": 197e12 / (4 * 2 * 128**2), "v5p": 459e12 / (8 * 2 * 128**2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledStep:
+    """Seconds of a step: `collective_seconds` are those that nothing hides."""
+
+    compute_seconds: float
+    collective_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The step."""
+        return self.compute_seconds + self.collective_seconds
 
 
 def witness_of(
@@ -41,23 +59,44 @@ def witness_of(
 def scheduled_seconds(
     witness: Witness, topology: Topology, mesh: Mesh
 ) -> tuple[float, float] | None:
-    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read.
-
-    Collectives that run beside the kernels (permutes of rings) count as far as they outlast all of them.
-    """
+    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read."""
     if witness.program is None or witness.collectives is None:
         return None
     data = gzip.decompress((default_folder() / witness.program).read_bytes())
+    moved = [(Transfer(r.kind, r.axes, r.bytes), r.count) for r in witness.collectives]
+    step = priced(data, moved, topology, mesh)
+    return step.compute_seconds, step.collective_seconds
+
+
+def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep:
+    """The step of a serialized program; `mesh` lies row-major on its partitions. Raises `HloError` for a malformed one."""
+    moved = [
+        (
+            Transfer(
+                c.kind, axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute"), c.n_bytes
+            ),
+            c.count,
+        )
+        for c in compiled_collectives(decode_module(data))
+    ]  # fmt: skip
+    return priced(data, moved, topology, mesh)
+
+
+def priced(
+    data: bytes, moved: Iterable[tuple[Transfer, int]], topology: Topology, mesh: Mesh
+) -> ScheduledStep:
+    """The step of a serialized program whose collectives are known, each with how often it runs."""
     compute = read_schedule(data).cycles / CLOCK_HZ[topology.device.name]
     inline = beside = 0.0
-    for record in witness.collectives:
-        axes = mesh.names if record.axes == OTHER_DEVICES else record.axes
-        cost = collective_cost(
-            CollectiveKind(record.kind), topology, mesh.sizes, [mesh.names.index(a) for a in axes]
-        )
-        seconds = float(cost.seconds(float(record.bytes))) * record.count
-        if record.kind == CollectiveKind.PERMUTE:
+    for transfer, count in moved:
+        axes = mesh.names if transfer.axes == OTHER_DEVICES else transfer.axes
+        kind = CollectiveKind(transfer.kind)
+        cost = collective_cost(kind, topology, mesh.sizes, [mesh.names.index(a) for a in axes])
+        seconds = float(cost.seconds(float(transfer.n_bytes))) * count
+        if kind == CollectiveKind.PERMUTE:
             beside += seconds
         else:
             inline += seconds
-    return compute, inline + max(beside - compute, 0.0)
+    return ScheduledStep(
+        compute_seconds=compute, collective_seconds=inline + max(beside - compute, 0.0)
+    )

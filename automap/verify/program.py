@@ -60,6 +60,21 @@ class PlannedProgram:
 
     def exported(self, platform: Platform) -> Program:
         """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
+        step, inputs = self._planned()
+        return _exported(step, inputs, platform)
+
+    def traced(self) -> jax.stages.Traced:
+        """The step as planned, on an abstract mesh, to be lowered for any platform."""
+        step, inputs = self._planned()
+        return step.trace(*inputs)
+
+    def exported_single(self) -> Program:
+        """The step as it was written, on one CPU device."""
+        step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
+        return _exported(step, self._inputs(None, self.layout.inputs), "cpu")
+
+    def _planned(self) -> tuple[Any, list[Any]]:
+        """The jitted step with the plan's shardings, and its abstract inputs."""
         axes, layout = self.plan.mesh.axes, self.layout
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
         mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
@@ -70,12 +85,7 @@ class PlannedProgram:
             donate_argnums=layout.donated,
             keep_unused=True,
         )
-        return _exported(step, self._inputs(mesh, layout.inputs), platform)
-
-    def exported_single(self) -> Program:
-        """The step as it was written, on one CPU device."""
-        step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
-        return _exported(step, self._inputs(None, self.layout.inputs), "cpu")
+        return step, self._inputs(mesh, layout.inputs)
 
     def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:
         return [

@@ -1,0 +1,66 @@
+"""AUTO's shardings of inputs and outputs, carried over to the TPU compiler of today as a plan without constraints.
+
+What it decided inside the step cannot be carried over: the compiler's own partitioner fills that in, so this shows what
+AUTO's answer is worth to somebody who has only that, as `jit(..., in_shardings=..., out_shardings=...)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from automap.plan import LeafRecord, MeshRecord, Plan
+from automap.space.point import Mesh
+from automap.topology.model import Topology
+from automap.verify.cache import default_folder
+from automap.verify.compiling import ask
+from automap.verify.program import planned_program
+from automap.workload.call import TracedCall
+from scripts.auto_shardings import spec_of
+from scripts.scheduled import scheduled_seconds
+
+
+def carried_plan(
+    plan: Plan, mesh: Mesh, inputs: Sequence[str], outputs: Sequence[str]
+) -> Plan | None:
+    """A plan of the same step with these shardings, XLA's texts, on a mesh; None if its axes cannot say one.
+
+    Raises `PlanError` for texts that cannot be read, and for dimensions that are split unevenly.
+    """
+    found = [
+        _carried(leaves, texts, mesh)
+        for leaves, texts in ((plan.inputs, inputs), (plan.outputs, outputs))
+    ]
+    if found[0] is None or found[1] is None:
+        return None
+    return replace(
+        plan, mesh=MeshRecord(axes=mesh.axes), inputs=found[0], outputs=found[1], constraints=(),
+        predicted=replace(plan.predicted, collectives=()), search=replace(plan.search, point=None),
+        decisions=(), conflicts=(),
+    )  # fmt: skip
+
+
+def _carried(
+    leaves: Sequence[LeafRecord], texts: Sequence[str], mesh: Mesh
+) -> tuple[LeafRecord, ...] | None:
+    result = []
+    for leaf, text in zip(leaves, texts, strict=True):
+        spec = spec_of(text, len(leaf.shape), mesh.axes)
+        if spec is None:
+            return None
+        result.append(replace(leaf, spec=spec))
+    return tuple(result)
+
+
+def compiled_seconds(
+    plan: Plan, call: TracedCall, topology: Topology, timeout_seconds: float
+) -> float | None:
+    """The step of a plan as the TPU compiler of this environment schedules it, None if it does not fit.
+
+    Raises `CompilerError` if the compiler is missing, fails or is not done in time.
+    """
+    witness = ask(
+        planned_program(plan, call), "tpu",
+        timeout_seconds=timeout_seconds, cache_folder=default_folder(),
+    )  # fmt: skip
+    mesh = Mesh(tuple(n for n, _ in plan.mesh.axes), tuple(s for _, s in plan.mesh.axes))
+    found = scheduled_seconds(witness, topology, mesh)
+    return None if found is None else sum(found)
