@@ -228,7 +228,10 @@ def _plan_call(
             layers=options.layers,
         )  # fmt: skip
         if confirmation is None:
-            return plan_workload(workload, topology, options, on_progress=progress.update)
+            return plan_workload(
+                workload, topology, options, on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )  # fmt: skip
         outcome = find(workload, topology, options, on_progress=progress.update)
     return confirmed_plan(outcome, call, options, confirmation)
 

@@ -5,6 +5,7 @@ says that it does not), 2 for usage or bad input.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 import json
 from pathlib import Path
 from typing import Any, get_args
@@ -23,6 +24,7 @@ from automap.cli_verify import (
     tell,
     verify_command,
 )
+from automap.compare import compared
 from automap.errors import AutomapError, InputError
 from automap.options import Options, SearchSpace, read_options
 from automap.plan import Plan
@@ -91,7 +93,8 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--strategy",
             default="auto",
             show_default=True,
-            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, rainbow, local-search, even, servers",
+            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, rainbow, local-search, even, servers, with "
+            "--space hybrid auto",
         ),
         click.option(
             "--pin",
@@ -128,17 +131,27 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option(
+            "--space",
+            type=click.Choice(get_args(SearchSpace)),
+            default="sharding",
+            show_default=True,
+            help="one program for all devices, pipeline stages of replicas on devices of their own, or the best of both "
+            "and of stages that are sharded inside",
+        ),
+        click.option("--stages", default="auto", show_default=True, help="of a pipeline"),
+        click.option("--microbatches", default="auto", show_default=True, help="of a pipeline"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @main.command("plan")
 @_workload_options
-@click.option(
-    "--space",
-    type=click.Choice(get_args(SearchSpace)),
-    default="sharding",
-    show_default=True,
-    help="one program for all devices, or pipeline stages on devices of their own",
-)
-@click.option("--stages", default="auto", show_default=True, help="of a pipeline")
-@click.option("--microbatches", default="auto", show_default=True, help="of a pipeline")
+@_stage_options
 @click.option("--preset", help=f"skip the search: {', '.join(PRESETS)}")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="write the plan file here")
 @click.option("--json", "as_json", is_flag=True, help="print the plan file to stdout")
@@ -166,17 +179,21 @@ def plan_command(
 
 @main.command("compare")
 @_workload_options
+@_stage_options
 def compare_command(**given: Any) -> None:
-    """Every preset and the search side by side."""
-    plan = _plan(None, given, None)
+    """Every preset and the search side by side; with --space pipeline or hybrid the best of those spaces too."""
+    request = _read(None, given)
+    with SearchProgress(request.options.budget_seconds) as progress:
+        workload, _ = _workload(request)
+        rows = compared(
+            workload, request.topology, request.options, on_progress=progress.update,
+            on_stages=progress.update_stages,
+        )  # fmt: skip
     table = Table("plan", "step", "peak memory", "fits")
-    best = plan.predicted
-    rows = [(p.name, p.step_seconds, p.peak_bytes, p.fits) for p in plan.presets]
-    rows.append((f"search ({plan.search.strategy})", best.step_seconds, best.peak_bytes, best.fits))
-    for name, seconds, n_bytes, fits in rows:
-        table.add_row(
-            name, f"{seconds * 1e3:.3f} ms", f"{n_bytes / 2**30:.2f} GiB", "yes" if fits else "NO"
-        )
+    for row in rows:
+        step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
+        peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
+        table.add_row(row.name, step, peak, "yes" if row.fits else "NO")
     Console(width=100).print(table)
 
 
@@ -207,36 +224,55 @@ main.add_command(simulate_command)
 main.add_command(calibrate_command)
 
 
-@collector_paused()
-def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
+@dataclass(frozen=True)
+class _Request:
+    """What a command was asked to plan."""
+
+    target: str
+    arguments: tuple[str, ...]
+    topology: Topology
+    options: Options
+
+
+def _read(preset: str | None, given: dict[str, Any]) -> _Request:
     target, arguments = given.pop("target"), given.pop("arguments")
     name = given.pop("topology")
     if name != "local":
         leave_accelerators_alone()
     topology = get_topology(name)
     given["rules"] = dict(name_and_value(text, "--rule") for text in given["rules"])
-    options = read_options(preset=preset, **given)
+    return _Request(target, arguments, topology, read_options(preset=preset, **given))
+
+
+@collector_paused()
+def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
+    request = _read(preset, given)
+    topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
-        workload, call = _workload(target, arguments, topology, options)
+        workload, call = _workload(request)
         if confirmation is None:
-            return plan_workload(workload, topology, options, on_progress=progress.update)
+            return plan_workload(
+                workload, topology, options, on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )  # fmt: skip
         if call is None:
-            raise InputError(f"--verify: {target} is a program without a step; {PLAN_THE_STEP}")
+            raise InputError(
+                f"--verify: {request.target} is a program without a step; {PLAN_THE_STEP}"
+            )
         outcome = find(workload, topology, options, on_progress=progress.update)
     return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
 
 
-def _workload(
-    target: str, arguments: tuple[str, ...], topology: Topology, options: Options
-) -> tuple[Workload, TracedCall | None]:
+def _workload(request: _Request) -> tuple[Workload, TracedCall | None]:
+    target, options = request.target, request.options
     rules = user_rules(options.rules)
     if Path(target).exists() or ":" not in target:
         return read_workload(target, rules, options.layers), None
-    given = dict(name_and_value(text, "--arg") for text in arguments)
+    given = dict(name_and_value(text, "--arg") for text in request.arguments)
     step, args = load_target(target, given)
     call = trace_call(jitted(step, {}), args, {}, target, options.axes)
     workload = lower_call(
-        call, platform=topology.platform, target=target, rules=rules, layers=options.layers,
+        call, platform=request.topology.platform, target=target, rules=rules, layers=options.layers,
         arguments=given,
     )  # fmt: skip
     return workload, call

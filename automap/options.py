@@ -16,7 +16,7 @@ from automap.workload.rules import user_rules
 
 
 UnknownOps = Literal["replicate", "refuse"]
-SearchSpace = Literal["sharding", "pipeline"]
+SearchSpace = Literal["sharding", "pipeline", "hybrid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Options:
             _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
         if self.space not in get_args(SearchSpace):
             raise InputError(f"space {self.space!r}; allowed: {', '.join(get_args(SearchSpace))}")
-        if self.space == "pipeline":
+        if self.space != "sharding":
             self._check_pipeline()
         else:
             get_strategy(self.strategy)
@@ -73,20 +73,24 @@ class Options:
         # The pipeline's solvers are compiled when they are imported.
         from automap.pipeline.search import PIPELINE_STRATEGIES
 
-        if self.strategy not in PIPELINE_STRATEGIES:
-            allowed = ", ".join(PIPELINE_STRATEGIES)
-            raise InputError(f"unknown strategy {self.strategy!r} of pipelines; allowed: {allowed}")
+        known = PIPELINE_STRATEGIES if self.space == "pipeline" else ("auto",)
+        if self.strategy not in known:
+            of = "pipelines" if self.space == "pipeline" else "--space hybrid"
+            allowed = ", ".join(known)
+            raise InputError(f"unknown strategy {self.strategy!r} of {of}; allowed: {allowed}")
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
             if value:
                 raise InputError(
-                    f"--{name} is of shardings, --space pipeline decides stages; give one or the other"
+                    f"--{name} is of shardings, --space {self.space} decides stages; give one or the other"
                 )
 
     def _check_sharding(self) -> None:
         for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
             if count is not None:
-                raise InputError(f"--{name} {count} is of pipelines; give --space pipeline with it")
+                raise InputError(
+                    f"--{name} {count} is of pipelines; give --space pipeline or hybrid with it"
+                )
 
 
 def read_options(
@@ -122,7 +126,8 @@ def read_options(
         strict: an op without a rule is an error rather than replicated with a warning.
         layers: "folded": equal layers share their decisions; "apart": each has its own.
         profile: a file of kernels measured on the topology's device, by `automap calibrate`.
-        space: "sharding", one program for all devices, or "pipeline", stages on devices of their own.
+        space: "sharding", one program for all devices; "pipeline", replicated stages on devices of their own; "hybrid",
+            the best of these and of stages that are sharded inside.
         stages: of a pipeline; "auto" tries several.
         microbatches: of a pipeline; "auto" tries 1 and the powers of two that divide the batch.
         seed: same seed, same plan, as long as the search ends within its budget.

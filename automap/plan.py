@@ -55,7 +55,8 @@ class Plan:
     """A plan; the module says what its fields mean.
 
     `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is None if no
-    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stages that use it.
+    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stages that use it, unless a stage
+    says how it is sharded inside.
     `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
     path of the field that does not agree with the rest.
     """
@@ -90,6 +91,7 @@ class Plan:
             check_axes(f"decisions[{index}].axes", row.axes, sizes)
         if self.pipeline is not None:
             self.pipeline.check_devices(self.mesh.device_count)
+            self.pipeline.check_leaves({leaf.path: leaf.shape for leaf in self.inputs})
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 

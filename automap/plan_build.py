@@ -14,6 +14,7 @@ from automap.apply.user_constraints import CONSTRAINT_PRIMITIVE
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
+from automap.cost.tables import Tables
 from automap.plan import (
     CollectiveRecord,
     ConstraintRecord,
@@ -32,6 +33,7 @@ from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
 from automap.space.point import Lanes
+from automap.space.space import Space
 from automap.space.specs import ImposedSpec
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
@@ -61,16 +63,40 @@ class Outcome:
 
 def sharded_graph(outcome: Outcome) -> ShardedGraph:
     """Shardings of every value and op under the best candidate."""
-    context, workload = outcome.context, outcome.workload
-    lanes = context.space.lanes(outcome.best.point)
-    tables = context.evaluator.tables
-    sharding = shardings(tables, workload.problem.n_classes, lanes)
+    space = outcome.context.space
+    return sharded_by(space, outcome.context.evaluator.tables, space.lanes(outcome.best.point))
+
+
+def sharded_by(space: Space, tables: Tables, lanes: Lanes) -> ShardedGraph:
+    """Shardings of every value and op under `lanes`."""
+    sharding = shardings(tables, space.problem.n_classes, lanes)
     parameter_side = {
         of_gradient: of_parameter
-        for leaf in context.space.leaves
+        for leaf in space.leaves
         for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
     }
-    return ShardedGraph(workload.problem, tables, lanes, sharding, parameter_side)
+    return ShardedGraph(space.problem, tables, lanes, sharding, parameter_side)
+
+
+def constraints_of(
+    workload: Workload, sharded: ShardedGraph
+) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
+    """What is to be imposed inside the step, and warnings of what cannot be."""
+    if workload.reemitter is None:
+        return derive_constraints(sharded, _instruction_name, None)
+    equations = {
+        site.path: EquationShapes(
+            operands=tuple(tuple(getattr(a, "shape", ())) for a in site.in_avals),
+            results=tuple(tuple(getattr(a, "shape", ())) for a in site.out_avals),
+        )
+        for site in workload.reemitter.sites
+    }
+    return derive_constraints(sharded, _equation_site, equations)
+
+
+def constraint_record(constraint: Constraint) -> ConstraintRecord:
+    """The record of a constraint."""
+    return ConstraintRecord(value=constraint.value, at=constraint.at, spec=_spec(constraint.axes))
 
 
 @collector_paused()
@@ -78,17 +104,7 @@ def build_plan(outcome: Outcome) -> Plan:
     """All records of the best candidate."""
     context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)
     lanes = sharded.lanes
-    if workload.reemitter is None:
-        constraints, missed = derive_constraints(sharded, _instruction_name, None)
-    else:
-        equations = {
-            site.path: EquationShapes(
-                operands=tuple(tuple(getattr(a, "shape", ())) for a in site.in_avals),
-                results=tuple(tuple(getattr(a, "shape", ())) for a in site.out_avals),
-            )
-            for site in workload.reemitter.sites
-        }
-        constraints, missed = derive_constraints(sharded, _equation_site, equations)
+    constraints, missed = constraints_of(workload, sharded)
     return Plan(
         workload=WorkloadRecord(
             target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=(
@@ -101,9 +117,7 @@ def build_plan(outcome: Outcome) -> Plan:
         mesh=MeshRecord(axes=lanes.mesh.axes),
         inputs=_inputs(workload, sharded),
         outputs=_outputs(workload, sharded),
-        constraints=tuple(
-            ConstraintRecord(value=c.value, at=c.at, spec=_spec(c.axes)) for c in constraints
-        ),
+        constraints=tuple(constraint_record(c) for c in constraints),
         predicted=_predicted(outcome, lanes),
         presets=tuple(
             PresetRecord(
@@ -158,7 +172,7 @@ def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]
     return tuple(
         LeafRecord(
             path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role.value,
-            spec=_leaf_spec(sharded, v, leaf, workload.ends.inputs.get(i)),
+            spec=leaf_spec(sharded, v, leaf, workload.ends.inputs.get(i)),
         )
         for i, (leaf, v, role) in enumerate(
             zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
@@ -182,13 +196,13 @@ def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...
                 shape=leaf.shape,
                 dtype=leaf.dtype,
                 role=role,
-                spec=_leaf_spec(sharded, like, leaf, workload.ends.outputs.get(index)),
+                spec=leaf_spec(sharded, like, leaf, workload.ends.outputs.get(index)),
             )  # fmt: skip
         )
     return tuple(records)
 
 
-def _leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec | None) -> Spec:
+def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec | None) -> Spec:
     """The spec of a leaf; `given` is what the step itself says."""
     if given is not None and None not in given:
         return tuple(axes or None for axes in given)

@@ -149,7 +149,7 @@ def _header(plan: "Plan") -> list[str]:
             f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
         )
     if plan.pipeline is not None:
-        lines += pipeline_lines(plan.pipeline)
+        lines += pipeline_lines(plan.pipeline, {leaf.path: leaf.role for leaf in plan.inputs})
     return [*lines, f"found by {search_text(plan)}"]
 
 

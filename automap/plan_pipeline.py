@@ -1,18 +1,54 @@
 """The `pipeline` field of a plan: stages on devices of their own, their schedule, and what each is predicted to be."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from automap.plan_checks import check_numbers, refuse
+from automap.plan_checks import Spec, check_numbers, check_spec, refuse, repeated
+from automap.plan_json import ADDED_LATER
+from automap.plan_parts import ConstraintRecord, MeshRecord
+from automap.plan_point import PointRecord
 
 
 ScheduleName = Literal["gpipe", "1f1b"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageLeafRecord:
+    """A leaf that a stage has, all of it or the slices that its layers read; `spec` is over the stage's own axes."""
+
+    path: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsideRecord:
+    """How a stage is sharded: a mesh of its devices in their order, its leaves, and constraints as in `Plan`.
+
+    `point` is the point of the sharding space on that mesh, of which the stage has its part.
+    """
+
+    mesh: MeshRecord
+    inputs: tuple[StageLeafRecord, ...]
+    constraints: tuple[ConstraintRecord, ...]
+    point: PointRecord
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a leaf that stands there twice, and for specs that the mesh cannot give."""
+        sizes = dict(self.mesh.axes)
+        again = repeated(leaf.path for leaf in self.inputs)
+        if again is not None:
+            raise refuse(f"inputs[{again[0]}].path", again[1], "a path that was not there yet")
+        for index, leaf in enumerate(self.inputs):
+            check_spec(f"inputs[{index}].spec", leaf.spec, None, sizes)
+        for index, row in enumerate(self.constraints):
+            check_spec(f"constraints[{index}].spec", row.spec, None, sizes)
+        self.point.check_axes("point", len(sizes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
-    """One stage: its replicas run on `devices`, in the topology's numbering.
+    """One stage: it runs on `devices`, in the topology's numbering, replicated, or sharded as `inside` says.
 
     `cut_after` is the last equation of its forward pass: a site (`automap.apply.sites`), and `#t` after trip t of a loop
     that is cut between its trips; an instruction's name for a program without sites; None for the last
@@ -28,12 +64,18 @@ class StageRecord:
     reduce_seconds: float
     sent_bytes: int
     peak_bytes: int
+    inside: InsideRecord | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for a number out of range, and for a stage without devices."""
+        """Raise `PlanError` for a number out of range, for a stage without devices, and a mesh of other devices."""
         check_numbers(self)
         if not self.devices:
             raise refuse("devices", [], "at least one device")
+        if self.inside is not None and self.inside.mesh.device_count != len(self.devices):
+            raise refuse(
+                "inside.mesh.axes", [list(axis) for axis in self.inside.mesh.axes],
+                f"axes whose product is {len(self.devices)}, the devices of the stage",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +107,45 @@ class PipelineRecord:
         if used != list(range(count)):
             raise refuse("pipeline.stages", used, f"all devices from 0 to {count - 1}")
 
+    def check_leaves(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse leaves of stages that are no inputs of the step, and specs that their shapes do not allow."""
+        for number, stage in enumerate(self.stages):
+            inside = stage.inside
+            for index, leaf in enumerate(inside.inputs if inside else ()):
+                path = f"pipeline.stages[{number}].inside.inputs[{index}]"
+                if leaf.path not in shapes:
+                    raise refuse(f"{path}.path", leaf.path, "the path of one of the plan's inputs")
+                assert inside is not None  # noqa: S101 - it has leaves
+                sizes = dict(inside.mesh.axes)
+                check_spec(f"{path}.spec", leaf.spec, shapes[leaf.path], sizes)
+
+    @property
+    def is_sharded_inside(self) -> bool:
+        """Whether some stage is."""
+        return any(stage.inside is not None for stage in self.stages)
+
 
 def pipeline_text(record: PipelineRecord | None) -> str:
-    """`1f1b, 16 microbatches, 8+8 devices, cut after 994`, or `no`."""
+    """`1f1b, 16 microbatches, 8+8 devices, cut after 994`, or `no`; `8 (data=8)` for a stage that is sharded inside."""
     if record is None:
         return "no"
-    devices = "+".join(str(len(stage.devices)) for stage in record.stages)
+    devices = "+".join(_devices_text(stage) for stage in record.stages)
     cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
     text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
     return f"{text}, cut after {cuts}" if cuts else text
 
 
-def pipeline_lines(record: PipelineRecord) -> Sequence[str]:
-    """What `explain` says: a line for the schedule and three for each stage."""
+def _devices_text(stage: StageRecord) -> str:
+    count = str(len(stage.devices))
+    return count if stage.inside is None else f"{count} ({_mesh_text(stage.inside)})"
+
+
+def _mesh_text(inside: InsideRecord) -> str:
+    return " x ".join(f"{name}={size}" for name, size in inside.mesh.axes)
+
+
+def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence[str]:
+    """What `explain` says: a line for the schedule and some for each stage; `roles` are those of inputs by path."""
     # The texts of numbers live beside the overview, which reads this.
     from automap.plan_explain import bytes_text, seconds_text
 
@@ -93,9 +161,23 @@ def pipeline_lines(record: PipelineRecord) -> Sequence[str]:
             f"    a microbatch: forward {seconds_text(stage.forward_seconds)}, backward "
             f"{seconds_text(stage.backward_seconds)}; sum and update {seconds_text(stage.reduce_seconds)}; "
             f"peak {bytes_text(stage.peak_bytes)}",
+            *(_inside_lines(stage.inside, roles) if stage.inside else ()),
         ]
         if stage.cut_after is not None:
             lines.append(
                 f"    cut after {stage.cut_after}; sends {bytes_text(stage.sent_bytes)} a microbatch"
             )
     return lines
+
+
+def _inside_lines(inside: InsideRecord, roles: Mapping[str, str]) -> Iterator[str]:
+    """A stage's mesh, and of each axis how many leaves of each role it splits."""
+    yield f"    mesh {_mesh_text(inside)}"
+    for axis, _ in inside.mesh.axes:
+        counts: dict[str, int] = {}
+        for leaf in inside.inputs:
+            if any(axis in (axes or ()) for axes in leaf.spec):
+                role = roles.get(leaf.path, "other")
+                counts[role] = counts.get(role, 0) + 1
+        listed = ", ".join(f"{count} of {role}" for role, count in counts.items())
+        yield f"      {axis} splits {listed or 'activations only'}"

@@ -7,6 +7,7 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 from collections.abc import Callable, Sequence
 import math
 import time
+from typing import TYPE_CHECKING
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.layouts import layouts, named_shapes
@@ -28,6 +29,10 @@ from automap.workload.user_mesh import UserMesh
 from hlo_tools.collector import collector_paused
 
 
+if TYPE_CHECKING:
+    from automap.pipeline.search import Tried
+
+
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
@@ -37,16 +42,25 @@ def plan_workload(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
+    on_stages: Callable[["Tried"], None] = lambda tried: None,
 ) -> Plan:
-    """The best plan found; `on_progress` is called with every better candidate of a sharding space.
+    """The best plan found.
+
+    `on_progress` is called with every better candidate of the sharding space, `on_stages` with every choice of
+    stages, microbatches and schedule.
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
+    _check_known(workload, options)
+    # The pipeline's solvers are compiled when they are imported.
     if options.space == "pipeline":
-        # Its solvers are compiled when they are imported.
         from automap.pipeline.planner import plan_pipeline
 
-        return plan_pipeline(workload, topology, options)
+        return plan_pipeline(workload, topology, options, on_stages)
+    if options.space == "hybrid":
+        from automap.pipeline.hybrid.planner import plan_hybrid
+
+        return plan_hybrid(workload, topology, options, on_progress, on_stages)
     outcome = find(workload, topology, options, on_progress=on_progress)
     plan = build_plan(outcome)
     if not plan.predicted.fits:
@@ -72,12 +86,9 @@ def find(
     `presets` are those that are priced, and where the search starts: with fewer it shows what it finds by itself.
     """
     start = time.monotonic()
-    if options.space == "pipeline":
+    if options.space != "sharding":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
-    if options.unknown_ops == "refuse" and workload.problem.unknown:
-        raise InputError(
-            f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
-        )
+    _check_known(workload, options)
     space = Space(workload.problem)
     if options.profile is not None:
         options.profile.check_suits(topology)
@@ -108,6 +119,13 @@ def find(
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
         warnings=warnings,
     )  # fmt: skip
+
+
+def _check_known(workload: Workload, options: Options) -> None:
+    if options.unknown_ops == "refuse" and workload.problem.unknown:
+        raise InputError(
+            f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
+        )
 
 
 def meshes_of(

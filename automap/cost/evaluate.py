@@ -115,8 +115,12 @@ class Evaluator:
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
         found = collectives(self.tables, sharding, sharding.sizes)
+        return self.timed(sharding, found, self.roofline.seconds(sharding))
+
+    def timed(self, sharding: Shardings, found: Collectives, of_kernel: np.ndarray) -> Priced:
+        """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         of_collective = self._collective(found, sharding.sizes)
-        of_kernel, beside = self._roofline.seconds(sharding), np.zeros(len(of_collective))
+        beside = np.zeros(len(of_collective))
         if Habit.RINGS in self.habits:
             rings = with_rings(
                 self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
@@ -136,7 +140,8 @@ class Evaluator:
         return HABITS[self.topology.platform]
 
     @cached_property
-    def _roofline(self) -> Roofline:
+    def roofline(self) -> Roofline:
+        """Seconds of kernels."""
         table, profile = self.tables.kernels, self.kernel_profile
         measured = profile and MeasuredKernels(table.shape, table.op_row, profile)
         return Roofline(table, self.topology, measured)

@@ -148,10 +148,14 @@ def from_lines(
 
 def divisible(arrays: Arrays, stages: int) -> np.ndarray:
     """Whether the first u units divide in k stages of usable size, bool [S + 1, U + 1]."""
-    units = arrays.n_units
+    return divisible_by(np.flatnonzero(arrays.usable[1:]) + 1, arrays.n_units, stages)
+
+
+def divisible_by(sizes: np.ndarray, units: int, stages: int) -> np.ndarray:
+    """Whether the first u units divide in k stages of those sizes, bool [S + 1, U + 1]."""
     can = np.zeros((stages + 1, units + 1), bool)
     can[0, 0] = True
     for k in range(1, stages + 1):
-        for size in np.flatnonzero(arrays.usable):
+        for size in np.unique(sizes[sizes <= units]):
             can[k, size:] |= can[k - 1, : units + 1 - size]
     return can

@@ -12,8 +12,8 @@ from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 
 
-def optimizer_bytes(problem: Problem) -> tuple[Mapping[int, float], float]:
-    """(bytes of optimizer leaves by the parameter's position in `Graph.inputs`, bytes of those of none)."""
+def optimizer_leaves(problem: Problem) -> tuple[Mapping[int, tuple[int, ...]], tuple[int, ...]]:
+    """(optimizer leaves by their parameter, those of none); all are positions in `Graph.inputs`."""
     graph = problem.graph
     of_gradient: dict[int, int] = {}
     leaves: list[tuple[int, frozenset[int]]] = []
@@ -24,16 +24,15 @@ def optimizer_bytes(problem: Problem) -> tuple[Mapping[int, float], float]:
                 of_gradient[gradient] = position
         elif role is Role.OPTIMIZER:
             leaves.append((position, _gradients(problem, graph.outputs[output])))
-    found: dict[int, float] = {}
-    rest = 0.0
+    found: dict[int, tuple[int, ...]] = {}
+    rest: list[int] = []
     for position, gradients in leaves:
-        n_bytes = graph.values[graph.inputs[position]].n_bytes
         owner = next((of_gradient[g] for g in sorted(gradients) if g in of_gradient), None)
         if owner is None:
-            rest += n_bytes
+            rest.append(position)
         else:
-            found[owner] = found.get(owner, 0.0) + n_bytes
-    return found, rest
+            found[owner] = (*found.get(owner, ()), position)
+    return found, tuple(rest)
 
 
 def _gradients(problem: Problem, value: int) -> frozenset[int]:

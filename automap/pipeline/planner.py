@@ -1,6 +1,7 @@
 """Workload and topology -> a pipeline plan: profile, coarsening, search, records."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 import time
 
 from automap.cost.compute import Roofline
@@ -15,38 +16,76 @@ from automap.pipeline.build import (
     pipeline_record,
     predicted_record,
 )
-from automap.pipeline.fabric import fabric_of
+from automap.pipeline.fabric import Fabric, fabric_of
 from automap.pipeline.points import Points, coarsened
 from automap.pipeline.profile import Profile, profile_of
-from automap.pipeline.search import Limits, find_pipeline, nothing_fits
-from automap.plan import LeafRecord, MeshRecord, Plan, SearchRecord, WorkloadRecord
+from automap.pipeline.search import Limits, Tried, find_pipeline, nothing_fits
+from automap.plan import LeafRecord, MeshRecord, PipelineRecord, Plan, SearchRecord, WorkloadRecord
+from automap.plan_parts import PredictedRecord
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.collector import collector_paused
 
 
-def plan_pipeline(
-    workload: Workload, topology: Topology, options: Options,
-    on_progress: Callable[[float], None] = lambda step_seconds: None,
-) -> Plan:  # fmt: skip
-    """The best pipeline found; `on_progress` is called with every better step's seconds.
+@dataclass(frozen=True)
+class Setup:
+    """What pipelines of a step on a machine are searched with."""
 
-    Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for options that
-    do not suit it.
-    """
-    start = time.monotonic()
+    workload: Workload
+    topology: Topology
+    points: Points
+    fabric: Fabric
+    limits: Limits
+
+
+def set_up(workload: Workload, topology: Topology, options: Options) -> Setup:
+    """Profile and limits. Raises `InputError` for a step that cannot be cut, and options that do not suit it."""
     points = coarsened(_profile(workload, topology, options))
     _check(options, points, topology)
-    fabric = fabric_of(topology)
     limits = Limits(
         stages=options.stages, microbatches=options.microbatches,
         memory_limit_bytes=options.memory_limit_bytes or topology.device.memory_bytes,
         budget_seconds=options.budget_seconds, seed=options.seed,
     )  # fmt: skip
-    found = find_pipeline(points, fabric, limits, options.strategy, on_progress)
+    return Setup(workload, topology, points, fabric_of(topology), limits)
+
+
+def plan_pipeline(
+    workload: Workload, topology: Topology, options: Options,
+    on_stages: Callable[[Tried], None] = lambda tried: None,
+) -> Plan:  # fmt: skip
+    """The best pipeline found; `on_stages` is called with every choice that is looked at.
+
+    Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for options that
+    do not suit it.
+    """
+    return plan_stages(set_up(workload, topology, options), options, on_stages)
+
+
+def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], None]) -> Plan:
+    """`plan_pipeline` of what is set up; the budget and the strategy are those of `options`."""
+    start = time.monotonic()
+    points, fabric = setup.points, setup.fabric
+    limits = replace(setup.limits, budget_seconds=options.budget_seconds)
+    found = find_pipeline(points, fabric, limits, options.strategy, on_stages)
     if found.best is None:
         raise nothing_fits(found, limits, points, fabric)
-    problem = workload.problem
+    search = SearchRecord(
+        strategy=options.strategy, seconds=time.monotonic() - start, evaluations=found.tried,
+        seed=options.seed, gap=gap_of(found),
+    )  # fmt: skip
+    return pipeline_plan(
+        setup, pipeline_record(found.best, points), predicted_record(found.best, points), search,
+        (*found.warnings, *fabric_warning(fabric)),
+    )  # fmt: skip
+
+
+def pipeline_plan(
+    setup: Setup, pipeline: PipelineRecord, predicted: PredictedRecord, search: SearchRecord,
+    warnings: tuple[str, ...],
+) -> Plan:  # fmt: skip
+    """The plan of a pipeline's records."""
+    workload, problem = setup.workload, setup.workload.problem
     return Plan(
         workload=WorkloadRecord(
             target=workload.target, hlo_sha256=workload.hlo_sha256,
@@ -54,19 +93,14 @@ def plan_pipeline(
             rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
             arguments=tuple(workload.arguments.items()),
         ),
-        topology=topology.to_dict(),
-        mesh=MeshRecord(axes=((AXIS, topology.device_count),)),
+        topology=setup.topology.to_dict(),
+        mesh=MeshRecord(axes=((AXIS, setup.topology.device_count),)),
         inputs=tuple(
             _leaf(leaf, role.value) for leaf, role in zip(workload.inputs, problem.roles, strict=True)
         ),
         outputs=tuple(_outputs(workload)),
-        pipeline=pipeline_record(found.best, points),
-        predicted=predicted_record(found.best, points),
-        search=SearchRecord(
-            strategy=options.strategy, seconds=time.monotonic() - start, evaluations=found.tried,
-            seed=options.seed, gap=gap_of(found),
-        ),
-        warnings=(*found.warnings, *fabric_warning(fabric), *problem.warnings),
+        pipeline=pipeline, predicted=predicted, search=search,
+        warnings=(*warnings, *problem.warnings),
     )  # fmt: skip
 
 

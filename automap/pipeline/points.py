@@ -34,17 +34,25 @@ class Points:
 
     def seconds(self, parts: int) -> tuple[np.ndarray, np.ndarray]:
         """(forward, backward) seconds of all points before each boundary, [n + 1], for a batch in `parts` parts."""
-        forward, backward = (
-            np.concatenate([[0.0], each.cumsum()])[self.first]
-            for each in self.profile.seconds(parts)
-        )
+        forward, backward = (self.sums(each) for each in self.profile.seconds(parts))
         return forward, backward
+
+    def sums(self, of_items: np.ndarray) -> np.ndarray:
+        """Sums over all items before each boundary, [n + 1]."""
+        return np.concatenate([[0.0], of_items.cumsum()])[self.first]
+
+    def at_cuts(self, of_items: np.ndarray) -> np.ndarray:
+        """What stands after the last item before each boundary, [n + 1]; 0 at both ends."""
+        return np.concatenate([[0.0], of_items[self.first[1:-1] - 1], [0.0]])
+
+    def moved(self, uses: Uses) -> Uses:
+        """Uses by points."""
+        return uses.moved(self._place)
 
     @cached_property
     def cut_bytes(self) -> np.ndarray:
         """Of the whole batch, [n + 1]; 0 at both ends."""
-        crossing = np.concatenate([[0.0], self.profile.cut_bytes[self.first[1:-1] - 1], [0.0]])
-        return crossing
+        return self.at_cuts(self.profile.cut_bytes)
 
     @cached_property
     def may_cut(self) -> np.ndarray:
@@ -80,7 +88,7 @@ class Points:
         return self.profile.update_seconds / total if total else 0.0
 
     def _segments(self, uses: Uses) -> np.ndarray:
-        return segment_bytes(uses.moved(self._place), self.n_points)
+        return segment_bytes(self.moved(uses), self.n_points)
 
     @cached_property
     def _place(self) -> np.ndarray:

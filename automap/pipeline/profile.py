@@ -15,7 +15,6 @@ cut moves to the edge                                                           
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-import math
 
 import numpy as np
 
@@ -27,15 +26,19 @@ from automap.errors import InputError
 from automap.pipeline.backward import Backward, backward_of
 from automap.pipeline.flow import Flow, flow_of
 from automap.pipeline.items import Items, items_of
-from automap.pipeline.leaves import optimizer_bytes
-from automap.pipeline.traffic import crossing_bytes, kept_uses, parameter_uses, working_bytes
+from automap.pipeline.stored import Stored, root_of, stored_of
+from automap.pipeline.traffic import (
+    Changes,
+    Working,
+    crossing,
+    kept_uses,
+    parameter_uses,
+    working,
+)
 from automap.pipeline.uses import Uses
 from automap.space.point import Lanes, Mesh
 from automap.space.problem import Problem
 from hlo_tools.phases import Phase
-
-
-_GRADIENT_ELEMENT_BYTES = 4  # microbatches are added up in float32
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,26 @@ class Timing:
         lanes = Lanes(Mesh(("data",), (parts,)), ((self.batch_class,),))
         return self.roofline.seconds(shardings(self.tables, self.problem.n_classes, lanes))
 
+    @property
+    def is_batched(self) -> np.ndarray:
+        """Whether a value holds examples, [values]."""
+        size = int(self.problem.limits[self.batch_class])
+        one_each = Lanes(Mesh(("data",), (size,)), ((self.batch_class,),))
+        parts = shardings(self.tables, self.problem.n_classes, one_each).parts_of_value
+        return (parts > 1)[self.tables.row_of_value]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What belongs to which item, what is stored, and which tensors a cut and an item have, value by value."""
+
+    flow: Flow
+    items: Items
+    backward: Backward
+    crossing: Changes
+    working: Working
+    stored: Stored
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -70,10 +93,11 @@ class Profile:
     """
 
     timing: Timing
+    anatomy: Anatomy
     cut_bytes: np.ndarray
     may_cut: np.ndarray
-    names: Sequence[str]
-    labels: Sequence[str]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
     gradients: Uses
     state: Uses
     kept: Uses
@@ -121,18 +145,21 @@ def profile_of(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
         )
     backward = backward_of(problem, flow, items)
     gradients = parameter_uses(problem, flow, items)
-    examples = Lanes(Mesh(("data",), (int(problem.limits[batch_class]),)), ((batch_class,),))
-    parts = shardings(tables, problem.n_classes, examples).parts_of_value
+    timing = _timing(problem, tables, roofline, batch_class, items, backward)
+    anatomy = Anatomy(
+        flow, items, backward, crossing(problem, kernels, flow, items),
+        working(problem, kernels, items, backward), stored_of(problem, gradients),
+    )  # fmt: skip
+    ratio = anatomy.stored.ratio(np.ones(len(problem.graph.inputs)))
+    n_bytes = np.array([value.n_bytes for value in problem.graph.values], float)
     return Profile(
-        timing=_timing(problem, tables, roofline, batch_class, items, backward),
-        cut_bytes=crossing_bytes(problem, kernels, flow, items),
+        timing=timing, anatomy=anatomy, cut_bytes=anatomy.crossing.alive(n_bytes),
         may_cut=_may_cut(problem, flow, items, backward, gradients),
-        names=_names(problem, items), labels=_labels(problem, gradients, len(items)),
-        gradients=gradients, state=_state(problem, gradients),
+        names=tuple(_names(problem, items)), labels=tuple(_labels(problem, gradients, len(items))),
+        gradients=gradients,
+        state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
         kept=kept_uses(problem, kernels, flow, backward),
-        working_bytes=working_bytes(
-            problem, kernels, items, backward, (parts > 1)[tables.row_of_value]
-        ),
+        working_bytes=anatomy.working.n_bytes(np.where(timing.is_batched, n_bytes, 0.0)),
         batch_size=int(problem.limits[batch_class]),
     )  # fmt: skip
 
@@ -188,7 +215,7 @@ def _remade(
 ) -> Sequence[tuple[int, int]]:
     """Items that one opaque equation of the backward pass covers, by the parameters read by one item alone."""
     graph = problem.graph
-    items_of_root = Counter(_root(gradients, tensor) for tensor in gradients.tensor.tolist())
+    items_of_root = Counter(root_of(gradients, tensor) for tensor in gradients.tensor.tolist())
     alone = {root for root, count in items_of_root.items() if count == 1}
     twins = [(enter, graph.exit_of[enter]) for enter in backward.twin]
     ranges: dict[str, tuple[int, int]] = {}
@@ -218,29 +245,7 @@ def _labels(problem: Problem, gradients: Uses, n_items: int) -> Sequence[str]:
     """The parameter that each item is the first to read, else that of the item before."""
     labels = [""] * n_items
     for tensor, item in sorted(zip(gradients.tensor.tolist(), gradients.item.tolist())):
-        labels[item] = labels[item] or problem.paths[_root(gradients, tensor)]
+        labels[item] = labels[item] or problem.paths[root_of(gradients, tensor)]
     for item in range(1, n_items):
         labels[item] = labels[item] or labels[item - 1]
     return labels
-
-
-def _root(uses: Uses, tensor: int) -> int:
-    """The parameter's position in `Graph.inputs`; a slice is named (parameter, trip)."""
-    name = uses.names[tensor]
-    return name[0] if isinstance(name, tuple) else name  # type: ignore[return-value]
-
-
-def _state(problem: Problem, gradients: Uses) -> Uses:
-    """Bytes of parameters with the gradients' sums and the optimizer's leaves, where there are any."""
-    graph, updated = problem.graph, set(problem.state_map.values())
-    of_parameter, rest = optimizer_bytes(problem)
-    trains = Phase.BACKWARD in problem.phases
-    total = gradients.total_bytes
-    scale = []
-    for tensor in range(len(gradients.names)):
-        root = _root(gradients, tensor)
-        value = graph.values[graph.inputs[root]]
-        sums = math.prod(value.dims) * _GRADIENT_ELEMENT_BYTES
-        other = sums + of_parameter.get(root, 0.0) if trains and root in updated else 0.0
-        scale.append(1 + other / value.n_bytes + rest / total)
-    return replace(gradients, n_bytes=gradients.n_bytes * np.array(scale)[gradients.tensor])

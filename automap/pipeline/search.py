@@ -51,6 +51,16 @@ class Limits:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How far a search is: what it looks at, how many choices of how many are done, the best step so far (inf: none)."""
+
+    what: str
+    done: int
+    of: int
+    best_seconds: float
+
+
 @dataclass(frozen=True)
 class Choice:
     """A partition with what it was found for, and its simulated step."""
@@ -84,14 +94,17 @@ def simulated_seconds(arrays: Arrays, partition: Partition) -> float:
 
 def find_pipeline(
     points: Points, fabric: Fabric, limits: Limits, strategy: str = "auto",
-    on_progress: Callable[[float], None] = lambda step_seconds: None,
+    on_progress: Callable[[Tried], None] = lambda tried: None,
 ) -> Found:  # fmt: skip
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     best: Choice | None = None
     start, searched = time.monotonic(), 0.0
     bound, least, tried, proven, warnings = np.inf, np.inf, 0, strategy in ("auto", "exact"), ()
+    wanted = list(choices(points, fabric, limits))
     try:
-        for stages, terms in _choices(points, fabric, limits):
+        for stages, terms in wanted:
+            so_far = best.step_seconds if best else np.inf
+            on_progress(Tried(f"pipelines of {stages} stages", tried, len(wanted), so_far))
             if tried == 1:
                 start = time.monotonic() - searched
             if tried and time.monotonic() > start + limits.budget_seconds:
@@ -106,7 +119,6 @@ def find_pipeline(
             least = min(least, needed)
             if needed > limits.memory_limit_bytes:
                 continue
-            so_far = best.step_seconds if best else np.inf
             solved = PIPELINE_STRATEGIES[strategy](
                 arrays, stages, so_far, fabric, limits.seed,
                 max(start + limits.budget_seconds - time.monotonic(), 0.0),
@@ -117,7 +129,6 @@ def find_pipeline(
                 choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
                 if choice.step_seconds < so_far:
                     best = choice
-                    on_progress(choice.step_seconds)
             if solved.interrupted:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -128,7 +139,8 @@ def find_pipeline(
     return Found(best, proven_bound, least, tried, warnings)
 
 
-def _choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[int, Terms]]:
+def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[int, Terms]]:
+    """What a search tries: S, and M with a schedule."""
     batch = points.profile.batch_size
     most = min(fabric.n_units, int(points.may_cut[1:-1].sum()) + 1)
     of_stages = (limits.stages,) if limits.stages else AUTO_STAGES
@@ -212,6 +224,6 @@ def nothing_fits(
         )
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits: the smallest needs {bytes_text(round(found.least_bytes))} on a device, "
-        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use more stages, more microbatches, or --space "
-        "sharding, which can store the optimizer split"
+        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose stages can be sharded "
+        "inside (ZeRO, tensor parallelism), more stages, or more microbatches"
     )

@@ -1,6 +1,7 @@
 """Pareto sets of tails: rows of numbers of which less is better, for the exact solver.
 
-A tail is a row of `automap.pipeline.value.joined`; its links are (first cut, first unit boundary, the tail after it).
+A tail is a row of `automap.pipeline.value.joined`; its links are (end of its first stage in points, that stage's kind, the tail
+after it, the kind's interface): tails are compared if what sends to them finds the same interface.
 """
 
 import numpy as np
@@ -15,7 +16,8 @@ def grown(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
     if needed <= len(pool):
         return pool, links
     size = max(needed, 2 * len(pool))
-    more, more_links = np.empty((size, pool.shape[1])), np.empty((size, 3), np.int32)
+    more = np.empty((size, pool.shape[1]))
+    more_links = np.empty((size, links.shape[1]), np.int32)
     more[: len(pool)] = pool
     more_links[: len(pool)] = links
     return more, more_links
@@ -38,16 +40,14 @@ def copy_row(target: Array, row: int, source: Array, of: int) -> None:
 
 
 @inner
-def kept(
-    tails: Array, links: Array, count: int, new: Array, e: int, width: int, differ: int
-) -> int:
+def kept(tails: Array, links: Array, count: int, new: Array, face: int, width: int) -> int:
     """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than it."""
     for z in range(count):
-        if (differ == 0 or links[z, 1] == e) and is_no_worse(tails, z, new, 0, width):
+        if links[z, 3] == face and is_no_worse(tails, z, new, 0, width):
             return -1
     left = 0
     for z in range(count):
-        if not ((differ == 0 or links[z, 1] == e) and is_no_worse(new, 0, tails, z, width)):
+        if not (links[z, 3] == face and is_no_worse(new, 0, tails, z, width)):
             if left != z:
                 copy_row(tails, left, tails, z)
                 copy_row(links, left, links, z)

@@ -1,17 +1,19 @@
 """Bytes by item: what crosses each cut, and what a stage stores.
 
     A[t]        bytes of the whole batch that cross a cut after item t: every tensor that some item up to t makes
-                and a later one reads, once, and once more backwards as its gradient      -> in: `crossing_bytes`
+                and a later one reads, once, and once more backwards as its gradient      -> in: `crossing`
     parameters  of each item, those that it reads, also through what is made of parameters alone; each trip of an
                 unrolled loop reads its slice                                            -> in: `parameter_uses`
     kept        tensors of the forward pass that the backward pass reads, by the item of the op that reads them
                                                                                          -> in: `kept_uses`
-    working     the most that is alive at an item of what is not kept                     -> in: `working_bytes`
+    working     the most that is alive at an item of what is not kept                     -> in: `Working`
 
-What batch inputs hold crosses nothing: every stage is handed its microbatches.
+What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed by value, so that the
+bytes may be those of a part of each                                                      -> in: `Changes`
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,10 +27,30 @@ from hlo_tools.kernels import Kernel
 from hlo_tools.phases import Phase
 
 
-def crossing_bytes(
-    problem: Problem, kernels: Sequence[Kernel], flow: Flow, items: Items
-) -> np.ndarray:
-    """A, float64 [items]; the last is 0."""
+@dataclass(frozen=True)
+class Changes:
+    """Tensors that begin (`sign` 1) and cease (-1) to be counted before position `at`; [changes], of `n` positions."""
+
+    at: np.ndarray
+    value: np.ndarray
+    sign: np.ndarray
+    n: int
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, int]], n: int) -> "Changes":
+        """From rows (at, value, sign)."""
+        at, value, sign = np.array(rows, np.int64).reshape(-1, 3).T
+        return Changes(at, value, sign, n)
+
+    def alive(self, n_bytes: np.ndarray) -> np.ndarray:
+        """Bytes that are counted at each position, [n]; `n_bytes` [values]."""
+        change = np.bincount(self.at, self.sign * n_bytes[self.value], self.n + 1)
+        # Sums of differences of parts leave rounding behind where the answer is 0.
+        return np.maximum(change.cumsum()[: self.n], 0.0)
+
+
+def crossing(problem: Problem, kernels: Sequence[Kernel], flow: Flow, items: Items) -> Changes:
+    """What crosses a cut after each item."""
     graph = problem.graph
     made: dict[int, int] = {}
     last_read: dict[int, int] = {}
@@ -37,18 +59,16 @@ def crossing_bytes(
             made[value] = item
     for value, item in _read(problem, kernels, items):
         last_read[value] = max(last_read.get(value, 0), item)
-    change = np.zeros(len(items) + 1)
+    rows: list[tuple[int, int, int]] = []
     for value, item in made.items():
         if last_read.get(value, -1) > item:
-            change[item] += graph.values[value].n_bytes
-            change[last_read[value]] -= graph.values[value].n_bytes
+            rows += [(item, value, 1), (last_read[value], value, -1)]
     for loop in items.loops:
         for position, carry in enumerate(graph.ops[loop.enter].outputs):
             is_new = flow.batched[carry] and graph.hand_over(carry) is HandOver.CHANGED
             if is_new and not is_stack(graph, loop.leave, position):
-                change[loop.span[0]] += graph.values[carry].n_bytes
-                change[loop.span[1]] -= graph.values[carry].n_bytes
-    return change.cumsum()[:-1]
+                rows += [(loop.span[0], carry, 1), (loop.span[1], carry, -1)]
+    return Changes.of(rows, len(items))
 
 
 def _is_inside(items: Items, op: int) -> bool:
@@ -160,14 +180,26 @@ def kept_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward:
     return found.done()
 
 
-def working_bytes(
-    problem: Problem,
-    kernels: Sequence[Kernel],
-    items: Items,
-    backward: Backward,
-    is_counted: np.ndarray,
-) -> np.ndarray:
-    """Bytes of the whole batch, float64 [items]; `is_counted` [values] are those that hold examples."""
+@dataclass(frozen=True)
+class Working:
+    """What is made and not kept, kernel by kernel; kernel `kernel[p]` runs for item `item[p]`, [pairs]."""
+
+    alive: Changes
+    kernel: np.ndarray
+    item: np.ndarray
+    n_items: int
+
+    def n_bytes(self, n_bytes: np.ndarray) -> np.ndarray:
+        """The most that is alive at each item, [items]; `n_bytes` [values]."""
+        result = np.zeros(self.n_items)
+        np.maximum.at(result, self.item, self.alive.alive(n_bytes)[self.kernel])
+        return result
+
+
+def working(
+    problem: Problem, kernels: Sequence[Kernel], items: Items, backward: Backward
+) -> Working:
+    """What is made and not kept."""
     graph = problem.graph
     is_run = [k for k in kernels if problem.phases[k.op] is not Phase.UPDATE]
     born: dict[int, int] = {}
@@ -181,14 +213,15 @@ def working_bytes(
             producer = graph.values[access.value].producer
             if kernel.op in backward.span and producer >= 0 and producer not in backward.span:
                 crosses.add(access.value)
-    change = np.zeros(len(is_run) + 1)
+    rows: list[tuple[int, int, int]] = []
     for value, at in born.items():
-        if is_counted[value] and value not in crosses:
-            change[at] += graph.values[value].n_bytes
-            change[max(dies.get(value, at), at) + 1] -= graph.values[value].n_bytes
-    alive = change.cumsum()
-    result = np.zeros(len(items))
-    for at, kernel in enumerate(is_run):
-        first, last = backward.span.get(kernel.op) or items.span(kernel.op)
-        result[first : last + 1] = np.maximum(result[first : last + 1], alive[at])
-    return result
+        if value not in crosses:
+            rows += [(at, value, 1), (max(dies.get(value, at), at) + 1, value, -1)]
+    pairs = [
+        (at, item)
+        for at, kernel in enumerate(is_run)
+        for first, last in [backward.span.get(kernel.op) or items.span(kernel.op)]
+        for item in range(first, last + 1)
+    ]
+    at, item = np.array(pairs, np.int64).reshape(-1, 2).T
+    return Working(Changes.of(rows, len(is_run)), at, item, len(items))

@@ -4,8 +4,9 @@ Silent where stderr is no terminal. The bar is the share of the time budget that
 before it.
 """
 
+import math
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +20,10 @@ from rich.progress import (
 )
 
 from automap.search import SearchContext
+
+
+if TYPE_CHECKING:
+    from automap.pipeline.search import Tried
 
 
 class _Bar:
@@ -49,7 +54,7 @@ class _Bar:
 
 
 class SearchProgress(_Bar):
-    """A bar for tracing and search; `update` is the planner's `on_progress`."""
+    """A bar for tracing and search; `update` is the planner's `on_progress`, `update_stages` its `on_stages`."""
 
     def __init__(self, budget_seconds: float) -> None:
         """`budget_seconds` is the length of the whole bar."""
@@ -66,6 +71,15 @@ class SearchProgress(_Bar):
         spent = self._budget_seconds - context.seconds_left
         self._progress.update(
             self._task, description=text, total=self._budget_seconds, completed=spent
+        )
+
+    def update_stages(self, tried: "Tried") -> None:
+        """Show which stages are looked at, and the best step so far."""
+        text = tried.what
+        if math.isfinite(tried.best_seconds):
+            text += f", best {tried.best_seconds * 1e3:.3f} ms"
+        self._progress.update(
+            self._task, description=text, total=tried.of or None, completed=tried.done
         )
 
 

@@ -1,0 +1,1 @@
+"""Pipelines whose stages are sharded inside: `--space hybrid`."""

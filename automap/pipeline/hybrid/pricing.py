@@ -1,0 +1,294 @@
+"""A stage's way of running on its own devices, priced item by item.
+
+An *inner plan* shards the step over r devices: a point of the sharding space on a mesh of a part of the machine. Under
+it, with M microbatches,
+
+    forward, backward  of an item: its kernels on 1 / M of the batch, and the collectives that its ops issue in every
+                       microbatch, of which the share w counts in which a device waits                -> in: `Pricer.costs`
+    w                  waiting over all seconds of such collectives, by the evaluator's walk along one microbatch
+    reduce             sums of gradients after the last microbatch, by the item whose gradient it is
+    update             kernels and collectives of the update, spread by bytes of gradients
+
+Gradients of parameters that are stored split (ZeRO-3) are scattered in every microbatch, and such parameters are
+gathered in each forward and each backward pass, which are programs of their own: nothing that is gathered is kept for
+the other. All other gradients are summed up where they are made and reduced once. Bytes of a device are those of
+`automap.pipeline.profile` with every tensor divided in the parts that it is split in; what is gathered for an op
+counts while it runs.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from automap.cost.backends import Habit
+from automap.cost.edges import Edges
+from automap.cost.evaluate import Evaluator, Priced
+from automap.cost.overlap import waiting_seconds
+from automap.cost.profile import KernelProfile
+from automap.cost.shardings import Shardings, shardings
+from automap.cost.tables import Tables
+from automap.cost.traffic import Collectives, collectives
+from automap.pipeline.hybrid.owners import Owners, owners_of
+from automap.pipeline.profile import Profile
+from automap.pipeline.transfers import Layout
+from automap.pipeline.uses import Uses
+from automap.space.point import Lanes, Mesh, Point
+from automap.space.space import Space
+from automap.topology.model import Topology
+from automap.topology.parts import part_of
+from hlo_tools.phases import Phase
+
+
+_MICROBATCHES = "microbatches"
+"""An axis of its own that splits the batch only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A sharding of a stage over `devices`; `origin` is the preset or search that it comes from."""
+
+    devices: int
+    point: Point
+    lanes: Lanes
+    origin: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a device holds of the whole batch, and of the state; `cut_bytes` and `working_bytes` [items]."""
+
+    cut_bytes: np.ndarray
+    working_bytes: np.ndarray
+    kept: Uses
+    state: Uses
+
+
+@dataclass(frozen=True)
+class Costs:
+    """An inner plan by items, [items] unless said; seconds of one microbatch.
+
+    `waiting` is what collectives are of forward and backward; `update_seconds` is of the whole step's parameters.
+    `gathered_bytes` are of a device and one microbatch.
+    """
+
+    forward: np.ndarray
+    backward: np.ndarray
+    waiting: np.ndarray
+    reduce: np.ndarray
+    update_seconds: float
+    gathered_bytes: np.ndarray
+    held: Held
+
+
+@dataclass(frozen=True)
+class Pricer:
+    """Prices inner plans of one step on parts of one machine."""
+
+    profile: Profile
+    space: Space
+    topology: Topology
+    kernel_profile: KernelProfile | None = None
+    _evaluators: dict[int, Evaluator] = field(default_factory=dict, repr=False)
+    _costs: dict[tuple[Lanes, int], Costs] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The step's, but the backward pass finds nothing gathered by the forward pass."""
+        tables = self.profile.timing.tables
+
+        def apart(edges: Edges) -> Edges:
+            later, earlier = edges.repeats.T
+            return replace(edges, repeats=edges.repeats[edges.phase[later] == edges.phase[earlier]])
+
+        return replace(tables, operands=apart(tables.operands), results=apart(tables.results))
+
+    def evaluator(self, devices: int) -> Evaluator:
+        """The evaluator of a part of the machine. Raises `ValueError` if there is no such part."""
+        if devices not in self._evaluators:
+            part = part_of(self.topology, devices)
+            if part is None:
+                raise ValueError(f"{devices} devices are no part of {self.topology.name}")
+            n_classes = self.space.problem.n_classes
+            self._evaluators[devices] = Evaluator(self.tables, n_classes, part, self.kernel_profile)
+        return self._evaluators[devices]
+
+    def batch_parts(self, lanes: Lanes) -> int:
+        """In how many parts the batch is split."""
+        batch = self.space.problem.batch_class
+        sizes = [s for s, c in zip(lanes.mesh.sizes, lanes.classes, strict=True) if batch in c]
+        return int(np.prod(sizes, initial=1))
+
+    def may_run(self, lanes: Lanes, microbatches: int) -> bool:
+        """Whether a microbatch's examples divide in the parts of the batch."""
+        return self.profile.batch_size % (microbatches * self.batch_parts(lanes)) == 0
+
+    def costs(self, inner: Inner, microbatches: int) -> Costs:
+        """An inner plan item by item; what was asked for before is not worked out again."""
+        key = inner.lanes, microbatches
+        if key not in self._costs:
+            self._costs[key] = self._priced_by_item(inner, microbatches)
+        return self._costs[key]
+
+    def _priced_by_item(self, inner: Inner, microbatches: int) -> Costs:
+        profile, tables, lanes = self.profile, self.tables, inner.lanes
+        timing, n_items = profile.timing, profile.n_items
+        sharding = shardings(tables, self.space.problem.n_classes, lanes)
+        evaluator, priced = self._priced(inner, sharding, microbatches)
+        found, in_each = priced.found, self._in_each(priced.found, lanes)
+        seconds = priced.of_collective * found.count
+        is_update = found.phase == Phase.UPDATE
+        wait = self._waiting_share(evaluator, priced, in_each)
+        run = priced.of_kernel[timing.row] * timing.runs
+        kernels, waits = [], []
+        for is_backward, side in ((False, "forward"), (True, "backward")):
+            chosen = timing.is_backward == is_backward
+            kernels.append(np.bincount(timing.item[chosen], run[chosen], n_items))
+            waits.append(wait * self._by_item(found, seconds * in_each, side))
+        once = seconds * ~(in_each | is_update)
+        reduce = self._by_item(found, once, "forward") + self._by_item(found, once, "backward")
+        whole = evaluator.roofline.seconds(sharding)
+        return Costs(
+            forward=kernels[0] + waits[0], backward=kernels[1] + waits[1], waiting=waits[0] + waits[1],
+            reduce=reduce,
+            update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
+            gathered_bytes=self._owners[0].copies @ found.copied, held=self._held(sharding),
+        )  # fmt: skip
+
+    def _priced(
+        self, inner: Inner, sharding: Shardings, microbatches: int
+    ) -> tuple[Evaluator, Priced]:
+        """Kernels and collectives of one microbatch."""
+        evaluator, mesh = self.evaluator(inner.devices), inner.lanes.mesh
+        timing, tables = self.profile.timing, self.tables
+        found = collectives(tables, sharding, mesh.sizes)
+        holds = self._holds_examples
+        of_edge = np.where(
+            found.on_operand,
+            holds[tables.operands.value_row[np.where(found.on_operand, found.edge, 0)]],
+            holds[tables.results.value_row[np.where(found.on_operand, 0, found.edge)]],
+        )
+        copied = np.where(holds[tables.operands.value_row], microbatches, 1)
+        found = replace(
+            found,
+            n_bytes=found.n_bytes / np.where(of_edge, microbatches, 1),
+            copied=found.copied / copied,
+        )
+        in_parts = replace(
+            inner.lanes,
+            mesh=Mesh((_MICROBATCHES, *mesh.names), (microbatches, *mesh.sizes)),
+            classes=((timing.batch_class,), *inner.lanes.classes),
+        )
+        split = shardings(tables, self.space.problem.n_classes, in_parts)
+        return evaluator, evaluator.timed(sharding, found, evaluator.roofline.seconds(split))
+
+    def _in_each(self, found: Collectives, lanes: Lanes) -> np.ndarray:
+        """Whether each entry is done in every microbatch, [entries]; the others once in a step."""
+        is_sum = ~found.on_operand & found.combinable & (found.phase == Phase.BACKWARD)
+        scattered = np.zeros(len(found.edge), bool)
+        row = self.tables.results.value_row[np.where(found.on_operand, 0, found.edge)]
+        parameter_side = self._parameter_side[self.tables.value_rows[row, :, 1]]
+        for axis, classes in enumerate(lanes.classes):
+            is_stored = np.isin(parameter_side, classes).any(axis=1)
+            scattered |= is_stored & (found.mask >> axis & 1).astype(bool)
+        return (found.phase != Phase.UPDATE) & (~is_sum | scattered)
+
+    def _waiting_share(self, evaluator: Evaluator, priced: Priced, in_each: np.ndarray) -> float:
+        """w."""
+        found, of_collective = priced.found, priced.of_collective * in_each
+        busy = float(of_collective @ found.count)
+        if not busy or Habit.ASYNCHRONOUS not in evaluator.habits:
+            return 1.0
+        of_kernel = np.where(self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.of_kernel)
+        return waiting_seconds(self.tables.order, of_kernel, found, of_collective) / busy
+
+    def _by_item(self, found: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:
+        """Seconds of entries by the items whose ops issue them, [items]."""
+        result = np.zeros(self.profile.n_items)
+        tables = self.tables
+        for owners, is_here, edges in (
+            (self._owners[0], found.on_operand, tables.operands),
+            (self._owners[1], ~found.on_operand, tables.results),
+        ):
+            of_edge = np.bincount(found.edge[is_here], seconds[is_here], len(edges.count))
+            result += getattr(owners, side) @ of_edge
+        return result
+
+    def _held(self, sharding: Shardings) -> Held:
+        profile, anatomy = self.profile, self.profile.anatomy
+        parts = sharding.parts_of_value[self.tables.row_of_value]
+        local = self._value_bytes / parts
+        kept, gradients = profile.kept, profile.gradients
+        ratio = anatomy.stored.ratio(parts[list(self.space.problem.graph.inputs)])
+        return Held(
+            cut_bytes=anatomy.crossing.alive(local),
+            working_bytes=anatomy.working.n_bytes(np.where(self._is_batched, local, 0.0)),
+            kept=replace(kept, n_bytes=kept.n_bytes / parts[self._kept_value]),
+            state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
+        )
+
+    @cached_property
+    def _value_bytes(self) -> np.ndarray:
+        """Of whole values, [values]."""
+        return np.array([value.n_bytes for value in self.space.problem.graph.values], float)
+
+    @cached_property
+    def _is_batched(self) -> np.ndarray:
+        """Whether a value holds examples, [values]."""
+        return self.profile.timing.is_batched
+
+    @cached_property
+    def _kept_value(self) -> np.ndarray:
+        """The value of each use of what is kept, [uses]."""
+        kept = self.profile.kept
+        value = [name[0] if isinstance(name, tuple) else name for name in kept.names]
+        return np.array(value, np.int64)[kept.tensor]
+
+    def layout(self, lanes: Lanes) -> Layout:
+        """Which part of what crosses most cuts each device has; the batch's parts come first."""
+        sharding = shardings(self.tables, self.space.problem.n_classes, lanes)
+        dims, sizes = sharding.dim_of_axis[self._crossing_row], lanes.mesh.sizes
+        at = np.indices(sizes).reshape(len(sizes), -1)
+        part = np.zeros(at.shape[1], np.int64)
+        for axis in sorted(np.flatnonzero(dims >= 0).tolist(), key=lambda a: (dims[a], a)):
+            part = part * sizes[axis] + at[axis]
+        return Layout(tuple(part.tolist()))
+
+    @cached_property
+    def _crossing_row(self) -> int:
+        """The value row of which the most bytes cross where stages may be cut.
+
+        Of these the better half counts: stages end where little crosses.
+        """
+        changes, profile = self.profile.anatomy.crossing, self.profile
+        crossing = profile.cut_bytes[profile.may_cut]
+        most = np.median(crossing) if len(crossing) else 0.0
+        counts = profile.may_cut & (profile.cut_bytes <= most)
+        before = np.concatenate([[0], counts.cumsum()])
+        crossed = -changes.sign * before[changes.at] * self._value_bytes[changes.value]
+        rows = self.tables.row_of_value[changes.value]
+        return int(np.bincount(rows, crossed, len(self.tables.value_rows)).argmax())
+
+    @cached_property
+    def _holds_examples(self) -> np.ndarray:
+        """Whether a value row holds examples, [value rows]."""
+        result = np.zeros(len(self.tables.value_rows), bool)
+        result[self.tables.row_of_value] = self._is_batched
+        return result
+
+    @cached_property
+    def _parameter_side(self) -> np.ndarray:
+        """The storage class of the parameter's dimension by that of its gradient's; -1 for other classes."""
+        n_numbers = int(self.tables.value_rows.max()) + 1
+        result = np.full(n_numbers, -1)
+        for leaf in self.space.leaves:
+            for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side):
+                if of_gradient < self.space.problem.n_classes:
+                    result[of_gradient] = of_parameter
+        return result
+
+    @cached_property
+    def _owners(self) -> tuple[Owners, Owners]:
+        """Of operand edges, and of result edges."""
+        tables = self.tables
+        return owners_of(self.profile, tables.operands), owners_of(self.profile, tables.results)

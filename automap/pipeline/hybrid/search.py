@@ -1,0 +1,225 @@
+"""The search for a pipeline with sharded stages: S, M, schedule, cuts, devices and inner plans together.
+
+Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inners`); then the exact solver takes them
+as kinds of stages, beside replicas, for every choice of (S, M, schedule). As for pure pipelines, V is never above the
+simulated step, so the best simulated step so far, also of plans of other spaces, bounds what is still looked for. A first
+bound comes from stages of equal devices.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import time
+from typing import Final, Literal
+
+import numpy as np
+
+from automap.errors import InfeasiblePlanError
+from automap.pipeline.arrays import Schedule, Terms
+from automap.pipeline.exact import Partition, solve
+from automap.pipeline.fabric import Fabric
+from automap.pipeline.hybrid.average import Setting
+from automap.pipeline.hybrid.inners import inners_of
+from automap.pipeline.hybrid.menus import Kinds, Offer
+from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.menu import Menu, device_bytes, reduce_seconds, transfer_seconds
+from automap.pipeline.points import Points
+from automap.pipeline.search import Limits, Tried, choices
+from automap.pipeline.smallest import least_bytes
+from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
+from automap.plan_explain import bytes_text
+from automap.simulate.tasks import simulate
+from automap.topology.parts import part_of
+
+
+_SEARCH_SHARE: Final = 0.2
+"""Of the budget, for the search of inner plans."""
+_PER_STAGE: Final = (4, 16)
+"""Microbatches for each stage for which inner plans are chosen: few, and where memory is short many."""
+
+
+@dataclass(frozen=True)
+class HybridChoice:
+    """A partition of a menu with its simulated step."""
+
+    terms: Terms
+    offer: Offer
+    partition: Partition
+    step_seconds: float
+
+    @property
+    def stages(self) -> Sequence[StageSeconds]:
+        """Seconds of each stage."""
+        return stages_of(self.offer.menu, self.partition)
+
+    def inner(self, stage: int) -> Inner | None:
+        """How a stage is sharded; None for replicas."""
+        return self.offer.inners[self.partition.kinds[stage]]
+
+    def stage_bytes(self, stage: int) -> float:
+        """Bytes on each device of a stage."""
+        partition = self.partition
+        i, j = (int(x) for x in partition.cuts[stage : stage + 2])
+        kind, k = partition.kinds[stage], partition.stages - stage
+        return float(device_bytes.py_func(self.offer.menu, kind, i, j, k))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class HybridFound:
+    """The best choice, None if nothing is better than the bound; `least_bytes` of all that was tried."""
+
+    best: HybridChoice | None
+    least_bytes: float
+    tried: int
+    warnings: tuple[str, ...]
+
+
+def stages_of(menu: Menu, partition: Partition) -> list[StageSeconds]:
+    """The seconds of a partition's stages."""
+    found = []
+    cuts, parts, kinds = partition.cuts, partition.parts, partition.kinds
+    for s, kind in enumerate(kinds):
+        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        transfer = 0.0
+        if s + 1 < len(kinds):
+            transfer = transfer_seconds.py_func(menu, kind, kinds[s + 1], j, e)  # type: ignore[attr-defined]
+        found.append(
+            StageSeconds(
+                forward=float(menu.forward[kind, j] - menu.forward[kind, i]),
+                backward=float(menu.backward[kind, j] - menu.backward[kind, i]),
+                transfer=float(transfer),
+                reduce=float(reduce_seconds.py_func(menu, kind, i, j, d)),  # type: ignore[attr-defined]
+            )
+        )
+    return found
+
+
+def find_hybrid(
+    pricer: Pricer, points: Points, fabric: Fabric, limits: Limits, bound_seconds: float,
+    on_progress: Callable[[Tried], None],
+) -> HybridFound:  # fmt: skip
+    """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one so far.
+
+    The budget counts from the first choice's end, as in `find_pipeline`.
+    """
+    start, wanted = time.monotonic(), list(choices(points, fabric, limits))
+    search = _Search(bound_seconds, len(wanted), on_progress)
+    warnings: tuple[str, ...] = ()
+    try:
+        kinds = kinds_of(pricer, points, fabric, limits, on_progress)
+        # Equal devices first: that is fast, and bounds the rest.
+        for boundaries in ("even", "any"):
+            for stages, terms in wanted:
+                if search.tried == 1:
+                    start = time.monotonic()
+                if search.tried and time.monotonic() > start + limits.budget_seconds:
+                    warnings = (
+                        "the search was not done after its budget; this is the best pipeline it had",
+                    )
+                    break
+                search.look(kinds, stages, terms, boundaries)
+    except KeyboardInterrupt:
+        warnings = ("the search was interrupted; this is the best pipeline it had",)
+    return HybridFound(search.best, float(search.least_bytes), search.tried, warnings)
+
+
+class _Search:
+    """A search in progress."""
+
+    def __init__(
+        self, bound_seconds: float, choices: int, on_progress: Callable[[Tried], None]
+    ) -> None:
+        self.best: HybridChoice | None = None
+        self.least_bytes, self.tried = np.inf, 0
+        self._seconds, self._choices, self._on_progress = bound_seconds, choices, on_progress
+        self._offers: dict[int, Offer] = {}
+
+    def look(
+        self, kinds: Kinds, stages: int, terms: Terms, boundaries: Literal["even", "any"]
+    ) -> None:
+        """Solve one choice of S, M and schedule; device boundaries `even` parts all devices equally."""
+        m = terms.microbatches
+        if m not in self._offers:
+            self._offers[m] = kinds.menu(m, terms.memory_limit_bytes)
+        offer = self._offers[m].scheduled(terms.schedule)
+        menu = offer.menu
+        if boundaries == "even":
+            self.least_bytes = min(self.least_bytes, least_bytes(menu, stages))
+            menu = menu._replace(may_part=menu.may_part & _even(menu.n_units, stages))
+        best = None
+        if least_bytes(menu, stages) <= menu.memory_limit_bytes:
+            best = solve(menu, stages, self._seconds).best
+        if best is not None:
+            seconds = _simulated(menu, best)
+            if seconds < self._seconds:
+                self.best, self._seconds = HybridChoice(terms, offer, best, seconds), seconds
+        self.tried += 1
+        what = f"hybrid pipelines of {stages} stages"
+        self._on_progress(Tried(what, self.tried, 2 * self._choices, self._seconds))
+
+
+def _even(units: int, stages: int) -> np.ndarray:
+    """The boundaries of stages of equal devices, as far as there are such, bool [U + 1]."""
+    allowed = np.zeros(units + 1, bool)
+    allowed[[units * s // stages for s in range(stages + 1)]] = True
+    return allowed
+
+
+def kinds_of(
+    pricer: Pricer, points: Points, fabric: Fabric, limits: Limits, on_progress: Callable[[Tried], None],
+) -> Kinds:  # fmt: skip
+    """The inner plans for the pipelines that are looked for."""
+    counts = sorted({stages for stages, _ in choices(points, fabric, limits)})
+    most = pricer.topology.device_count - fabric.unit_devices * (min(counts, default=1) - 1)
+    devices = [
+        count
+        for count in range(2, most + 1)
+        if part_of(pricer.topology, count) is not None and count % fabric.unit_devices == 0
+    ]
+    some = {counts[0], counts[len(counts) // 2]} if counts else set[int]()
+    settings = dict.fromkeys(
+        _setting(stages, per_stage, points, limits)
+        for stages in sorted(some)
+        for per_stage in _PER_STAGE
+    )
+    deadline = time.monotonic() + _SEARCH_SHARE * limits.budget_seconds
+    inners = inners_of(
+        pricer, list(settings), devices, deadline, limits.seed,
+        lambda text: on_progress(Tried(text, 0, 0, np.inf)),
+    )  # fmt: skip
+    return Kinds(pricer, points, fabric, tuple(inners))
+
+
+def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Setting:
+    """S stages with about so many microbatches for each."""
+    batch = points.profile.batch_size
+    counts = [m for m in range(1, min(per_stage * stages, batch) + 1) if batch % m == 0]
+    microbatches = limits.microbatches or counts[-1]
+    return Setting(
+        stages=stages, microbatches=microbatches, in_flight=min(stages, microbatches),
+        memory_limit_bytes=limits.memory_limit_bytes,
+    )  # fmt: skip
+
+
+def _simulated(menu: Menu, partition: Partition) -> float:
+    tasks, _ = pipeline_tasks(
+        stages_of(menu, partition), menu.microbatches, Schedule(menu.schedule)
+    )
+    return simulate(tasks).makespan_seconds
+
+
+def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> InfeasiblePlanError:
+    """The error when there is none."""
+    asked = (
+        f"{limits.stages or 'any number of'} stages and {limits.microbatches or 'any number of'} "
+        f"microbatches on {topology_name}"
+    )
+    if not np.isfinite(found.least_bytes):
+        return InfeasiblePlanError(
+            f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a microbatch's examples; "
+            "use fewer microbatches, or other stages"
+        )
+    return InfeasiblePlanError(
+        f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
+        f"{bytes_text(round(found.least_bytes))} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "
+        "allowed; use more devices, more stages, a smaller batch, or bfloat16"
+    )

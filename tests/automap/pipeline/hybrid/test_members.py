@@ -1,0 +1,67 @@
+"""Which stages ops and leaves belong to."""
+
+import numpy as np
+import pytest
+
+from automap.cost.compute import Roofline
+from automap.cost.tables import build_tables
+from automap.pipeline.hybrid.members import Members
+from automap.pipeline.profile import profile_of
+from automap.topology import get_topology
+from hlo_tools.phases import Phase
+from hlo_tools.roles import Role
+from models.gpt import gpt_tiny
+from tests.steps import problem_of
+
+
+@pytest.fixture(scope="module")
+def members() -> Members:
+    problem = problem_of(*gpt_tiny())
+    tables = build_tables(problem, "cuda")
+    profile = profile_of(problem, tables, Roofline(tables.kernels, get_topology("4xv100")))
+    second = next(i for i, label in enumerate(profile.labels) if "[1]" in label[3:])
+    return Members(profile, np.array([0, second, profile.n_items]))
+
+
+def paths(members: Members, bits: int, role: Role) -> list[str]:
+    problem = members.profile.timing.problem
+    return [
+        path
+        for path, of, found in zip(problem.paths, problem.roles, members.of_leaf, strict=True)
+        if found == bits and of is role
+    ]
+
+
+def test_layers_are_in_one_stage_and_tied_weights_in_both(members):
+    first, last, both = (paths(members, bits, Role.PARAMETER) for bits in (1, 2, 3))
+    assert any("[0]" in path[3:] for path in first)
+    assert not any("[1]" in path[3:] for path in first)
+    assert any("[1]" in path[3:] for path in last)
+    assert not any("[0]" in path[3:] for path in last)
+    assert both, "the embedding is read at both ends"
+
+
+def test_moments_are_where_their_parameter_is(members):
+    for root, leaves in members.profile.anatomy.stored.optimizer.items():
+        assert {members.of_leaf[leaf] for leaf in leaves} <= {members.of_leaf[root]}
+
+
+def test_ops_are_in_the_stages_of_their_items_and_of_what_they_update(members):
+    problem = members.profile.timing.problem
+    by_phase = {phase: set[int]() for phase in Phase}
+    for phase, bits in zip(problem.phases, members.of_op, strict=True):
+        by_phase[phase].add(bits)
+    assert by_phase[Phase.FORWARD] >= {1, 2}
+    assert by_phase[Phase.BACKWARD] >= {1, 2}
+    # What is updated with its stage's gradients alone, and what all share: the norm, the counter.
+    assert by_phase[Phase.UPDATE] >= {1, 2, 3}
+
+
+def test_a_batch_input_is_in_the_stages_that_read_it(members):
+    batch = [
+        bits
+        for bits, role in zip(members.of_leaf, members.profile.timing.problem.roles, strict=True)
+        if role is Role.BATCH
+    ]
+    assert batch
+    assert all(batch)
