@@ -67,9 +67,9 @@ class Gaps:
         """As `METHOD_HEADER` says."""
         gaps = np.array(self.gaps)
         fits = gaps[np.isfinite(gaps)]
-        mean, median = (fits.mean(), np.median(fits)) if len(fits) else (np.nan, np.nan)
+        found = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
         return [
-            f"{mean:.2%}", f"{median:.2%}", f"{(gaps <= 0.01).mean():.2f}", f"{(gaps <= HIT).mean():.2f}",
+            *found, f"{(gaps <= 0.01).mean():.2f}", f"{(gaps <= HIT).mean():.2f}",
             str(len(gaps) - len(fits)), f"{1e3 * np.median(self.seconds):.1f}",
         ]  # fmt: skip
 

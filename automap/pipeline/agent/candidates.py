@@ -27,7 +27,7 @@ from automap.pipeline.agent.states import (
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.value import stage_bytes
 from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled
+from automap.simulate.jit import compiled, inner
 
 
 N_CANDIDATES: Final = 192
@@ -143,15 +143,12 @@ def _features(
     least: Array, even: Array,
 ) -> Array:  # fmt: skip
     count, m, h = len(points), arrays.microbatches, heads.stages - k - 1
-    result = np.zeros((count, _N_FEATURES))
     n, all_units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     bound, best = least.min(), even.min()
-    rank_even = np.empty(count)
+    result, rank_even = np.zeros((count, _N_FEATURES)), np.empty(count)
     rank_even[np.argsort(even)] = np.arange(count) / count
     cut_mean = arrays.cut_bytes[1:n].mean() + 1e-30
-    slowest_link = heads.cheapest[h, h + 1]
-    for d in range(1, all_units):
-        slowest_link = max(slowest_link, heads.cheapest[d, d + 1])
+    slowest_link = _slowest_link(heads.cheapest)
     old, new = tail.reshape(1, -1), np.zeros(len(tail))
     for c in range(count):
         i, d = points[c], units[c]
@@ -161,13 +158,9 @@ def _features(
         stage = forward + arrays.backward[r, j] - arrays.backward[r, i]
         before = arrays.latency_seconds[d] + heads.cheapest[d, e] * arrays.cut_bytes[i]
         slowest = heads.slowest_f[h, i, d] + heads.slowest_b[h, i, d]
-        near = arrays.cut_bytes[i]
-        for other in range(max(1, i - _NEAR), min(n, i + _NEAR + 1)):
-            near = min(near, arrays.cut_bytes[other])
+        near = _least_near(arrays.cut_bytes, i, n)
         point, unit = even_point(heads, h, i, d)
-        next_cut = arrays.cut_bytes[point]
-        for other in range(max(1, point - _NEAR), min(i, point + _NEAR + 1)):
-            next_cut = min(next_cut, arrays.cut_bytes[other])
+        next_cut = _least_near(arrays.cut_bytes, point, i)
         next_link = arrays.latency_seconds[unit] + heads.cheapest[unit, d] * next_cut
         needed = stage_bytes(
             arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
@@ -200,10 +193,26 @@ def _features(
         row[21] = work
         row[22] = np.log(arrays.cut_bytes[i] / cut_mean + 1e-3)
         row[23] = np.log((near + 1e-30) / (arrays.cut_bytes[i] + 1e-30))
-        row[24] = heads.cheapest[d, e] / (slowest_link + 1e-30)
+        row[24] = heads.cheapest[d, e] / slowest_link
         row[25] = arrays.reduce_seconds_per_byte[0, d] * arrays.gradient_bytes[0, i] / bound
         row[26] = 2.0 * m * next_link / bound
         row[27] = arrays.reduce_seconds_per_byte[unit, d] * arrays.gradient_bytes[point, i] / bound
-        for column in range(_N_FEATURES):
-            row[column] = min(max(row[column], -10.0), 10.0)
-    return result
+    return np.minimum(np.maximum(result, -10.0), 10.0)
+
+
+@inner
+def _slowest_link(cheapest: Array) -> float:
+    """The most seconds per byte between any unit and what may be before it."""
+    slowest = 1e-30
+    for d in range(1, len(cheapest) - 1):
+        slowest = max(slowest, cheapest[d, d + 1])
+    return slowest
+
+
+@inner
+def _least_near(cut_bytes: Array, point: int, end: int) -> float:
+    """The least bytes of the cuts near a point, before `end`."""
+    least = cut_bytes[point]
+    for other in range(max(1, point - _NEAR), min(end, point + _NEAR + 1)):
+        least = min(least, cut_bytes[other])
+    return least

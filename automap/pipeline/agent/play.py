@@ -3,7 +3,8 @@
 greedy       the best action of Q in each state; the last one by the step that it makes, which is known
 beam w x b   of each state of a level the b best actions of Q (of the first state w), of those the w best by Q are the next level; the last
              two actions of the last level are searched as far as they can be below the best step so far
-infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search
+infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search;
+             above TRAINED_STAGES, where a state costs more, greedy only
 
 A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With three stages
 there are two actions: the search is all there is, and its answer is the optimum.
@@ -24,6 +25,7 @@ from automap.pipeline.value import value
 
 
 BEAMS: Final = ((4, 4), (16, 8), (48, 16))
+TRAINED_STAGES: Final = 8
 Score = Callable[[Candidates], np.ndarray]
 """Q of the candidates of a state."""
 
@@ -81,7 +83,7 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
 
     first = greedy(game, score)
     best = None if first is None else improved(arrays, first)
-    for size in BEAMS if stages > 2 else ():
+    for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
         leaf = beam(game, score, *size, best.seconds if best else np.inf)
         if leaf is not None:
             best = improved(arrays, leaf)
