@@ -93,8 +93,8 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--strategy",
             default="auto",
             show_default=True,
-            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, rainbow, local-search, even, servers, with "
-            "--space hybrid auto",
+            help=f"{', '.join(STRATEGIES)}; with --space pipeline auto, exact, rainbow, local-search, even, servers, agent "
+            "(pretrained), agent-gap (and how far it is from the optimum), with --space hybrid auto",
         ),
         click.option(
             "--pin",

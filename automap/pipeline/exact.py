@@ -62,23 +62,27 @@ class Partition:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep, and
-    the run came to its end. `interrupted`: Ctrl-C ended it, with what it had. `searched_seconds`: of the budget, if it
-    is one that takes long."""
+    the run came to its end. `least_seconds`: if proven, no partition under the bound has a smaller V; None: the best one's.
+    `interrupted`: Ctrl-C ended it, with what it had. `searched_seconds`: of the budget, if it is one that takes long."""
 
     best: Partition | None
     proven: bool
     widest: int
     work: int
+    least_seconds: float | None = None
     interrupted: bool = False
     searched_seconds: float = 0.0
 
 
-def solve(problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf) -> Solved:
+def solve(
+    problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf, most_work: int | None = None
+) -> Solved:
     """The best partition in `stages` stages whose V is at most the bound, by a hair more.
 
     If `proven` and without a best one, none is under the bound.
     """
     menu = menu_of(problem) if isinstance(problem, Arrays) else problem
+    most_work = MOST_WORK if most_work is None else most_work
     found = Solved(None, proven=True, widest=0, work=0)
     if not 1 <= stages <= min(menu.n_points, menu.n_units):
         return found
@@ -86,7 +90,7 @@ def solve(problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf) ->
         return found
     for most in MOST_TAILS:
         cuts, parts, kinds, overflowed, widest, work = _programme(
-            menu, stages, bound_seconds * (1 + _ROUNDING), most, MOST_WORK
+            menu, stages, bound_seconds * (1 + _ROUNDING), most, most_work
         )
         best = None
         if len(cuts):
@@ -94,7 +98,7 @@ def solve(problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf) ->
             is_plain = isinstance(problem, Arrays)
             best = Partition(cuts, parts, seconds, () if is_plain else tuple(kinds.tolist()))
         found = Solved(best, not overflowed, int(widest), int(work))
-        if not overflowed or work > MOST_WORK:
+        if not overflowed or work > most_work:
             break
     return found
 

@@ -7,24 +7,26 @@ V is never above the simulated step (`automap.pipeline.value`), so with B the le
 
 and the plan's gap is B over that bound, less one. A partition is simulated before it counts
                                                                          -> in: `simulated_seconds`
-Strategies: `exact` and `auto` solve (`automap.pipeline.exact`), `rainbow` learns (`automap.pipeline.online`), the
-others are baselines (`automap.pipeline.local`); only the first two give a bound.
+Strategies: `exact` and `auto` solve (`automap.pipeline.exact`); `agent` infers in milliseconds
+(`automap.pipeline.agent`), `agent-gap` solves after it to say what it lost; `rainbow` learns (`automap.pipeline.online`);
+the others are baselines (`automap.pipeline.local`). Only those of `PROVING` give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import time
 from typing import Final
 
 import numpy as np
 
 from automap.errors import InfeasiblePlanError
+from automap.pipeline.agent.network import shipped_weights
+from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
-from automap.pipeline.exact import Partition, Solved
+from automap.pipeline.exact import Partition, Solved, solve
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.online.game import ideal_seconds
-from automap.pipeline.online.strategy import find
 from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
@@ -40,8 +42,8 @@ AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 class Limits:
     """What a search keeps to: `stages` and `microbatches` None leave them open.
 
-    The budget counts from the first choice's end, for in its course the solvers are compiled if they were not before;
-    an agent's first choice counts too.
+    The budget counts from the end of the first choice that is solved, for in its course the solvers are compiled if they
+    were not before; the first choice of an agent that learns counts too.
     """
 
     stages: int | None
@@ -98,16 +100,14 @@ def find_pipeline(
 ) -> Found:  # fmt: skip
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     best: Choice | None = None
-    start, searched = time.monotonic(), 0.0
-    bound, least, tried, proven, warnings = np.inf, np.inf, 0, strategy in ("auto", "exact"), ()
+    start, searched, is_begun = time.monotonic(), 0.0, False
+    bound, least, tried, proven, warnings = np.inf, np.inf, 0, strategy in PROVING, ()
     wanted = list(choices(points, fabric, limits))
     try:
         for stages, terms in wanted:
             so_far = best.step_seconds if best else np.inf
             on_progress(Tried(f"pipelines of {stages} stages", tried, len(wanted), so_far))
-            if tried == 1:
-                start = time.monotonic() - searched
-            if tried and time.monotonic() > start + limits.budget_seconds:
+            if is_begun and time.monotonic() > start + limits.budget_seconds:
                 proven, warnings = (
                     False,
                     ("the search was not done after its budget; this is the best pipeline it had",),
@@ -124,8 +124,10 @@ def find_pipeline(
                 max(start + limits.budget_seconds - time.monotonic(), 0.0),
             )  # fmt: skip
             proven, searched = proven and solved.proven, solved.searched_seconds
+            if not is_begun:
+                start, is_begun = time.monotonic() - searched, True
             if solved.best is not None and np.isfinite(solved.best.seconds):
-                bound = min(bound, solved.best.seconds)
+                bound = min(bound, solved.least_seconds or solved.best.seconds)
                 choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
                 if choice.step_seconds < so_far:
                     best = choice
@@ -187,6 +189,9 @@ def _servers(
 def _rainbow(
     arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
 ) -> Solved:
+    # Its agent is of `rl`, which needs torch.
+    from automap.pipeline.online.strategy import find
+
     if ideal_seconds(arrays) > bound:
         return Solved(None, proven=False, widest=0, work=0)
     found = find(arrays, stages, fabric.parted_by, "ours", seed=seed, budget_seconds=seconds)
@@ -194,6 +199,22 @@ def _rainbow(
         found.improved, proven=False, widest=0, work=0, interrupted=found.interrupted,
         searched_seconds=found.seconds,
     )  # fmt: skip
+
+
+def _agent(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
+    best = infer(arrays, stages, shipped_weights())
+    return Solved(best, proven=False, widest=0, work=0)
+
+
+def _agent_gap(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
+) -> Solved:
+    best = infer(arrays, stages, shipped_weights())
+    solved = solve(arrays, stages, min(bound, best.seconds if best else np.inf))
+    least = solved.best.seconds if solved.best else np.inf
+    return replace(solved, best=best or solved.best, least_seconds=least)
 
 
 PipelineStrategy = Callable[[Arrays, int, float, Fabric, int, float], Solved]
@@ -204,8 +225,12 @@ PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "local-search": _local,
     "even": _even,
     "servers": _servers,
+    "agent": _agent,
+    "agent-gap": _agent_gap,
 }
 """By name: (arrays, stages, bound in seconds, fabric, seed, seconds left) -> the best partition that it finds."""
+PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
+"""Strategies that know how far what they found can be from the optimum."""
 
 
 def nothing_fits(

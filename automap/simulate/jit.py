@@ -4,8 +4,8 @@ numba keeps machine code beside the source file, else in the user's cache folder
 written (a read-only installation without a home) it raises, and the function is then compiled in each
 process                                                                          -> in: `compiled`
 
-It looks at the file of the called function only, so code kept before another file of the function's folder changed
-would be run stale: such code is removed                                         -> in: `_forget_stale`
+It looks at the file of the called function only, so code kept before another file of the function's folder, or of one
+that this is in, changed would be run stale: such code is removed                -> in: `_forget_stale`
 """
 
 from collections.abc import Callable
@@ -51,7 +51,9 @@ def compiled(function: _Function) -> _Function:
 
 def _forget_stale(folder: Path, sources: Path) -> None:
     with contextlib.suppress(OSError):
-        newest = max(path.stat().st_mtime for path in sources.glob("*.py"))
+        package = Path(__file__).parents[1]
+        folders = [sources, *(each for each in sources.parents if package in each.parents)]
+        newest = max(path.stat().st_mtime for each in folders for path in each.glob("*.py"))
         for index in folder.glob("*.nbi"):
             if index.stat().st_mtime < newest:
                 index.unlink(missing_ok=True)

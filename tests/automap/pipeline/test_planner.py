@@ -87,6 +87,14 @@ def test_an_agent_that_learns_comes_to_the_optimum(monkeypatch):
     assert learnt.predicted.step_seconds == pytest.approx(exact.predicted.step_seconds, rel=1e-3)
 
 
+def test_the_agent_says_what_it_lost_when_asked(plan):
+    quick, asked = (planned(stages=2, strategy=name) for name in ("agent", "agent-gap"))
+    assert quick.search.gap is None
+    assert quick.predicted.step_seconds == asked.predicted.step_seconds
+    bound = asked.predicted.step_seconds / (1 + asked.search.gap)
+    assert bound == pytest.approx(plan.predicted.step_seconds / (1 + plan.search.gap))
+
+
 def test_one_stage_is_data_parallel():
     found = planned(stages=1, microbatches=1)
     assert found.pipeline is not None
@@ -126,12 +134,13 @@ def test_what_does_not_fit_says_how_much_it_needs():
         planned(stages=1, microbatches=16)
 
 
-def test_the_command(tmp_path):
+@pytest.mark.parametrize("strategy", ["auto", "agent"])
+def test_the_command(tmp_path, strategy):
     path = tmp_path / "plan.json"
     run = CliRunner().invoke(
         main,
         ["plan", "models.t5:t5_tiny", "--topology", "2x2xv100", "--space", "pipeline", "--stages", "2",
-         "--microbatches", "4", "-o", str(path)],
+         "--microbatches", "4", "--strategy", strategy, "-o", str(path)],
     )  # fmt: skip
     assert run.exit_code == 0, run.output
     assert "pipeline of 2 stages, 4 microbatches" in run.output

@@ -1,0 +1,10 @@
+"""The pretrained agent: divides a pipeline in milliseconds, from weights that come with the package.
+
+`heads`        what is known of stages that are not decided yet
+`states`       the stages that are decided, from the last one on, and what each next action would mean
+`candidates`   the actions worth a look, as features without units
+`network`      their values by the network, in numpy
+`play`         greedy, beams and local search: `infer`
+`problems`     generated problems to train on and to be held out on
+`weights.safetensors`, made by scripts/train_pipeline_agent.py; docs/pipeline_agent.md says how good it is
+"""

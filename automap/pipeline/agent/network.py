@@ -1,0 +1,95 @@
+"""The agent's network in numpy, and its weights' file: nothing of torch is needed to infer.
+
+It is `rl.networks.ActionNetwork`, of hidden layers of one width:
+
+    h(a) = g(features of a),  c = k(mean and max of h over the actions, flat)
+    Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u     -> in: `values`
+
+with g, k, m two layers with ReLU, v and u one layer each. The file is safetensors: loading runs no code.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from automap.errors import InputError
+from automap.pipeline.agent.candidates import ACTION_FEATURES, STATE_FEATURES, Candidates
+
+
+FORMAT: Final = "automap-pipeline-agent 1"
+SHIPPED: Final = Path(__file__).with_name("weights.safetensors")
+Weights = dict[str, np.ndarray]
+"""Arrays by name, float32, as `shapes` has them."""
+
+
+def shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every array, for hidden layers of `width`."""
+    n_flat = len(STATE_FEATURES)
+    inputs = {"action": len(ACTION_FEATURES), "context": 2 * width + n_flat, "mixed": 2 * width}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, n_inputs in inputs.items():
+        found |= {f"{name}.0.weight": (width, n_inputs), f"{name}.0.bias": (width,)}
+        found |= {f"{name}.2.weight": (width, width), f"{name}.2.bias": (width,)}
+    for name in ("value", "advantage"):
+        found |= {f"{name}.weight": (1, width), f"{name}.bias": (1,)}
+    return found
+
+
+def load_weights(path: Path) -> Weights:
+    """Read weights. Raises `InputError` for a file that is absent, malformed, or of another network."""
+    remedy = "install the package anew, or train them with scripts/train_pipeline_agent.py"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: no weights of an agent: {error}; {remedy}") from error
+    if header.get("format") != FORMAT:
+        raise InputError(
+            f"{path}: its format is {header.get('format')!r}, not {FORMAT!r}; {remedy}"
+        )
+    first = weights.get("action.0.bias", np.zeros(0))
+    wanted = shapes(max(first.size, 1))
+    if set(weights) != set(wanted):
+        odd = ", ".join(sorted(set(weights) ^ set(wanted)))
+        raise InputError(f"{path}: arrays that are missing or too many: {odd}; {remedy}")
+    for name, array in weights.items():
+        if array.shape != wanted[name] or array.dtype != np.float32:
+            raise InputError(
+                f"{path}: {name} is {array.dtype} {list(array.shape)}, allowed: float32 {list(wanted[name])}; {remedy}"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(f"{path}: {name} has numbers that are not finite; {remedy}")
+    return weights
+
+
+@lru_cache(maxsize=1)
+def shipped_weights() -> Weights:
+    """The weights that come with the package."""
+    return load_weights(SHIPPED)
+
+
+def values(weights: Weights, found: Candidates) -> np.ndarray:
+    """Q of the candidates of a state, float32 [A]: what the agent thinks that log(L0 / L) can be made."""
+    hidden = _perceptron(weights, "action", found.features)
+    context = _perceptron(
+        weights, "context", np.concatenate([hidden.mean(0), hidden.max(0), found.flat])[None]
+    )
+    # The context's part of the next layer is the same for all actions.
+    width = hidden.shape[1]
+    first = weights["mixed.0.weight"]
+    mixed = hidden @ first[:, :width].T + (context @ first[:, width:].T + weights["mixed.0.bias"])
+    mixed = np.maximum(mixed, 0.0) @ weights["mixed.2.weight"].T + weights["mixed.2.bias"]
+    advantage = (np.maximum(mixed, 0.0) @ weights["advantage.weight"].T)[:, 0]
+    value = (context @ weights["value.weight"].T + weights["value.bias"])[0, 0]
+    return found.baseline + value + (advantage - advantage.mean())
+
+
+def _perceptron(weights: Weights, name: str, inputs: np.ndarray) -> np.ndarray:
+    for layer in ("0", "2"):
+        inputs = inputs @ weights[f"{name}.{layer}.weight"].T + weights[f"{name}.{layer}.bias"]
+        inputs = np.maximum(inputs, 0.0)
+    return inputs

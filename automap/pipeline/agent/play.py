@@ -1,0 +1,111 @@
+"""Playing a problem: greedily, by beams, and with local search from the best.
+
+greedy       the best action of Q in each state; the last one by the step that it makes, which is known
+beam w x b   of each state of a level the b best actions of Q (of the first state w), of those the w best by Q are the next level; the last
+             two actions of the last level are searched as far as they can be below the best step so far
+infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search;
+             above TRAINED_STAGES, where a state costs more, greedy only
+
+A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With three stages
+there are two actions: the search is all there is, and its answer is the optimum.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from automap.pipeline.agent.candidates import Candidates, Game, candidates, game_of
+from automap.pipeline.agent.network import Weights, values
+from automap.pipeline.agent.states import State, actions, after, last_two
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.exact import Partition
+from automap.pipeline.local import even_split, improved
+from automap.pipeline.value import value
+
+
+BEAMS: Final = ((4, 4), (16, 8), (48, 16))
+TRAINED_STAGES: Final = 8
+Score = Callable[[Candidates], np.ndarray]
+"""Q of the candidates of a state."""
+
+
+def greedy(game: Game, score: Score) -> Partition | None:
+    """The partition of one path; None if it ends where nothing fits."""
+    state = game.start
+    for _ in range(game.stages - 2 - state.decided):
+        found = candidates(game, state)
+        if not len(found.points):
+            return None
+        place = int(score(found).argmax())
+        state = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
+    return _ended(game, state)
+
+
+def beam(
+    game: Game, score: Score, width: int, branch: int, bound_seconds: float = np.inf
+) -> Partition | None:
+    """The best partition of a beam; None if none of its paths has a step below the bound."""
+    level = [game.start]
+    for _ in range(game.stages - 3 - game.start.decided):
+        reached: list[tuple[float, State, int, int]] = []
+        # One state alone has to fill the level.
+        most = branch if len(level) > 1 else width
+        for state in level:
+            found = candidates(game, state)
+            if not len(found.points):
+                continue
+            q = score(found)
+            for place in np.argsort(-q, kind="stable")[:most]:
+                i, d = int(found.points[place]), int(found.units[place])
+                reached.append((float(q[place]), state, i, d))
+        reached.sort(key=lambda each: -each[0])
+        level = [after(game.arrays, s, i, d) for _, s, i, d in reached[:width]]
+    best = None
+    for state in level:
+        leaf = _searched(game, state, bound_seconds)
+        if leaf is not None:
+            best, bound_seconds = leaf, leaf.seconds
+    return best
+
+
+def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
+    """What the agent makes of a problem; None if it finds nothing that fits."""
+    if stages == 1:
+        whole = even_split(arrays, 1)
+        return whole if whole is not None and np.isfinite(whole.seconds) else None
+    game = game_of(arrays, stages)
+    if game is None:
+        return None
+
+    def score(found: Candidates) -> np.ndarray:
+        return values(weights, found)
+
+    first = greedy(game, score)
+    best = None if first is None else improved(arrays, first)
+    for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
+        leaf = beam(game, score, *size, best.seconds if best else np.inf)
+        if leaf is not None:
+            best = improved(arrays, leaf)
+    return best
+
+
+def _searched(game: Game, state: State, bound_seconds: float) -> Partition | None:
+    """The state's best end below a bound."""
+    if game.stages - state.decided > 2:
+        _, point, unit = last_two(game.arrays, game.heads, state, bound_seconds)
+        if point < 0:
+            return None
+        state = after(game.arrays, state, point, unit)
+    return _ended(game, state)
+
+
+def _ended(game: Game, state: State) -> Partition | None:
+    """The state with its best last action."""
+    least, _ = actions(game.arrays, game.heads, state)
+    point, unit = (int(each) for each in np.unravel_index(least.argmin(), least.shape))
+    if not np.isfinite(least[point, unit]):
+        return None
+    cuts = np.array([0, point, *state.cuts], np.int64)
+    parts = np.array([0, unit, *state.parts], np.int64)
+    return Partition(cuts, parts, float(value(game.arrays, cuts, parts)))

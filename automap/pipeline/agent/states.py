@@ -1,0 +1,242 @@
+"""A state: the last k stages are decided; and what each way to decide the one before them would mean.
+
+    tail        row of `automap.pipeline.value.joined` of the decided stages, which begin at point j and unit e
+    action      (i, d): the stage before has points [i, j) and units [d, e)
+    h           stages before it, h = S - k - 1, of which only (i, d) is known then
+
+    least[i, d] no division of the head makes a shorter step                     -> in: `_least_step`
+                    as the exact solver's bound, with the slowest stage by `automap.pipeline.agent.heads`, and the
+                    cheapest transfer at (i, d) on every path
+    even[i, d]  the step with the head divided evenly: units by number, points by their seconds -> in: `_even_step`
+
+The last action, h = 1, leaves one stage before it: both are the step itself then. The last two can be searched, in the
+order of `least`, as far as that is below the best step                          -> in: `last_two`
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.pipeline.agent.heads import Heads
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.value import finished, joined, stage_bytes
+from automap.simulate.arrays import Array
+from automap.simulate.jit import compiled, inner
+
+
+@dataclass(frozen=True)
+class State:
+    """`cuts` and `parts`: the decided boundaries, first to last, the last ones n and U."""
+
+    tail: np.ndarray
+    cuts: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def decided(self) -> int:
+        """k."""
+        return len(self.cuts) - 1
+
+    @property
+    def following(self) -> int:
+        """The unit at which the first decided stage ends; U if none is."""
+        return self.parts[min(1, self.decided)]
+
+
+def first_state(arrays: Arrays, stages: int) -> State:
+    """Nothing decided."""
+    return State(np.zeros(stages + 4), (arrays.n_points,), (arrays.n_units,))
+
+
+def after(arrays: Arrays, state: State, point: int, unit: int) -> State:
+    """The state after an action."""
+    tail = _joined(
+        arrays, state.tail, point, state.cuts[0], unit, state.parts[0], state.following,
+        state.decided + 1,
+    )  # fmt: skip
+    return State(tail, (point, *state.cuts), (unit, *state.parts))
+
+
+def actions(arrays: Arrays, heads: Heads, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """(least, even) seconds of every action, [n + 1, U + 1] each; inf where it is not allowed."""
+    return _actions(
+        arrays, heads, state.tail, state.cuts[0], state.parts[0], state.following, state.decided
+    )
+
+
+def last_two(
+    arrays: Arrays, heads: Heads, state: State, bound_seconds: float
+) -> tuple[float, int, int]:
+    """(step, i, d) of the best first of the last two actions; inf if none makes a step below the bound."""
+    return _last_two(
+        arrays, heads, state.tail, state.cuts[0], state.parts[0], state.following, state.decided,
+        bound_seconds,
+    )  # fmt: skip
+
+
+@inner
+def link_seconds(arrays: Arrays, d: int, e: int, f: int, j: int) -> float:
+    """X between stages [d, e) and [e, f), cut at point j; 0 after the last."""
+    if f <= e:
+        return 0.0
+    per_byte = arrays.transfer_seconds_per_byte[d, e, f]
+    return arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
+
+
+@inner
+def join(
+    arrays: Arrays, pool: Array, z: int, new: Array, i: int, j: int, d: int, e: int, f: int, k: int
+) -> None:
+    """`joined` of stage [i, j) on [d, e) before a tail of k - 1 stages whose first ends at unit f."""
+    joined(
+        pool, z, new,
+        arrays.forward[e - d, j] - arrays.forward[e - d, i],
+        arrays.backward[e - d, j] - arrays.backward[e - d, i],
+        link_seconds(arrays, d, e, f, j),
+        arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
+        arrays.microbatches, k, arrays.schedule,
+    )  # fmt: skip
+
+
+@compiled
+def _joined(arrays: Arrays, tail: Array, i: int, j: int, d: int, e: int, f: int, k: int) -> Array:
+    new = np.zeros_like(tail)
+    join(arrays, tail.reshape(1, -1), 0, new, i, j, d, e, f, k)
+    return new
+
+
+@inner
+def _least_step(arrays: Arrays, heads: Heads, tail: Array, h: int, i: int, d: int, e: int) -> float:
+    m = arrays.microbatches
+    u, v, p, q = tail[0], tail[1], tail[2], tail[3]
+    fs, bs = heads.fs[d - h + 1, i], heads.bs[d - h + 1, i]
+    slow_f, slow_b = heads.slowest_f[h, i, d], heads.slowest_b[h, i, d]
+    x = arrays.latency_seconds[d] + heads.cheapest[d, e] * arrays.cut_bytes[i]
+    if arrays.schedule == 0:
+        ends = max(v + x + fs, u + 2.0 * x + fs + bs + (m - 1) * max(q, x, slow_b))
+        return ends + (m - 1) * max(p, x, slow_f)
+    return max(v + x + fs, p + 2.0 * x + fs + bs, m * (slow_f + slow_b))
+
+
+@inner
+def even_point(heads: Heads, h: int, i: int, d: int) -> tuple[int, int]:
+    """(point, unit) at which the last stage of an evenly divided head (h, i, d) begins."""
+    unit = d * (h - 1) // h
+    if h == 1:
+        return 0, 0
+    goal = heads.line[i] * unit / d
+    low, high = h - 1, i - 1
+    while low < high:
+        middle = (low + high) // 2
+        if heads.line[middle] < goal:
+            low = middle + 1
+        else:
+            high = middle
+    return low, unit
+
+
+@inner
+def _even_step(
+    arrays: Arrays, heads: Heads, pool: Array, h: int, i: int, d: int, e: int, k: int
+) -> float:
+    now, j, f, end = 0, i, e, d
+    for left in range(h, 0, -1):
+        point, unit = even_point(heads, left, j, end)
+        join(arrays, pool, now, pool[1 - now], point, j, unit, end, f, k + h - left + 1)
+        now, j, f, end = 1 - now, point, end, unit
+    return finished(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.schedule)
+
+
+@compiled
+def _actions(
+    arrays: Arrays, heads: Heads, tail: Array, j: int, e: int, f: int, k: int
+) -> tuple[Array, Array]:
+    n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
+    least = np.full((n + 1, units + 1), np.inf)
+    even = np.full((n + 1, units + 1), np.inf)
+    pool = np.zeros((2, len(tail)))
+    old = tail.reshape(1, -1)
+    h = heads.stages - k - 1
+    for d in range(h, e):
+        r = e - d
+        if not (arrays.usable[r] and arrays.may_part[d]):
+            continue
+        for i in range(h, j):
+            if not (arrays.may_cut[i] and heads.fits[h, i, d]):
+                continue
+            needed = stage_bytes(
+                arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
+                arrays.cut_bytes[i], r * arrays.unit_devices, arrays.microbatches, k + 1,
+                arrays.schedule,
+            )  # fmt: skip
+            if needed > arrays.memory_limit_bytes:
+                continue
+            join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
+            least[i, d] = _least_step(arrays, heads, pool[0], h, i, d, e)
+            even[i, d] = _even_step(arrays, heads, pool, h, i, d, e, k + 1)
+            if h == 1:
+                least[i, d] = even[i, d]
+    return least, even
+
+
+@compiled
+def _last_two(
+    arrays: Arrays, heads: Heads, tail: Array, j: int, e: int, f: int, k: int, bound: float
+) -> tuple[float, int, int]:
+    least, even = _actions(arrays, heads, tail, j, e, f, k)
+    units = least.shape[1]
+    seconds = least.ravel()
+    below = np.flatnonzero(seconds < bound)
+    # An even division that fits is a step, and bounds the search at once; whether it does is not known here.
+    order = below[np.argsort(seconds[below])]
+    best, best_i, best_d = bound, -1, -1
+    pool = np.zeros((3, len(tail)))
+    old = tail.reshape(1, -1)
+    for place in order:
+        if seconds[place] >= best:
+            break
+        i, d = place // units, place % units
+        join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
+        found = _last_one(arrays, heads, pool, i, d, e, k + 1, best)
+        if found < best:
+            best, best_i, best_d = found, i, d
+    return (best, best_i, best_d) if best_i >= 0 else (np.inf, -1, -1)
+
+
+@inner
+def _last_one(
+    arrays: Arrays, heads: Heads, pool: Array, j: int, e: int, f: int, k: int, bound: float
+) -> float:
+    """The best step of the tail in pool[0], of k stages, with two before it; `bound` if none is below it."""
+    m = arrays.microbatches
+    best = bound
+    for d in range(1, e):
+        r = e - d
+        if not (arrays.usable[r] and arrays.usable[d] and arrays.may_part[d]):
+            continue
+        x = link_seconds(arrays, d, e, f, j)
+        for i in range(j - 1, 0, -1):
+            stage = arrays.forward[r, j] - arrays.forward[r, i]
+            stage += arrays.backward[r, j] - arrays.backward[r, i]
+            # With fewer points before it this stage is only slower.
+            if m * stage >= best:
+                break
+            first = arrays.forward[d, i] + arrays.backward[d, i]
+            if m * first >= best or not (arrays.may_cut[i] and heads.fits[1, i, d]):
+                continue
+            needed = stage_bytes(
+                arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
+                arrays.cut_bytes[i], r * arrays.unit_devices, m, k + 1, arrays.schedule,
+            )  # fmt: skip
+            if needed > arrays.memory_limit_bytes:
+                continue
+            joined(
+                pool, 0, pool[1],
+                arrays.forward[r, j] - arrays.forward[r, i],
+                arrays.backward[r, j] - arrays.backward[r, i], x,
+                arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j], m, k + 1,
+                arrays.schedule,
+            )  # fmt: skip
+            join(arrays, pool, 1, pool[2], 0, i, 0, d, e, k + 2)
+            best = min(best, finished(pool[2, 1], pool[2, 2], m, arrays.schedule))
+    return best

@@ -1,0 +1,133 @@
+"""What the pipeline agent is judged on: gaps of every method to the proven optimum of held-out problems."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+import json
+from pathlib import Path
+import time
+
+import numpy as np
+
+from automap.pipeline.agent.candidates import Candidates, game_of
+from automap.pipeline.agent.network import shipped_weights, values
+from automap.pipeline.agent.play import Score, beam, greedy, infer
+from automap.pipeline.agent.problems import Problem, Size, generated
+from automap.pipeline.exact import Partition, solve
+from automap.pipeline.local import at_servers, even_split, local_search
+
+
+HIT = 1e-6
+MOST_WORK = 300_000_000
+"""Of the exact solver for one problem, about two seconds."""
+METHOD_HEADER = ["mean gap", "median", "within 1 %", "optimum hit", "none", "ms"]
+Method = Callable[[Problem], Partition | None]
+
+
+def score(found: Candidates) -> np.ndarray:
+    """Q of the shipped agent."""
+    return values(shipped_weights(), found)
+
+
+def bound_score(found: Candidates) -> np.ndarray:
+    """Without learning: the bound and the even division alone."""
+    return -found.features[:, 0] - found.features[:, 1]
+
+
+def _greedy(problem: Problem, of: Score) -> Partition | None:
+    game = game_of(problem.arrays, problem.stages)
+    return None if game is None else greedy(game, of)
+
+
+def _beam(problem: Problem, of: Score, width: int, branch: int) -> Partition | None:
+    game = game_of(problem.arrays, problem.stages)
+    return None if game is None else beam(game, of, width, branch)
+
+
+METHODS: dict[str, Method] = {
+    "even split": lambda p: even_split(p.arrays, p.stages),
+    "at servers": lambda p: at_servers(p.arrays, p.stages, p.fabric.parted_by).best,
+    "13-start local search": lambda p: local_search(p.arrays, p.stages),
+    "without learning, greedy": lambda p: _greedy(p, bound_score),
+    "without learning, beam 16 x 8": lambda p: _beam(p, bound_score, 16, 8),
+    "agent, greedy": lambda p: _greedy(p, score),
+    "agent, one path, last two searched": lambda p: _beam(p, score, 1, 1),
+    "agent, beam 16 x 8": lambda p: _beam(p, score, 16, 8),
+    "agent, beams and local search": lambda p: infer(p.arrays, p.stages, shipped_weights()),
+}
+
+
+@dataclass
+class Gaps:
+    """Of one method: shares above the optimum, inf where it found nothing that fits, and process seconds."""
+
+    gaps: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def cells(self) -> list[str]:
+        """As `METHOD_HEADER` says."""
+        gaps = np.array(self.gaps)
+        fits = gaps[np.isfinite(gaps)]
+        found = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
+        return [
+            *found, f"{(gaps <= 0.01).mean():.2f}", f"{(gaps <= HIT).mean():.2f}",
+            str(len(gaps) - len(fits)), f"{1e3 * np.median(self.seconds):.1f}",
+        ]  # fmt: skip
+
+
+def measured(
+    problems: Iterable[tuple[Problem, float]], methods: dict[str, Method]
+) -> dict[str, Gaps]:
+    """Every method on (problem, V of its optimum in seconds)."""
+    found = {name: Gaps() for name in methods}
+    for problem, least in problems:
+        for name, method in methods.items():
+            begin = time.process_time()
+            best = method(problem)
+            found[name].seconds.append(time.process_time() - begin)
+            seconds = np.inf if best is None else best.seconds
+            found[name].gaps.append(max(seconds / least - 1.0, 0.0))
+    return found
+
+
+class Optima:
+    """Proven optima by name, in a file: they need not be solved again to judge other weights."""
+
+    def __init__(self, path: Path | None):
+        """Those of the file; none without one."""
+        self._path = path
+        self._found: dict[str, float | None] = {}
+        if path is not None and path.exists():
+            self._found = json.loads(path.read_text())
+
+    def least(self, name: str, problem: Problem) -> float | None:
+        """V of the optimum in seconds; None if it is not proven within MOST_WORK."""
+        if name not in self._found:
+            arrays, stages = problem.arrays, problem.stages
+            others = local_search(arrays, stages), infer(arrays, stages, shipped_weights())
+            bound = min((other.seconds for other in others if other is not None), default=np.inf)
+            solved = solve(arrays, stages, bound, MOST_WORK)
+            best = solved.best if solved.proven else None
+            self._found[name] = None if best is None else best.seconds
+            if self._path is not None:
+                self._path.write_text(json.dumps(self._found))
+        return self._found[name]
+
+
+@dataclass
+class HeldOut:
+    """Problems of the seeds that the exact solver proves; `unproven` were left out."""
+
+    seeds: Iterable[int]
+    size: Size
+    optima: Optima
+    unproven: int = 0
+
+    def __iter__(self) -> Iterator[tuple[Problem, float]]:
+        """(problem, V of its optimum in seconds)."""
+        for seed in self.seeds:
+            problem = generated(seed, self.size)
+            least = self.optima.least(f"{seed} {self.size}", problem)
+            if least is None:
+                self.unproven += 1
+            else:
+                yield problem, least

@@ -1,0 +1,218 @@
+"""Lessons for the pipeline agent: states of generated problems with what their actions are worth.
+
+q*(a) = log(L0 / L) of the best partition that goes on with a:
+    two or three actions left  of every candidate that loses at most MOST_LOSS, by search -> in: `all_worths`
+    more                of the best one, by the exact solver with the tail frozen    -> in: `frozen`, `_best_worth`
+
+States are those on the exact solver's path and those that the agent itself comes to (as DAgger), random ones now and then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.pipeline.agent.candidates import (
+    ACTION_FEATURES,
+    N_CANDIDATES,
+    STATE_FEATURES,
+    Candidates,
+    Game,
+    candidates,
+    game_of,
+)  # fmt: skip
+from automap.pipeline.agent.play import Score, beam
+from automap.pipeline.agent.problems import Size, generated
+from automap.pipeline.agent.states import State, actions, after, last_two
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.exact import Partition, solve
+from automap.pipeline.local import improved
+from rl.env import EnvShape, Observation, empty_observation
+from rl.imitation import Lessons
+
+
+SHAPE = EnvShape(
+    n_envs=1,
+    n_actions=N_CANDIDATES,
+    n_flat=len(STATE_FEATURES),
+    n_features=len(ACTION_FEATURES),
+)
+SIZES = (
+    # (chance, stages, points, servers, devices of each)
+    (0.10, (3, 3), (96, 128), (2, 4), (4, 8)),
+    (0.45, (4, 4), (64, 128), (2, 4), (4, 8)),
+    (0.04, (4, 4), (128, 128), (8, 8), (8, 8)),
+    (0.23, (5, 6), (40, 64), (2, 4), (4, 6)),
+    (0.18, (7, 8), (32, 48), (2, 4), (4, 5)),
+)
+MOST_LOSS = 0.2
+_RANDOM = 0.1
+_ENORMOUS = 1e25
+_MOST_WORK = 200_000_000
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One state: its candidates, and q* of each, NaN if unknown."""
+
+    candidates: Candidates
+    worth: np.ndarray
+
+
+def drawn_size(rng: np.random.Generator) -> Size:
+    """A size at random: most of four stages."""
+    chances = np.array([row[0] for row in SIZES])
+    _, *ranges = SIZES[int(rng.choice(len(SIZES), p=chances / chances.sum()))]
+    stages, points, servers, per_server = (int(rng.integers(a, b + 1)) for a, b in ranges)
+    return Size(stages=stages, points=points, servers=servers, per_server=per_server)
+
+
+def lessons_of(seed: int, score: Score) -> Iterator[Lesson]:
+    """The lessons of one problem: on the best path, and on the one that `score` plays."""
+    rng = np.random.default_rng([seed, 1])
+    size = drawn_size(rng)
+    problem = generated(seed, size)
+    game = game_of(problem.arrays, size.stages)
+    if game is None:
+        return
+    if size.stages > 4:
+        leaf = beam(game, score, 8, 8)
+        bound = np.inf if leaf is None else improved(game.arrays, leaf).seconds
+        solved = solve(game.arrays, size.stages, bound, _MOST_WORK)
+        if solved.best is None or not solved.proven:
+            return
+        yield from _path_lessons(game, solved.best)
+    state = game.start
+    for h in range(size.stages - 1, 1, -1):
+        found = candidates(game, state)
+        if not len(found.points):
+            return
+        q = score(found)
+        if h <= 3:
+            lesson = all_worths(game, state, found, q)
+            if lesson is None:
+                return
+            yield lesson
+            if h == 3:
+                place = int(np.nanargmax(lesson.worth))
+                then = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
+                yield from _lesson_at(game, then, score)
+        elif state.decided:
+            yield from _best_worth(game, state, score)
+        place = int(rng.integers(min(len(q), 16))) if rng.random() < _RANDOM else int(q.argmax())
+        state = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
+
+
+def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
+    """The states of the best partition that have four actions or more left."""
+    state, stages = game.start, game.stages
+    worth = np.log(game.bound_seconds / best.seconds)
+    for k in range(stages - 4):
+        wanted = int(best.cuts[stages - 1 - k]), int(best.parts[stages - 1 - k])
+        yield _lesson(candidates(game, state, wanted), wanted, worth)
+        state = after(game.arrays, state, *wanted)
+
+
+def _lesson_at(game: Game, state: State, score: Score) -> Iterator[Lesson]:
+    """A state in which two or three actions are left."""
+    found = candidates(game, state)
+    lesson = all_worths(game, state, found, score(found)) if len(found.points) else None
+    if lesson is not None:
+        yield lesson
+
+
+def _lesson(found: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
+    row = np.full(len(found.points), np.nan, np.float32)
+    row[(found.points == wanted[0]) & (found.units == wanted[1])] = worth
+    return Lesson(found, row)
+
+
+def all_worths(game: Game, state: State, found: Candidates, q: np.ndarray) -> Lesson | None:
+    """What every candidate is worth that loses at most MOST_LOSS; None if nothing fits."""
+    arrays, heads = game.arrays, game.heads
+    least = game.bound_seconds * np.exp(-found.baseline.astype(float))
+    steps, best = np.full(len(least), np.inf), np.inf
+    for place in np.argsort(-q, kind="stable"):
+        bound = best * (1.0 + MOST_LOSS)
+        if least[place] > bound:
+            continue
+        then = after(arrays, state, int(found.points[place]), int(found.units[place]))
+        if game.stages - then.decided == 2:
+            steps[place] = actions(arrays, heads, then)[0].min()
+        else:
+            steps[place] = last_two(arrays, heads, then, bound)[0]
+        best = min(best, steps[place])
+    if np.isinf(best):
+        return None
+    worth = np.where(np.isfinite(steps), np.log(game.bound_seconds) - np.log(steps), np.nan)
+    return Lesson(found, worth.astype(np.float32))
+
+
+def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
+    """The best action of a state off the path, by the exact solver."""
+    stages, k = game.stages, state.decided
+    part = Game(game.arrays, game.heads, state, game.bound_seconds)
+    leaf = beam(part, score, 8, 8)
+    if leaf is None:
+        return
+    solved = solve(frozen(game.arrays, state), stages, leaf.seconds, _MOST_WORK)
+    best = solved.best
+    if best is None or not solved.proven:
+        return
+    tail = tuple(best.cuts[-k - 1 :]), tuple(best.parts[-k - 1 :])
+    if tail != (state.cuts, state.parts):
+        raise AssertionError(f"{tail} is not the frozen {state}")
+    wanted = int(best.cuts[stages - 1 - k]), int(best.parts[stages - 1 - k])
+    worth = np.log(game.bound_seconds / best.seconds)
+    yield _lesson(candidates(game, state, wanted), wanted, worth)
+
+
+def frozen(arrays: Arrays, state: State) -> Arrays:
+    """The problem in which only the head of a state is left to decide: nothing else fits, or ends."""
+    n, units = arrays.n_points, arrays.n_units
+    j, e = state.cuts[0], state.parts[0]
+    stages = set(zip(state.cuts, state.cuts[1:]))
+    state_bytes = arrays.state_bytes.copy()
+    a, b = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    tail = (a < b) & (b > j)
+    for pair in stages:
+        tail[pair] = False
+    state_bytes[tail] = np.inf
+    reduce = arrays.reduce_seconds_per_byte.copy()
+    d, f = np.meshgrid(np.arange(units + 1), np.arange(units + 1), indexing="ij")
+    reduce[(d < e) & (f > e)] = _ENORMOUS
+    may_cut, may_part = arrays.may_cut.copy(), arrays.may_part.copy()
+    may_cut[j:], may_part[e:] = False, False
+    may_cut[list(state.cuts)], may_part[list(state.parts)] = True, True
+    limit = min(arrays.memory_limit_bytes, 1e300)
+    return arrays._replace(
+        state_bytes=state_bytes, reduce_seconds_per_byte=reduce, may_cut=may_cut, may_part=may_part,
+        gradient_bytes=np.maximum(arrays.gradient_bytes, 1e-12), memory_limit_bytes=limit,
+    )  # fmt: skip
+
+
+def batched(lessons: list[Lesson]) -> Lessons:
+    """Lessons as arrays, rows filled up to N_CANDIDATES."""
+    states = empty_observation(SHAPE, len(lessons))
+    worth = np.full((len(lessons), N_CANDIDATES), np.nan, np.float32)
+    states.mask[:] = False
+    for row, lesson in enumerate(lessons):
+        found, count = lesson.candidates, len(lesson.worth)
+        states.flat[row], states.features[row, :count] = found.flat, found.features
+        states.baseline[row, :count], states.mask[row, :count] = found.baseline, True
+        worth[row, :count] = lesson.worth
+    return Lessons(states, worth)
+
+
+def rows(lessons: Lessons, chosen: np.ndarray) -> Lessons:
+    """Those lessons."""
+    return Lessons(lessons.states.rows(chosen), lessons.worth[chosen])
+
+
+def joined(parts: list[Lessons]) -> Lessons:
+    """All lessons of several lots."""
+    fields = zip(*(part.states.arrays().values() for part in parts))
+    return Lessons(
+        Observation(*(np.concatenate(each) for each in fields)),
+        np.concatenate([part.worth for part in parts]),
+    )
