@@ -96,6 +96,13 @@ class SearchContext:
         return min((e.step_seconds for e in self._seen.values()), default=math.inf)
 
     @property
+    def fitting_seconds(self) -> float:
+        """The step of the best plan if it fits, else inf."""
+        if self.best is None or not self.objective.fits(self.best.estimate):
+            return math.inf
+        return self.best.estimate.step_seconds
+
+    @property
     def distinct_meshes(self) -> Sequence[Mesh]:
         """One of each that hold the same plans; pins, and shardings in the step's code, call axes by name."""
         if self.pins or self.space.problem.imposed.of_value:
@@ -128,9 +135,7 @@ class SearchContext:
 
     def raise_bound(self, seconds: float) -> None:
         """No plan is below `seconds`, as far as was proven, nor is one better than the best that fits if that is less."""
-        if self.best is not None and self.objective.fits(self.best.estimate):
-            seconds = min(seconds, self.best.estimate.step_seconds)
-        self.bound_seconds = max(seconds, self.bound_seconds or 0.0)
+        self.bound_seconds = max(min(seconds, self.fitting_seconds), self.bound_seconds or 0.0)
 
     @property
     def is_proven(self) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.backends import Habit
-from automap.search.context import Candidate, SearchContext
+from automap.search.context import EQUAL, Candidate, SearchContext
 from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
@@ -50,8 +50,8 @@ def least_sums(context: SearchContext) -> LeastSums:
     seconds = np.zeros(model.features.count)
     seconds[: model.features.value_rows] = 1.0
     adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
-    plans, unsolved, bound_seconds = list[Candidate](), list[Mesh](), np.inf
-    is_complete = True
+    plans, bounds = list[Candidate](), dict[Mesh, float]()
+    bound_seconds, is_complete = np.inf, True
     for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
         context.check_time()
         factored = model.on_mesh(variables_of(context.space, mesh), _MOST_CHOICES)
@@ -64,7 +64,9 @@ def least_sums(context: SearchContext) -> LeastSums:
             plans.append(plan)
         is_least = adds_up and factored.is_complete and least.is_exact
         if plan is None or not (is_least and context.objective.fits(plan.estimate)):
-            unsolved.append(mesh)
+            bounds[mesh] = least.bound if adds_up else 0.0
     if adds_up and is_complete:
         context.raise_bound(bound_seconds)
+    best_seconds = context.fitting_seconds
+    unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
     return LeastSums(tuple(plans), tuple(unsolved))

@@ -42,14 +42,6 @@ class MeshSearch:
     _tried: set[Point] = field(default_factory=set)
 
     @property
-    def incumbent_seconds(self) -> float:
-        """The best step known that fits."""
-        best = self.context.best
-        if best is None or not self.context.objective.fits(best.estimate):
-            return np.inf
-        return best.estimate.step_seconds
-
-    @property
     def is_complete(self) -> bool:
         """Whether nothing is left out of the tables."""
         return self.factored is not None and self.factored.is_complete
@@ -57,7 +49,7 @@ class MeshSearch:
     @property
     def is_proven(self) -> bool:
         """Whether nothing better than the best plan known is left here."""
-        return self.bound_seconds >= self.incumbent_seconds * (1 - EQUAL)
+        return self.bound_seconds >= self.context.fitting_seconds * (1 - EQUAL)
 
     def first_bound(self) -> Solved:
         """A bound without prices on memory, and a plan."""
@@ -123,12 +115,12 @@ class MeshSearch:
         """Drop choices that cannot beat the best plan known; whether that, or larger tables, may raise the bound."""
         if self.best is None or self.factored is None:
             return False
-        most = self.incumbent_seconds * (1 - EQUAL)
+        most = self.context.fitting_seconds * (1 - EQUAL)
         kept = [bound < most for bound in self.best.marginals()]
         if self.fitting:
             kept = [of & fits for of, fits in zip(kept, self.fitting, strict=True)]
         if not all(of.any() for of in kept):
-            self._raise(self.incumbent_seconds)
+            self._raise(self.context.fitting_seconds)
             return False
         before, is_complete = prod(self.variables.sizes), self.is_complete
         variables = self.variables.where(kept)

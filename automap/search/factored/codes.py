@@ -11,6 +11,7 @@ the rows, one for each code, with the classes of each copy numbered apart       
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -244,6 +245,20 @@ def numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 # Numbers below it are found by marking, greater ones by sorting.
 _DENSE = 1 << 22
+
+
+# Products of counts below it are numbers of int64.
+_NUMBERS = 1 << 62
+
+
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows, sorted, of an array of whole numbers from -1, and which of them each is."""
+    counts = (rows.max(axis=0, initial=-1) + 2).tolist()
+    if prod(counts) < _NUMBERS:
+        distinct, which = joint_codes([column + 1 for column in rows.T])
+        return distinct - 1, which
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    return distinct, which.reshape(-1)
 
 
 def joint_codes(of_axis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

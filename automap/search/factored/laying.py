@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.search.factored.codes import Group, joint_codes, numbered, splits_of_codes
+from automap.search.factored.codes import (
+    Group,
+    distinct_rows,
+    joint_codes,
+    numbered,
+    splits_of_codes,
+)
 from automap.search.factored.pricing import Ways
 from automap.search.factored.stored import Stored
 from automap.search.factored.variables import Variables
@@ -51,8 +57,8 @@ def lay(group: Group, variables: Variables, stored: Stored) -> Laid:
         values = np.searchsorted(group.value_rows, cell.value_rows)
         ops = np.searchsorted(group.op_rows, cell.op_rows)
         rows = [np.concatenate([dims[:, values], fs[:, ops]], axis=1) for dims, fs in splits]
-        distinct = [np.unique(of, axis=0, return_inverse=True) for of in rows]
-        numbers = [inverse.reshape(-1)[joint[:, a]] for a, (_, inverse) in enumerate(distinct)]
+        distinct = [distinct_rows(of) for of in rows]
+        numbers = [which[joint[:, a]] for a, (_, which) in enumerate(distinct)]
         ways, number = joint_codes(numbers)
         split = np.stack([of[ways[:, a]] for a, (of, _) in enumerate(distinct)], axis=-1)
         n = len(values)
