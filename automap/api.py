@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from automap.apply.born import even_shardings, planned_shardings
+from automap.apply.born import born, even_shardings, planned_shardings
 from automap.apply.reemit import Reemitter
 from automap.apply.run import PlannedStep
 from automap.errors import PlanError
@@ -20,9 +20,13 @@ from automap.space.problem import Layers
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import DEFAULT_TOP, Confirmation, confirmed_plan
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall, jitted, trace_call, without_devices
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call, mesh_of_call
+
+
+if TYPE_CHECKING:
+    from automap.apply.pipeline.step import PipelinedStep
 
 
 def plan(
@@ -72,6 +76,7 @@ def plan(
         verify_top: how many plans to compile at most.
 
     Raises:
+        NotSeparableError: a pipeline of a step that needs all samples at once.
         CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time.
         InfeasiblePlanError: no plan fits, or none is confirmed.
         InputError: a step that cannot be traced, shardings in its code that no plan can have, or a bad option.
@@ -83,8 +88,7 @@ def plan(
         stages=stages, microbatches=microbatches, seed=seed,
     )  # fmt: skip
     confirmation = Confirmation(top=verify_top) if verify else None
-    call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, mesh=options.axes)
-    return _plan_call(call, _topology(topology), options, _name(step), confirmation)
+    return _plan_step(step, tuple(args), kwargs or {}, _topology(topology), options, confirmation)
 
 
 def parallelize(
@@ -103,6 +107,9 @@ def parallelize(
     strict: bool = False,
     layers: Layers = "folded",
     profile: str | Path | None = None,
+    space: SearchSpace = "sharding",
+    stages: int | str = "auto",
+    microbatches: int | str = "auto",
     seed: int = 0,
     **jit_options: Any,
 ) -> Any:
@@ -123,7 +130,8 @@ def parallelize(
     """
     options = read_options(
         mesh=mesh, strategy=strategy, preset=preset, budget=budget, memory_limit=memory_limit,
-        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, seed=seed,
+        pin=pin, rules=rules, strict=strict, layers=layers, profile=profile, space=space,
+        stages=stages, microbatches=microbatches, seed=seed,
     )  # fmt: skip
     make = partial(
         ParallelStep, topology=topology, options=options, devices=devices,
@@ -152,7 +160,7 @@ class ParallelStep:
         self._options = options
         self._cache_dir = cache_dir
         self._devices = devices
-        self._planned: list[PlannedStep] = []
+        self._planned: list[PlannedStep | PipelinedStep] = []
         update_wrapper(self, step)
 
     @property
@@ -178,7 +186,7 @@ class ParallelStep:
         return self._for(args, kwargs).plan
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`init_fn(*args, **kwargs)` with every array born sharded, never whole on one device.
+        """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline that owns it.
 
         If a plan is known whose step takes the result as one argument, arrays are born where it
         stores them; otherwise split as evenly as they can be, and the first step moves them.
@@ -186,18 +194,26 @@ class ParallelStep:
         shapes = jax.eval_shape(lambda: init_fn(*args, **kwargs))
         shardings = None
         for planned in reversed(self._planned):
-            shardings = shardings or planned_shardings(planned.plan, planned.mesh, shapes)
+            shardings = shardings or planned_shardings(
+                planned.plan, planned.input_shardings, shapes
+            )
         if shardings is None:
             shardings = even_shardings(shapes, self._devices or jax.devices())
-        return jax.jit(lambda: init_fn(*args, **kwargs), out_shardings=shardings)()
+        return born(lambda: init_fn(*args, **kwargs), shardings)
 
-    def _for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlannedStep:
+    def _for(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> "PlannedStep | PipelinedStep":
         for planned in self._planned:
             if planned.serves(args, kwargs):
                 return planned
+        if self._options.space != "sharding":
+            args, kwargs = without_devices((args, dict(kwargs)))
         call = trace_call(self._step, args, kwargs, self._name, self._options.axes)
         plan = self._cached_plan(call)
-        self._planned.append(PlannedStep(plan, self._step, self._devices, {}))
+        planned = plan.jit(self._step, self._devices)
+        planned.prepare(*args, **kwargs)
+        self._planned.append(planned)
         return self._planned[-1]
 
     def _cached_plan(self, call: TracedCall) -> Plan:
@@ -234,6 +250,25 @@ def _plan_call(
             )  # fmt: skip
         outcome = find(workload, topology, options, on_progress=progress.update)
     return confirmed_plan(outcome, call, options, confirmation)
+
+
+def _plan_step(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    topology: Topology,
+    options: Options,
+    confirmation: Confirmation | None,
+) -> Plan:
+    """The plan; a pipeline's only if its microbatches can be run."""
+    function = jitted(step, {})
+    call = trace_call(function, args, kwargs, mesh=options.axes)
+    found = _plan_call(call, topology, options, _name(step), confirmation)
+    if found.pipeline is not None:
+        from automap.apply.pipeline.step import check_separable
+
+        check_separable(function, call, found.pipeline)
+    return found
 
 
 def _topology(given: str | Topology) -> Topology:

@@ -184,7 +184,7 @@ def compare_command(**given: Any) -> None:
     """Every preset and the search side by side; with --space pipeline or hybrid the best of those spaces too."""
     request = _read(None, given)
     with SearchProgress(request.options.budget_seconds) as progress:
-        workload, _ = _workload(request)
+        workload, *_ = _workload(request)
         rows = compared(
             workload, request.topology, request.options, on_progress=progress.update,
             on_stages=progress.update_stages,
@@ -249,12 +249,17 @@ def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation 
     request = _read(preset, given)
     topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
-        workload, call = _workload(request)
+        workload, call, step = _workload(request)
         if confirmation is None:
-            return plan_workload(
+            plan = plan_workload(
                 workload, topology, options, on_progress=progress.update,
                 on_stages=progress.update_stages,
             )  # fmt: skip
+            if plan.pipeline is not None and call is not None:
+                from automap.apply.pipeline.step import check_separable
+
+                check_separable(jitted(step, {}), call, plan.pipeline)
+            return plan
         if call is None:
             raise InputError(
                 f"--verify: {request.target} is a program without a step; {PLAN_THE_STEP}"
@@ -263,11 +268,11 @@ def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation 
     return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
 
 
-def _workload(request: _Request) -> tuple[Workload, TracedCall | None]:
+def _workload(request: _Request) -> tuple[Workload, TracedCall | None, Any]:
     target, options = request.target, request.options
     rules = user_rules(options.rules)
     if Path(target).exists() or ":" not in target:
-        return read_workload(target, rules, options.layers), None
+        return read_workload(target, rules, options.layers), None, None
     given = dict(name_and_value(text, "--arg") for text in request.arguments)
     step, args = load_target(target, given)
     call = trace_call(jitted(step, {}), args, {}, target, options.axes)
@@ -275,4 +280,4 @@ def _workload(request: _Request) -> tuple[Workload, TracedCall | None]:
         call, platform=request.topology.platform, target=target, rules=rules, layers=options.layers,
         arguments=given,
     )  # fmt: skip
-    return workload, call
+    return workload, call, step

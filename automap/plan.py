@@ -42,6 +42,7 @@ from automap.plan_point import PointRecord as PointRecord
 
 
 if TYPE_CHECKING:
+    from automap.apply.pipeline.step import PipelinedStep
     from automap.apply.run import PlannedStep
 
 
@@ -55,7 +56,7 @@ class Plan:
     """A plan; the module says what its fields mean.
 
     `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is None if no
-    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stages that use it, unless a stage
+    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stage that owns it, unless a stage
     says how it is sharded inside.
     `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
     path of the field that does not agree with the rest.
@@ -167,16 +168,20 @@ class Plan:
 
     def jit(
         self, step: Callable[..., Any], devices: Sequence[Any] | None = None, **options: Any
-    ) -> "PlannedStep":
+    ) -> "PlannedStep | PipelinedStep":
         """`step` as this plan says, called like it; `options` are those of `jax.jit`.
 
         A step that is jitted already keeps its own options, donation included. `devices` (default:
         all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
-        `lower(*args)`. Raises `MeshMismatchError` for another number of devices, `PlanError` for a
-        pipeline and, at the first call, for a step or arguments that are not those of the plan.
+        `lower(*args)`, unless the plan is a pipeline. Raises `MeshMismatchError` for another number of devices and, at the
+        first call, `PlanError` for a step or arguments that are not those of the plan, `NotSeparableError` for
+        a pipeline of a step that needs all samples at once.
         """
-        check_is_one_program(self)
         # A plan is read and explained without tracing anything.
+        if self.pipeline is not None:
+            from automap.apply.pipeline.step import PipelinedStep
+
+            return PipelinedStep(self, step, devices, options)
         from automap.apply.run import PlannedStep
 
         return PlannedStep(self, step, devices, options)
@@ -190,9 +195,9 @@ def check_is_one_program(plan: Plan) -> None:
     """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises `PlanError`."""
     if plan.pipeline is not None:
         raise PlanError(
-            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which this automap plans and explains but "
-            f"does not run, verify or simulate kernel by kernel yet; plan {plan.workload.target} with "
-            "--space sharding for a plan that runs"
+            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs but "
+            f"no compiler verifies and no simulator takes kernel by kernel; plan {plan.workload.target} with "
+            "--space sharding for that"
         )
 
 

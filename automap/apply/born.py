@@ -1,13 +1,15 @@
 """State that is born sharded: the initializer runs as one program whose outputs are already split.
 
-With a plan, every leaf is born where the plan stores it -> in: `planned_shardings`.  Before there is one,
+With a plan, every leaf is born where the plan stores it -> in: `planned_shardings`.  Leaves on different devices, those of a
+pipeline's stages, are born by a program for each set, which computes nothing else -> in: `born`.  Before there is a plan,
 every leaf is split over all devices as evenly as its dimensions allow (the first step moves it):
 
     devices n = p_1 p_2 ... (primes, largest first); p_k goes to the dimension with the most
     elements per part that it divides                                    -> in: `even_shardings`
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
@@ -19,17 +21,38 @@ import numpy as np
 from automap.plan import Plan
 
 
-def planned_shardings(plan: Plan, mesh: Mesh, state: Any) -> Any | None:
-    """Shardings of a tree that is one whole argument of the planned step, None if it is none."""
+def born(init: Callable[[], Any], shardings: Any) -> Any:
+    """What `init` returns, every leaf with its sharding of the tree `shardings`."""
+    wanted, tree = jax.tree.flatten(shardings)
+    groups: dict[frozenset[Any], list[int]] = defaultdict(list)
+    for number, sharding in enumerate(wanted):
+        groups[frozenset(sharding.device_set)].append(number)
+    leaves: dict[int, Any] = {}
+    for numbers in groups.values():
+
+        def some(numbers: Sequence[int] = tuple(numbers)) -> list[Any]:
+            made = jax.tree.leaves(init())
+            return [made[n] for n in numbers]
+
+        made = jax.jit(some, out_shardings=[wanted[n] for n in numbers])()
+        leaves.update(zip(numbers, made, strict=True))
+    return jax.tree.unflatten(tree, [leaves[n] for n in range(len(wanted))])
+
+
+def planned_shardings(plan: Plan, shardings: Sequence[NamedSharding], state: Any) -> Any | None:
+    """Shardings of a tree that is one whole argument of the planned step, None if it is none.
+
+    `shardings` are those of the plan's inputs.
+    """
     found, tree = tree_flatten_with_path(state)
     wanted = [(keystr(path), tuple(x.shape), str(x.dtype)) for path, x in found]
     arguments = dict.fromkeys(leaf.path.partition("]")[0] + "]" for leaf in plan.inputs)
     for argument in arguments:
-        leaves = [leaf for leaf in plan.inputs if leaf.path.startswith(argument)]
-        own = [(x.path.removeprefix(argument), x.shape, x.dtype) for x in leaves]
+        both = zip(plan.inputs, shardings, strict=True)
+        leaves = [(leaf, s) for leaf, s in both if leaf.path.startswith(argument)]
+        own = [(x.path.removeprefix(argument), x.shape, x.dtype) for x, _ in leaves]
         if own == wanted:
-            specs = [NamedSharding(mesh, PartitionSpec(*leaf.spec)) for leaf in leaves]
-            return jax.tree.unflatten(tree, specs)
+            return jax.tree.unflatten(tree, [s for _, s in leaves])
     return None
 
 

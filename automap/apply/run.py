@@ -82,6 +82,15 @@ class PlannedStep:
         """Whether a call's arguments are of the plan: no other plan is needed for them."""
         return any(program.call.serves(args, kwargs) for program in self._programs)
 
+    @property
+    def input_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where the plan's inputs are stored."""
+        return tuple(_sharding(self.mesh, leaf.spec) for leaf in self.plan.inputs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Trace the step for arguments that may be shapes, and check that it is the plan's, as the first call does."""
+        self._program(args, kwargs)
+
     def _program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
         for program in self._programs:
             if program.call.serves(args, kwargs):

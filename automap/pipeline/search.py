@@ -148,8 +148,10 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     of_stages = (limits.stages,) if limits.stages else AUTO_STAGES
     counts = (limits.microbatches,) if limits.microbatches else _powers(batch)
     for stages in of_stages:
+        # One microbatch keeps all stages but one idle.
+        several = [m for m in counts if m > 1 or stages == 1 or limits.microbatches]
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
-        for microbatches in sorted(counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
+        for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
             for schedule in Schedule if stages <= most else ():
                 yield stages, Terms(
                     microbatches=microbatches, schedule=schedule,

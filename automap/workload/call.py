@@ -20,7 +20,7 @@ from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from automap.apply.user_constraints import UserSharding
 from automap.errors import AutomapError, InputError
-from automap.jax_compat import static_positions
+from automap.jax_compat import static_positions, weak_shape
 from automap.space.imposed import ImposedEnds
 from automap.workload.own_shardings import OwnShardings, own_shardings
 
@@ -105,6 +105,16 @@ class TracedCall:
         """Path of every output leaf."""
         found, _ = tree_flatten_with_path(self.result)
         return tuple(keystr(path) for path, _ in found)
+
+
+def without_devices(tree: Any) -> Any:
+    """A tree of arguments with shapes in the place of JAX's arrays.
+
+    Arrays on several stages of a pipeline have no common devices to trace a step for.
+    """
+    return jax.tree.map(
+        lambda leaf: weak_shape(jax.typeof(leaf)) if isinstance(leaf, jax.Array) else leaf, tree
+    )
 
 
 def jitted(step: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:

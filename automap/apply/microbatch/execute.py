@@ -24,7 +24,7 @@ from automap.workload.call import TracedCall, jitted, trace_call
 FULL_BITS = 32
 
 _Values = dict[Any, Any]
-_COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
+COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
     "add": lax.add, "and": lax.bitwise_and, "max": lax.max, "min": lax.min, "mul": lax.mul, "or": lax.bitwise_or,
 }  # fmt: skip
 
@@ -130,10 +130,10 @@ def _looped(program: MicroProgram, turn: Pass, values: _Values) -> _Values:
         here.update(zip((s.part for s in program.slices), slices, strict=True))
         here.update(evaluate(turn.loop, here))
         terms = [here[s.term].astype(total.dtype) for s, total in zip(added, totals)]
-        sums = [_COMBINE[s.operator](t, x) for s, t, x in zip(added, totals, terms)]
+        sums = [COMBINE[s.operator](t, x) for s, t, x in zip(added, totals, terms)]
         return sums, ([here[s.term] for s in kept], [here[j.part] for j in turn.joins])
 
-    start = [_start(s.operator, s.total.aval) for s in added]
+    start = [neutral(s.operator, s.total.aval) for s in added]
     totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
     found = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
     found.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
@@ -143,7 +143,7 @@ def _looped(program: MicroProgram, turn: Pass, values: _Values) -> _Values:
     return found
 
 
-def _start(operator: Operator, aval: Any) -> jax.Array:
+def neutral(operator: Operator, aval: Any) -> jax.Array:
     """What a sum, a product or a largest element starts from."""
     dtype = aval.dtype
     is_bool = jnp.issubdtype(dtype, jnp.bool_)
@@ -157,5 +157,5 @@ def _start(operator: Operator, aval: Any) -> jax.Array:
             limits = (False, True) if is_bool else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
         return jnp.full(aval.shape, limits[operator == "min"], dtype)
     # "and" and "or" of integers are of their bits.
-    neutral = {"and": True if is_bool else -1, "mul": 1, "or": 0}
-    return jnp.full(aval.shape, neutral[operator], dtype)
+    others = {"and": True if is_bool else -1, "mul": 1, "or": 0}
+    return jnp.full(aval.shape, others[operator], dtype)

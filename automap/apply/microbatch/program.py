@@ -16,6 +16,7 @@ from typing import Any
 
 from automap.apply.microbatch.build import closure, variables
 from automap.apply.microbatch.separation import Sum
+from automap.apply.microbatch.status import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,13 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One loop over the microbatches, and what is computed of its results for the next."""
+    """One loop over the microbatches, and what is computed of its results for the next.
+
+    `sites` has the path of the step's equation that each equation of the loop was made for.
+    """
 
     loop: tuple[Any, ...]
+    sites: tuple[str, ...]
     sums: tuple[Sum, ...]
     joins: tuple[Joined, ...]
     middle: tuple[Any, ...]
@@ -60,8 +65,8 @@ class Pass:
 class MicroProgram:
     """A step in `microbatches`; `index` is the variable of the loop that holds the microbatch's number, int32.
 
-    `layouts` is by variable of the loop; a value that is not in it does not depend on the samples, or is
-    a term of a sum.
+    `layouts` and `parts` are by variable of the loop: of a value with one part per sample, where it holds the samples, and
+    of a part of a sum over samples, how parts are put together. Any other value does not depend on the samples.
     """
 
     microbatches: int
@@ -75,14 +80,16 @@ class MicroProgram:
     after: tuple[Any, ...]
     outputs: tuple[Any, ...]
     layouts: Mapping[Any, Layout]
+    parts: Mapping[Any, Operator]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a separated step consists of; most of `known` and `loop` may not be needed."""
+    """What a separated step consists of; most of `known` and `loop` may not be needed. `sites` is by `loop`."""
 
     known: Sequence[Any]
     loop: Sequence[Any]
+    sites: Sequence[str]
     sums: Sequence[Sum]
     joins: Sequence[Joined]
     outputs: Sequence[Any]
@@ -133,7 +140,7 @@ def schedule(parts: Parts) -> Schedule:
             done_values.update(totals)
             before.update(closure([v for v in read if not is_late(v)], known_at, parts.known)[0])
             if totals:
-                passes.append(_pass([parts.loop[n] for n in numbers], [made[v] for v in totals]))
+                passes.append(_pass(parts, numbers, [made[v] for v in totals]))
         late = tuple(n for n in needed if n not in before and n not in done_eqns)
         done_eqns.update(late)
         return late
@@ -156,9 +163,10 @@ def _term(result: Sum | Joined) -> Any:
     return result.term if isinstance(result, Sum) else result.part
 
 
-def _pass(loop: Sequence[Any], results: Sequence[Sum | Joined]) -> Pass:
+def _pass(parts: Parts, numbers: Sequence[int], results: Sequence[Sum | Joined]) -> Pass:
     return Pass(
-        loop=tuple(loop),
+        loop=tuple(parts.loop[n] for n in numbers),
+        sites=tuple(parts.sites[n] for n in numbers),
         sums=tuple(r for r in results if isinstance(r, Sum)),
         joins=tuple(r for r in results if isinstance(r, Joined)),
         middle=(),

@@ -13,7 +13,7 @@ import jax
 from jax import numpy as jnp
 from jax.extend import core
 
-from automap.apply.flatten import flatten
+from automap.apply.flatten import Level, flatten
 from automap.apply.microbatch.batch import batch_leaves, other_call
 from automap.apply.microbatch.build import elements, fresh
 from automap.apply.microbatch.equations import separate_equation
@@ -21,7 +21,7 @@ from automap.apply.microbatch.pairs import LevelPair, align
 from automap.apply.microbatch.program import Joined, Layout, MicroProgram, Parts, Slice, schedule
 from automap.apply.microbatch.separation import Late, Separation, Setting
 from automap.apply.microbatch.shrink import one_sample
-from automap.apply.microbatch.status import Batched, Known, Status
+from automap.apply.microbatch.status import Batched, Known, Partial, Status
 from automap.errors import InputError, NotSeparableError
 from automap.jax_compat import has_ordered_effects, open_jaxpr
 from automap.workload.call import TracedCall
@@ -30,9 +30,25 @@ from automap.workload.call import TracedCall
 # The fewest samples that code treats as a batch.
 SMALLEST = 2
 
+# A level -> one with the same results, and the number of the step's leaf that each of its inputs is (a part of).
+Rewrite = Callable[[Level], tuple[Level, Sequence[int]]]
 
-def separate(step: Callable[..., Any], call: TracedCall, microbatches: int) -> MicroProgram:
+
+def as_it_is(level: Level) -> tuple[Level, Sequence[int]]:
+    """The level itself."""
+    return level, range(len(level.invars))
+
+
+def separate(
+    step: Callable[..., Any],
+    call: TracedCall,
+    microbatches: int,
+    rewritten: Rewrite = as_it_is,
+) -> MicroProgram:
     """The program of a jitted step, traced by `call`, in at least two microbatches.
+
+    `rewritten` gives both traces other equations of the same results first; inputs and outputs of the program are
+    those of the rewritten trace.
 
     Raises `InputError` for a number of microbatches that is not possible, `NotSeparableError` for a step
     that needs all samples at once.
@@ -43,8 +59,9 @@ def separate(step: Callable[..., Any], call: TracedCall, microbatches: int) -> M
         raise NotSeparableError(
             "the step has side effects in a fixed order, which microbatches would repeat; remove them"
         )
-    batch = batch_leaves(call)
-    pair = _traces(step, call, batch, microbatches)
+    leaves = batch_leaves(call)
+    pair, sources = _traces(step, call, leaves, microbatches, rewritten)
+    batch = tuple(n for n, source in enumerate(sources) if source in leaves)
     try:
         return _program(pair, batch, microbatches, "scale")
     except NotSeparableError:
@@ -52,9 +69,10 @@ def separate(step: Callable[..., Any], call: TracedCall, microbatches: int) -> M
 
 
 def _traces(
-    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], microbatches: int
-) -> LevelPair:
-    """The step with the whole batch and with one microbatch."""
+    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], microbatches: int,
+    rewritten: Rewrite,
+) -> tuple[LevelPair, Sequence[int]]:  # fmt: skip
+    """The step with the whole batch and with one microbatch, and which leaves its inputs are of."""
     size = call.jaxpr.in_avals[batch[0]].shape[0]
     if size % microbatches:
         raise InputError(
@@ -63,10 +81,12 @@ def _traces(
     samples = size // microbatches
     if samples == 1:
         samples = SMALLEST if size != SMALLEST else SMALLEST + 1
-    full = flatten(call.jaxpr, {})
-    other = flatten(other_call(step, call, batch, samples).jaxpr, {})
+    full, sources = rewritten(flatten(call.jaxpr, {}))
+    other, _ = rewritten(flatten(other_call(step, call, batch, samples).jaxpr, {}))
     pair = align(full, other)
-    return pair if size > microbatches else align(full, one_sample(full, other, size, samples))
+    if size == microbatches:
+        pair = align(full, one_sample(full, other, size, samples))
+    return pair, sources
 
 
 def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Late) -> MicroProgram:
@@ -82,7 +102,14 @@ def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Lat
     separation.run(inputs)
     joins, outputs = _outputs(separation)
     made = schedule(
-        Parts(separation.known, separation.loop, list(separation.sums.values()), joins, outputs)
+        Parts(
+            separation.known,
+            separation.loop,
+            separation.sites,
+            list(separation.sums.values()),
+            joins,
+            outputs,
+        )  # fmt: skip
     )
     return MicroProgram(
         microbatches=microbatches,
@@ -99,6 +126,11 @@ def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Lat
             separation.atom(var): Layout(status.dim, status.outer)
             for var, status in separation.status.items()
             if isinstance(status, Batched)
+        },
+        parts={
+            separation.atom(var): status.op
+            for var, status in separation.status.items()
+            if isinstance(status, Partial)
         },
     )
 

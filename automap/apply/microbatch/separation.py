@@ -60,7 +60,8 @@ class Separation:
     """The growing equations of a level.
 
     `status` is by variables of the whole batch's trace; `term` has the variable of the loop that stands for one,
-    `index` the number of the microbatch; `separate` takes one equation.  In a body both lists of equations are the same.
+    `index` the number of the microbatch; `separate` takes one equation; `sites` has the path that each equation of the loop was
+    made for.  In a body both lists of equations are the same.
     """
 
     pair: LevelPair
@@ -71,6 +72,7 @@ class Separation:
     term: dict[Any, Any] = field(default_factory=dict)
     known: list[Any] = field(default_factory=list)
     loop: list[Any] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
     sums: dict[Any, Sum] = field(default_factory=dict)
     phase: Literal["forward", "backward"] = "forward"
 
@@ -83,6 +85,7 @@ class Separation:
             self.phase = "backward" if backward else self.setting.phase
             try:
                 self.separate(self, pair)
+                self.sites += [pair.full.path] * (len(self.loop) - len(self.sites))
             except Refusal as refusal:
                 line = source_line(pair.full)
                 at = f" at {line}" if line else ""

@@ -60,7 +60,6 @@ def test_diff_names_the_pipelines(plan):
 def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
     step, args = t5_tiny()
     for use in (
-        lambda: plan.jit(step, devices=[None] * 4),
         lambda: automap.verify(plan, step, args),
         lambda: automap.simulate(plan, step, args),
     ):

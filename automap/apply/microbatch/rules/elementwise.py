@@ -8,13 +8,15 @@ from automap.apply.microbatch.rules.rule import Operation, Outcome, Rule
 from automap.apply.microbatch.status import Batched, Refusal, common_outer
 
 
-_ELEMENTWISE = """
+ELEMENTWISE = frozenset(
+    """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp complex conj
 convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt imag
 integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul name ne neg nextafter not one_minus_square or
 population_count clz pow real reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic
 shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32 xor random_fold_in
 """.split()
+)
 
 
 def elementwise(operation: Operation) -> Outcome:
@@ -50,7 +52,7 @@ def _fft(operation: Operation) -> Outcome:
 
 
 RULES = {
-    **{name: Rule(elementwise) for name in _ELEMENTWISE},
+    **{name: Rule(elementwise) for name in ELEMENTWISE},
     **{name: _leading(0) for name in ("random_bits", "random_split", "random_unwrap")},
     "random_wrap": _leading(1),
     **{

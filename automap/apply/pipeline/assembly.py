@@ -1,0 +1,230 @@
+"""A blueprint with its functions: all that is made once for a kind of call, and run every step."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+from automap.apply.pipeline.blueprint import Blueprint
+from automap.apply.pipeline.compiled import (
+    finish_function,
+    form_of,
+    join_function,
+    loop_function,
+    once_function,
+    start_function,
+)
+from automap.apply.pipeline.divide import Role
+from automap.apply.pipeline.loops import CutLevel, Piece
+from automap.apply.pipeline.numbered import Numbered
+from automap.apply.pipeline.places import REPLICAS, StagePlace
+from automap.apply.pipeline.programs import LoopProgram, OnceProgram
+from automap.apply.pipeline.storage import Stored, stored
+from automap.apply.pipeline.update import UpdateProgram
+from automap.pipeline.task_graph import Job
+
+
+@dataclass(frozen=True)
+class LoopFunctions:
+    """A loop program: `routes` are the (stage, sharding) that a value it makes goes to, `totals` its sums' values."""
+
+    program: LoopProgram
+    run: Any
+    start: Any
+    finish: Any
+    totals: tuple[int, ...]
+    numbers: Sequence[jax.Array]
+    part_sharding: NamedSharding
+    routes: Mapping[int, Sequence[tuple[int, NamedSharding]]]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFunction:
+    """An output per sample, `whole`, put together of a value of the microbatches."""
+
+    whole: int
+    part: int
+    stage: int
+    run: Any
+
+
+@dataclass(frozen=True)
+class TurnFunctions:
+    """A loop over the microbatches and the update after it."""
+
+    microbatches: int
+    order: Sequence[Job]
+    loops: Mapping[Role, LoopFunctions]
+    joins: Sequence[JoinFunction]
+    updates: Sequence[tuple[UpdateProgram, Any]]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """All programs of a step; `inputs` and `outputs` say how the user's arrays lie, `output_stages` where results are to be."""
+
+    blueprint: Blueprint
+    places: Sequence[StagePlace]
+    microbatches: int
+    pre: Sequence[tuple[OnceProgram, Any]]
+    turns: Sequence[TurnFunctions]
+    output_stages: Sequence[int]
+    inputs: Sequence[Stored]
+    outputs: Sequence[Stored]
+
+    def home(self, value: int) -> int:
+        """The stage that a value of the whole step comes from."""
+        owner = self.blueprint.owner
+        return owner[value] if value in owner else self.blueprint.home[value]
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes an assembly; `of_stage` has the program of each stage's share of a microbatch, numbered.
+
+    `cut` says what its inputs and outputs are of the step's, `donated` are inputs that may be overwritten, `state` maps outputs
+    to the inputs that they replace (all by leaf of the step). `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions at their first call.
+    """
+
+    blueprint: Blueprint
+    of_stage: Sequence[Numbered]
+    places: Sequence[StagePlace]
+    microbatches: int
+    orders: Mapping[str, Sequence[Job]]
+    cut: CutLevel
+    donated: frozenset[int]
+    state: Mapping[int, int]
+
+    def assembly(self) -> Assembly:
+        """The programs' functions."""
+        blueprint = self.blueprint
+        output_stages = self._output_stages()
+        input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
+        program = blueprint.numbers.program
+        return Assembly(
+            blueprint=blueprint, places=self.places, microbatches=self.microbatches,
+            pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
+            turns=[self._turn(number) for number in range(len(blueprint.turns))],
+            output_stages=output_stages,
+            inputs=self._stored(self.cut.inputs, input_stages, program.inputs),
+            outputs=self._stored(self.cut.outputs, output_stages, program.outputs),
+        )  # fmt: skip
+
+    def _output_stages(self) -> list[int]:
+        """Where results are to be: new state where the old one is."""
+        blueprint = self.blueprint
+        number = {piece: n for n, piece in enumerate(self.cut.inputs)}
+        found = []
+        for piece, value in zip(self.cut.outputs, blueprint.numbers.outputs, strict=True):
+            replaced = number.get(Piece(self.state.get(piece.leaf, -1), piece.range))
+            if replaced is not None:
+                value = blueprint.numbers.inputs[replaced]
+            home = 0 if value is None else blueprint.owner.get(value, blueprint.home.get(value, 0))
+            found.append(home)
+        return found
+
+    def _stored(
+        self, pieces: Sequence[Piece], stages: Sequence[int], atoms: Sequence[Any]
+    ) -> list[Stored]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, piece in enumerate(pieces):
+            found[piece.leaf].append(number)
+        result = []
+        for _, numbers in sorted(found.items()):
+            first = atoms[numbers[0]].aval
+            length = sum(atoms[n].aval.shape[0] for n in numbers) if len(numbers) > 1 else None
+            aval = first if length is None else first.update(shape=(length, *first.shape[1:]))
+            ranges = [pieces[n].range for n in numbers]
+            result.append(stored(numbers, ranges, [self.places[stages[n]] for n in numbers], aval))
+        return result
+
+    def _before(self, program: OnceProgram) -> list[Any]:
+        before = self.of_stage[program.stage].program.before
+        return [before[n] for n in program.equations]
+
+    def _once(
+        self, program: OnceProgram | UpdateProgram, eqns: Sequence[Any], donated: Sequence[int]
+    ) -> Any:
+        var = self.of_stage[program.stage].variables
+        return once_function(
+            eqns, [var[v] for v in program.inputs], [var[v] for v in program.outputs],
+            self.places[program.stage], donated,
+        )  # fmt: skip
+
+    def _turn(self, number: int) -> TurnFunctions:
+        programs, update = self.blueprint.turns[number]
+        turn = self.blueprint.numbers.turns[number]
+        loops = {role: self._loop(number, p) for role, p in programs.of_role.items()}
+        has_backward = any(role.kind == "backward" for role in loops)
+        joins = []
+        for whole, part in turn.joins:
+            (stage,) = (r.stage for r, p in programs.of_role.items() if part in p.made)
+            joins.append(
+                JoinFunction(whole, part, stage, join_function(self.of_stage[stage], part))
+            )
+        return TurnFunctions(
+            microbatches=self.microbatches,
+            order=self.orders["both" if has_backward else "forward"],
+            loops=loops, joins=joins,
+            updates=[(p, self._update(number, p)) for p in update.programs],
+        )  # fmt: skip
+
+    def _loop(self, number: int, program: LoopProgram) -> LoopFunctions:
+        stage = program.role.stage
+        numbers, place = self.of_stage[stage], self.places[stage]
+        turn = numbers.program.passes[number]
+        readers = self.blueprint.turns[number][0].readers
+        return LoopFunctions(
+            program=program,
+            run=loop_function(numbers, turn, program, place),
+            start=start_function(turn, program, place) if program.sums else list,
+            finish=finish_function(turn, program, place) if program.sums else list,
+            totals=tuple(numbers.turns[number].sums[n][0] for n in program.sums),
+            numbers=[jax.device_put(np.int32(i), place.whole) for i in range(self.microbatches)],
+            part_sharding=NamedSharding(place.mesh, PartitionSpec(REPLICAS)),
+            routes={
+                v: [(s, self.places[s].of(form_of(self.of_stage[s], v))) for s in sorted(readers.get(v, ()))]
+                for v in program.made
+            },
+        )  # fmt: skip
+
+    def _update(self, number: int, program: UpdateProgram) -> Any:
+        own = self.of_stage[program.stage].program
+        is_last = number == len(self.blueprint.turns) - 1
+        eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
+        donated = self._donated(program) if is_last else ()
+        return self._once(program, [eqns[n] for n in program.equations], donated)
+
+    def _donated(self, program: UpdateProgram) -> tuple[int, ...]:
+        """Positions of inputs that end in a program of the last update and make room for its outputs.
+
+        They are the state that the user gives away, and after it sums of this step.
+        """
+        programs = self.blueprint.turns[-1][1].programs
+        numbers = self.blueprint.numbers
+        later = programs[programs.index(program) + 1 :]
+        # A value on its stage may still be sent to another one.
+        kept = set(numbers.outputs).union(*(p.inputs for p in later))
+        given = dict.fromkeys(numbers.constants, -1)
+        given.update(zip(numbers.inputs, (piece.leaf for piece in self.cut.inputs)))
+        room = Counter(self._type(v) for v in program.outputs)
+        ending = [
+            (v in given, place)
+            for place, v in enumerate(program.inputs)
+            if v not in kept and (v not in given or given[v] in self.donated)
+        ]
+        found = []
+        for _, place in sorted(ending, key=lambda pair: not pair[0]):
+            kind = self._type(program.inputs[place])
+            if room[kind]:
+                room[kind] -= 1
+                found.append(place)
+        return tuple(sorted(found))
+
+    def _type(self, value: int) -> tuple[Any, ...]:
+        aval = self.blueprint.numbers.variables[value].aval
+        return aval.shape, aval.dtype

@@ -1,0 +1,130 @@
+"""The jitted functions of a pipeline's programs. A stage's loop programs are those of its own share of a microbatch.
+
+loop(totals, i, parts, fixed, received) -> (totals + terms, made)          replica j of r is microbatch i r + j of M r
+start() -> totals [r, ..], one of each replica;   finish(totals) -> sums over the replicas
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import lax, numpy as jnp
+from jax.sharding import PartitionSpec
+
+from automap.apply.microbatch.build import joined
+from automap.apply.microbatch.execute import COMBINE, evaluate, neutral
+from automap.apply.microbatch.program import Pass
+from automap.apply.pipeline.numbered import Numbered
+from automap.apply.pipeline.places import REPLICAS, WHOLE, Form, StagePlace
+from automap.apply.pipeline.programs import LoopProgram
+
+
+_REDUCE: Mapping[str, Callable[[Any], Any]] = {
+    "add": lambda x: x.sum(0), "and": lambda x: lax.reduce_and(x, [0]), "last": lambda x: x[0],
+    "max": lambda x: x.max(0), "min": lambda x: x.min(0), "mul": lambda x: x.prod(0),
+    "or": lambda x: lax.reduce_or(x, [0]),
+}  # fmt: skip
+
+
+def form_of(numbers: Numbered, value: int) -> Form:
+    """How a value of a microbatch travels."""
+    var, program = numbers.variables[value], numbers.program
+    if var in program.layouts:
+        return Form(program.layouts[var], None)
+    return Form(None, program.parts[var]) if var in program.parts else WHOLE
+
+
+def loop_function(numbers: Numbered, turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
+    """The jitted `loop` of a program."""
+    var = numbers.variables
+    eqns = [turn.loop[n] for n in program.equations]
+    sums = [turn.sums[n] for n in program.sums]
+    received = [(var[v], form_of(numbers, v)) for v in program.received]
+    made = [(var[v], form_of(numbers, v)) for v in program.made]
+    step_wide = [var[v] for v in (*program.parts, *program.fixed)]
+
+    def local(totals: Any, number: Any, parts: Any, fixed: Any, arrived: Any) -> Any:
+        values = dict(zip(step_wide, (*parts, *fixed), strict=True))
+        values[numbers.program.index] = number * place.replicas + lax.axis_index(REPLICAS).astype(
+            "int32"
+        )
+        values.update((v, form.unpacked(x)) for (v, form), x in zip(received, arrived, strict=True))
+        values.update(evaluate(eqns, values))
+        added = []
+        for each, total in zip(sums, totals, strict=True):
+            term = values[each.term].astype(total.dtype)[None]
+            added.append(term if each.operator == "last" else COMBINE[each.operator](total, term))
+        return added, [form.packed(values[v]) for v, form in made]
+
+    local.__name__ = f"{program.role.kind}_of_stage_{program.role.stage}"
+    apart, whole = PartitionSpec(REPLICAS), PartitionSpec()
+    totals = [apart] * len(sums)
+    run = jax.shard_map(
+        local, mesh=place.mesh, check_vma=False,
+        in_specs=(
+            totals, whole, [apart] * len(program.parts), [whole] * len(program.fixed),
+            [form.spec for _, form in received],
+        ),
+        out_specs=(totals, [form.spec for _, form in made]),
+    )  # fmt: skip
+    return jax.jit(run, donate_argnums=0)
+
+
+def start_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
+    """The jitted `start`: what totals begin with."""
+
+    def start() -> list[jax.Array]:
+        found = []
+        for number in program.sums:
+            each = turn.sums[number]
+            aval = each.total.aval
+            first = (
+                jnp.zeros(aval.shape, aval.dtype)
+                if each.operator == "last"
+                else neutral(each.operator, aval)
+            )
+            found.append(jnp.broadcast_to(first, (place.replicas, *first.shape)))
+        return found
+
+    return jax.jit(start, out_shardings=[place.per_replica] * len(program.sums))
+
+
+def finish_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
+    """The jitted `finish`: sums in the types of the step, whole on all replicas."""
+
+    def finish(totals: Sequence[jax.Array]) -> list[jax.Array]:
+        each = [turn.sums[n] for n in program.sums]
+        return [
+            _REDUCE[s.operator](t).astype(s.total.aval.dtype)
+            for s, t in zip(each, totals, strict=True)
+        ]
+
+    return jax.jit(finish, out_shardings=[place.whole] * len(program.sums))
+
+
+def once_function(
+    eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], place: StagePlace,
+    donated: Sequence[int] = (),
+) -> Any:  # fmt: skip
+    """Jitted equations that a stage computes once a step; the inputs at positions `donated` end there."""
+
+    def once(*given: jax.Array) -> list[jax.Array]:
+        values = dict(zip(inputs, given, strict=True))
+        values.update(evaluate(eqns, values))
+        return [values[v] for v in outputs]
+
+    return jax.jit(once, out_shardings=[place.whole] * len(outputs), donate_argnums=tuple(donated))
+
+
+def join_function(numbers: Numbered, value: int) -> Any:
+    """Jitted: the parts of an output in all microbatches -> the output."""
+    form = form_of(numbers, value)
+    layout = form.layout
+
+    def join(parts: Sequence[jax.Array]) -> jax.Array:
+        if layout is None:
+            return parts[-1]
+        stack = jnp.stack([form.unpacked(part) for part in parts])
+        return joined(stack, dim=layout.dim, outer=layout.outer or 1)
+
+    return jax.jit(join)

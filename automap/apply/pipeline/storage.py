@@ -1,0 +1,115 @@
+"""How the user's arrays lie on the stages: a leaf is whole on the stage that owns it, or in pieces on several.
+
+A leaf that a loop over layers reads slice by slice is in pieces where stages end in the loop. The user sees one
+array of the leaf's own shape:
+
+    equal pieces on stages with equally many devices   the pieces themselves: the array's sharding has the stages
+                                                        along its first dimension, nothing moves
+    other pieces                                        no sharding of JAX says who has what, so the array is split evenly
+                                                        over (most of) the devices of these stages, and moved at
+                                                        both ends of every step
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+import math
+from typing import Any
+
+import jax
+from jax import lax, numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+from automap.apply.born import even_shardings
+from automap.apply.pipeline.loops import Range
+from automap.apply.pipeline.places import REPLICAS, StagePlace
+from automap.apply.pipeline.transfer import send
+
+
+_STAGES = "stage"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One leaf: `numbers` of its pieces among the program's inputs or outputs, their `ranges` and stages."""
+
+    numbers: tuple[int, ...]
+    ranges: tuple[Range | None, ...]
+    places: tuple[StagePlace, ...]
+    sharding: NamedSharding
+
+    @property
+    def _is_view(self) -> bool:
+        return _STAGES in self.sharding.mesh.axis_names
+
+    def split(self, leaf: Any) -> list[Any]:
+        """The pieces of a user's array, each on its stage; the leaf itself if it is not in pieces."""
+        if self.ranges[0] is None:
+            return [leaf]
+        is_placed = isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(
+            self.sharding, leaf.ndim
+        )
+        if self._is_view and is_placed:
+            shards = {s.device: s.data for s in leaf.addressable_shards}
+            return [_assembled(shards, place) for place in self.places]
+        slices = [
+            leaf[a:b] if isinstance(leaf, np.ndarray) else _slice(leaf, a, b)
+            for a, b in filter(None, self.ranges)
+        ]
+        return [send(x, place.whole) for x, place in zip(slices, self.places, strict=True)]
+
+    def joined(self, pieces: Sequence[jax.Array]) -> jax.Array:
+        """The user's array of what the stages have."""
+        if self.ranges[0] is None:
+            return pieces[0]
+        shape = (sum(x.shape[0] for x in pieces), *pieces[0].shape[1:])
+        if self._is_view:
+            shards = [s.data for x in pieces for s in x.addressable_shards]
+            return jax.make_array_from_single_device_arrays(shape, self.sharding, shards)
+        devices = list(self.sharding.mesh.devices.flat)  # pyright: ignore[reportOptionalMemberAccess]
+        moved = [send(x, even_shardings(x, devices)) for x in pieces]
+        return _join_function(self.sharding)(moved)
+
+
+def stored(
+    numbers: Sequence[int], ranges: Sequence[Range | None], places: Sequence[StagePlace], aval: Any
+) -> Stored:
+    """The storage of a leaf of type `aval`."""
+    if ranges[0] is None:
+        return Stored(tuple(numbers), tuple(ranges), tuple(places), places[0].whole)
+    devices = list(dict.fromkeys(d for place in places for d in place.mesh.devices.flat))
+    sizes = {b - a for a, b in filter(None, ranges)}
+    counts = {place.replicas for place in places}
+    if len(sizes) == len(counts) == 1 and len(devices) == len(places) * counts.pop():
+        grid = np.array(devices).reshape(len(places), -1)
+        mesh = Mesh(grid, (_STAGES, REPLICAS), axis_types=(AxisType.Auto,) * 2)
+        sharding = NamedSharding(mesh, PartitionSpec(_STAGES))
+    else:
+        sharding = _evenly(aval, devices)
+    return Stored(tuple(numbers), tuple(ranges), tuple(places), sharding)
+
+
+def _evenly(aval: Any, devices: Sequence[Any]) -> NamedSharding:
+    """The leaf in equal parts on as many of the devices as that is possible for."""
+    for count in range(len(devices), 1, -1):
+        sharding = even_shardings(aval, devices[:count])
+        if math.prod(sharding.shard_shape(aval.shape)) * count == aval.size:
+            return sharding
+    return even_shardings(aval, devices[:1])
+
+
+def _assembled(shards: dict[Any, Any], place: StagePlace) -> jax.Array:
+    """One stage's piece of the shards that its devices hold."""
+    mine = [shards[d] for d in place.mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(mine[0].shape, place.whole, mine)
+
+
+@cache
+def _join_function(sharding: NamedSharding) -> Any:
+    return jax.jit(lambda pieces: jnp.concatenate(pieces), out_shardings=sharding)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _slice(x: jax.Array, start: int, stop: int) -> jax.Array:
+    return lax.slice_in_dim(x, start, stop)

@@ -1,0 +1,67 @@
+"""Which stage gets what, without running it: traffic at a layer's edge, owners, and unfinished sums."""
+
+import jax
+from jax import numpy as jnp
+
+from automap.apply.flatten import flatten
+from automap.apply.pipeline.divide import Role
+from tests.automap.apply.pipeline.running import Running, mlp, record
+
+
+def layer_ends(step, args) -> list[str]:
+    level = flatten(jax.make_jaxpr(step)(*args), {})
+    return [e.path for e in level.equations if e.eqn.primitive.name == "tanh"]
+
+
+def test_one_activation_crosses_an_edge_of_layers_each_way():
+    step, args = mlp()
+    run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
+    (turn,) = run.assembly.turns
+    numbers = run.assembly.blueprint.numbers
+    for role, loop in turn.loops.items():
+        next_stage = role.stage + (1 if role.kind == "forward" else -1)
+        sent = [
+            numbers.variables[v].aval.shape
+            for v, routes in loop.routes.items()
+            for stage, _ in routes
+            if stage != role.stage
+        ]
+        is_end = next_stage in (-1, 4)
+        assert sent == ([] if is_end else [(4, 16)])
+        assert all(s in (role.stage, next_stage) for r in loop.routes.values() for s, _ in r)
+
+
+def test_everything_of_a_layer_is_on_its_stage():
+    step, args = mlp()
+    run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
+    stages = [next(iter(stored.places[0].mesh.devices.flat)).id for stored in run.assembly.inputs]
+    count, *state = stages[: -len(args[1])]
+    # Momentum and parameters: four layers of a bias and a kernel each.
+    assert state == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert count == 0
+
+
+def test_gradients_are_added_where_they_are_made_and_the_norm_goes_through_one_stage():
+    step, args = mlp()
+    run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
+    (turn,) = run.assembly.turns
+    sums = {role: len(loop.program.sums) for role, loop in turn.loops.items()}
+    assert sums == {
+        **{Role("backward", stage): 2 for stage in range(4)},
+        **{Role("forward", stage): int(stage == 3) for stage in range(4)},
+    }
+    phases = [(update.phase, update.stage) for update, _ in turn.updates]
+    assert phases == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (2, 1), (2, 2), (2, 3)]
+
+
+def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
+    """The product is in one stage and its bias in the next: so are their gradients and their state."""
+    step, args = mlp(depth=2)
+    level = flatten(jax.make_jaxpr(step)(*args), {})
+    product = next(e.path for e in level.equations if e.eqn.primitive.name == "dot_general")
+    run = Running(step, args, record((1, 1), [product]))
+    (turn,) = run.assembly.turns
+    assert len(turn.loops[Role("backward", 0)].program.sums) == 1
+    stages = [next(iter(s.places[0].mesh.devices.flat)).id for s in run.assembly.inputs]
+    assert stages[1:5] == [1, 0, 1, 1]
+    assert jnp.size(args[0]["params"][0]["b"]) == 16

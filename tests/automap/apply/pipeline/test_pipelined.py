@@ -1,0 +1,149 @@
+"""A step in stages computes what it computes on one device: small steps, all shapes of pipelines."""
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from automap.apply.pipeline.order import simulated_order
+from automap.errors import PlanError
+from automap.pipeline.arrays import Schedule
+from automap.pipeline.task_graph import stage_order
+from tests.automap.apply.pipeline.running import (
+    Running,
+    assert_same,
+    devices_of,
+    even_cuts,
+    mlp,
+    record,
+    three_steps,
+)
+
+
+# Sums of a few hundred float32 products in another order.
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+
+
+@pytest.mark.parametrize(
+    ("devices", "microbatches", "schedule"),
+    [
+        pytest.param((8,), 1, "gpipe", marks=pytest.mark.slow),
+        pytest.param((4, 4), 4, "gpipe", marks=pytest.mark.slow),
+        ((2, 1, 4, 1), 4, "1f1b"),
+        pytest.param((1,), 4, "1f1b", marks=pytest.mark.slow),
+        pytest.param((1, 1, 1, 1), 16, "gpipe", marks=pytest.mark.slow),
+    ],
+)
+def test_an_mlp_on_any_stages(devices, microbatches, schedule):
+    step, (state, batch) = mlp()
+    cuts = even_cuts(step, (state, batch), len(devices))
+    run = Running(step, (state, batch), record(devices, cuts, microbatches, schedule))
+    three_steps(run, step, state, [batch] * 3, **CLOSE)
+
+
+def test_a_stage_has_its_own_state_and_nothing_else():
+    step, (state, batch) = mlp()
+    run = Running(step, (state, batch), record((2, 1, 4, 1), even_cuts(step, (state, batch), 4)))
+    new, results = run(state, batch)
+    stages = [{0, 1}, {2}, {3, 4, 5, 6}, {7}]
+    for tree in (new["params"], new["momentum"]):
+        # The last layer's product is the last stage's; its bias is added there.
+        assert [devices_of(layer["w"])[0] for layer in tree] == stages
+    held = sum(s.data.nbytes for x in jax.tree.leaves(new) for s in x.addressable_shards if s.device.id == 7)  # fmt: skip
+    layer = sum(x.nbytes for x in jax.tree.leaves(state["params"][0]))
+    assert held <= 2 * layer + 2 * state["params"][0]["b"].nbytes
+    # What comes out goes in again without a move.
+    again, _ = run(new, batch)
+    assert devices_of(again) == devices_of(new)
+    assert {float(results["loss"])} != {0.0}
+
+
+def test_the_stages_did_their_passes_in_the_simulated_order():
+    step, args = mlp(width=4)
+    cuts = even_cuts(step, args, 4)
+    for name, schedule in (("gpipe", Schedule.GPIPE), ("1f1b", Schedule.ONE_F_ONE_B)):
+        seconds = [(1.0, 2.0), (2.0, 3.0), (1.0, 1.0), (0.5, 2.0)]
+        plan = record((1, 1, 1, 1), cuts, 8, name, seconds)
+        run = Running(step, args, plan)
+        run(*args)
+        assert run.jobs == list(simulated_order(plan))
+        for stage in range(4):
+            mine = [job for job in run.jobs if job.stage == stage]
+            assert mine == list(stage_order(schedule, stage, 4, 8))
+
+
+def test_tied_weights_have_one_owner_and_one_sum_of_gradients():
+    table = jax.random.normal(jax.random.key(0), (10, 8))
+    middle = jax.random.normal(jax.random.key(1), (8, 8))
+    tokens = jnp.arange(16) % 10
+
+    def step(state, batch):
+        def loss(p):
+            x = jnp.tanh(p["table"][batch] @ p["middle"])
+            scores = jax.nn.log_softmax(x @ p["table"].T)
+            return -jnp.take_along_axis(scores, (batch[:, None] + 1) % 10, 1).mean()
+
+        value, gradient = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda p, g: p - 0.5 * g, state, gradient), value
+
+    state = {"table": table, "middle": middle}
+    run = Running(step, (state, tokens), record((2, 2), even_cuts(step, (state, tokens), 2)))
+    new = three_steps(run, step, state, [tokens] * 3, **CLOSE)
+    assert devices_of(new) == [{0, 1}, {0, 1}]
+
+
+@pytest.mark.slow
+def test_a_skip_connection_over_two_stages_and_outputs_per_sample():
+    w = [jax.random.normal(jax.random.key(n), (8, 8)) * 0.5 for n in range(4)]
+    x = jax.random.normal(jax.random.key(9), (16, 8))
+
+    def step(w, batch):
+        def loss(w):
+            first = h = jnp.tanh(batch @ w[0])
+            for each in w[1:3]:
+                h = jnp.tanh(h @ each)
+            out = (h + first) @ w[3]
+            return (out**2).mean(), out[:, :3]
+
+        (_, out), gradient = jax.value_and_grad(loss, has_aux=True)(w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), out
+
+    run = Running(step, (w, x), record((2, 2, 2, 2), even_cuts(step, (w, x), 4)))
+    three_steps(run, step, w, [x, x + 1, x - 1], **CLOSE)
+
+
+def test_masked_mean_and_dropout():
+    w = [jax.random.normal(jax.random.key(n), (8, 8)) * 0.5 for n in range(2)]
+    x = jax.random.normal(jax.random.key(9), (16, 8))
+
+    def step(w, batch):
+        def loss(w):
+            h = jnp.tanh(batch["x"] @ w[0])
+            h = jnp.where(jax.random.bernoulli(batch["key"], 0.5, h.shape), h * 2, 0)
+            each = ((h @ w[1]) ** 2).sum(1)
+            return (each * batch["mask"]).sum() / batch["mask"].sum()
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
+
+    batch = {"x": x, "mask": (jnp.arange(16) % 3 > 0).astype(jnp.float32), "key": jax.random.key(3)}
+    run = Running(step, (w, batch), record((2, 4), even_cuts(step, (w, batch), 2), 2))
+    three_steps(run, step, w, [batch] * 3, **CLOSE)
+
+
+@pytest.mark.slow
+def test_arrays_of_the_host_and_of_other_devices_are_taken():
+    step, (state, batch) = mlp()
+    run = Running(step, (state, batch), record((4, 4), even_cuts(step, (state, batch), 2)))
+    want = jax.jit(step)(state, batch)
+    on_host = jax.tree.map(np.asarray, (state, batch))
+    elsewhere = jax.device_put((state, batch), jax.devices()[5])
+    for args in (on_host, elsewhere):
+        assert_same(run(*args), want, **CLOSE)
+
+
+def test_cuts_that_the_step_does_not_have():
+    step, args = mlp()
+    for cuts, text in ((["9999"], "ascending sites of the step"), (["x"], "a site as 12")):
+        with pytest.raises(PlanError, match=text):
+            Running(step, args, record((4, 4), cuts))
