@@ -57,6 +57,7 @@ def played(env, stages, games):
             )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 4), mode=MODES)
 def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stages, mode):

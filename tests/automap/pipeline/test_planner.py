@@ -75,6 +75,7 @@ def test_no_strategy_is_better_than_the_exact_one(plan):
         assert other.predicted.step_seconds >= least * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_an_agent_that_learns_comes_to_the_optimum(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr("automap.pipeline.online.strategy.PATIENCE", 400)

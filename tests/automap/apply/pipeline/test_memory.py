@@ -29,6 +29,7 @@ def peak_bytes(run, args) -> dict[int, int]:
     return peak
 
 
+@pytest.mark.slow
 def test_one_f_one_b_holds_less_than_gpipe_on_every_device():
     step, args = mlp(batch=256)
     cuts = even_cuts(step, args, 4)

@@ -58,6 +58,7 @@ def test_a_stage_has_its_own_state_and_nothing_else():
     assert {float(results["loss"])} != {0.0}
 
 
+@pytest.mark.slow
 def test_the_stages_did_their_passes_in_the_simulated_order():
     step, args = mlp(width=4)
     cuts = even_cuts(step, args, 4)

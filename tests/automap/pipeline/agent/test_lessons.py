@@ -40,6 +40,7 @@ def steps_of(arrays, state, stages):
     return values(arrays, cuts, parts), cuts, parts
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, schedule=SCHEDULES)
 def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
