@@ -24,6 +24,7 @@ def test_without_limit_every_point_is_reached(sizes):
     assert step_seconds(found) <= step_seconds(wanted)
 
 
+@pytest.mark.slow
 def test_a_narrow_beam_is_no_better_than_a_wide_one_on_a_small_space():
     steps = []
     for width in (1, 64, None):

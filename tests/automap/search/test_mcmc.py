@@ -93,6 +93,7 @@ print(context.best, context.evaluations)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "name"), [("mcmc", "mcmc"), ("portfolio", "auto")])
 def test_the_same_seed_gives_the_same_plan_in_another_process(module, name):
     program = _ALONE.format(module=module, name=name)

@@ -43,6 +43,7 @@ def arguments(length=6, width=4):
     return {"w": w, "m": jax.tree.map(jnp.ones_like, w)}, jax.random.normal(keys[2], (8, width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("trips", [(3,), (1, 5), (1, 2, 3, 4, 5)])
 def test_a_cut_loop_computes_the_same(reverse, trips):

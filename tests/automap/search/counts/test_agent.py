@@ -24,6 +24,7 @@ def hard_choices():
     return next(c for c in seeds if c.count(greedy(c)) <= 0.9 * c.count(optimum(c)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["faithful", "ours"])
 def test_reaches_the_optimum_that_greed_misses(mode):
     choices = hard_choices()
