@@ -51,22 +51,19 @@ def least_sums(context: SearchContext) -> LeastSums:
     seconds[: model.features.value_rows] = 1.0
     adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
     plans, bounds = list[Candidate](), dict[Mesh, float]()
-    bound_seconds, is_complete = np.inf, True
+    is_complete = True
     for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
         context.check_time()
         factored = model.on_mesh(variables_of(context.space, mesh), _MOST_CHOICES)
         tables, sizes = factored.tables(seconds), factored.variables.sizes
         least = Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
-        bound_seconds = min(bound_seconds, least.bound)
         is_complete &= factored.is_complete
+        bounds[mesh] = least.bound if adds_up else 0.0
         plan = context.evaluate(factored.variables.point(least.assignment()), "optcnn")
         if plan is not None:
             plans.append(plan)
-        is_least = adds_up and factored.is_complete and least.is_exact
-        if plan is None or not (is_least and context.objective.fits(plan.estimate)):
-            bounds[mesh] = least.bound if adds_up else 0.0
     if adds_up and is_complete:
-        context.raise_bound(bound_seconds)
+        context.raise_bound(min(bounds.values(), default=np.inf))
     best_seconds = context.fitting_seconds
     unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
     return LeastSums(tuple(plans), tuple(unsolved))
