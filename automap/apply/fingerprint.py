@@ -6,6 +6,7 @@ that trace the same step with the same JAX get the same text; constants count by
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 import hashlib
 import re
 from typing import Any
@@ -64,7 +65,12 @@ def _atom(atom: Any, number: dict[Any, int]) -> str:
 
 
 def _aval(atom: Any) -> str:
-    return f"{atom.aval.str_short()}{'*' if getattr(atom.aval, 'weak_type', False) else ''}"
+    return _aval_text(atom.aval)
+
+
+@cache
+def _aval_text(aval: Any) -> str:
+    return f"{aval.str_short()}{'*' if getattr(aval, 'weak_type', False) else ''}"
 
 
 def _text(value: Any) -> str:

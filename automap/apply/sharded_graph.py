@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,20 +32,29 @@ class ShardedGraph:
     sharding: Shardings
     parameter_side: Mapping[int, int]
 
+    @cached_property
+    def _of_row(self) -> dict[tuple[int, int], AxesPerDim]:
+        """The axes of rows of values, by row and rank: layers share them."""
+        return {}
+
+    @cached_property
+    def _run_of_rows(self) -> dict[tuple[int, int, tuple[int, ...]], AxesPerDim]:
+        """The axes of operands and results as their ops have them, by rows of the op and of the value."""
+        return {}
+
     def of_value(self, value: int) -> AxesPerDim:
         """Axes of each dimension of a value, compute axes before storage axes."""
-        spec = self.problem.imposed.of_value.get(value)
         row = int(self.tables.row_of_value[value])
-        axis_dims = self.sharding.dim_of_axis[row].tolist()
-        classes = self.tables.value_rows[row]
         rank = len(self.problem.graph.values[value].dims)
-        return _as_imposed(
-            spec,
-            tuple(
+        axes = self._of_row.get((row, rank))
+        if axes is None:
+            axis_dims = self.sharding.dim_of_axis[row].tolist()
+            classes = self.tables.value_rows[row]
+            axes = self._of_row[row, rank] = tuple(
                 self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
                 for dim in range(rank)
-            ),
-        )
+            )
+        return _as_imposed(self.problem.imposed.of_value.get(value), axes)
 
     def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
         """The axes of one dimension, those that are gathered first last (minor).
@@ -105,15 +115,16 @@ class ShardedGraph:
 
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
-        factors = self._factors(op)
-        classes = self.tables.value_rows[int(self.tables.row_of_value[value])]
-        return _as_imposed(
-            self.problem.imposed.of_run(op, value),
-            tuple(
+        row = int(self.tables.row_of_value[value])
+        key = int(self.tables.row_of_op[op]), row, majors
+        axes = self._run_of_rows.get(key)
+        if axes is None:
+            factors, classes = self._factors(op), self.tables.value_rows[row]
+            axes = self._run_of_rows[key] = tuple(
                 self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
                 for dim, major in enumerate(majors)
-            ),
-        )
+            )
+        return _as_imposed(self.problem.imposed.of_run(op, value), axes)
 
 
 def _as_imposed(spec: ImposedSpec | None, axes: AxesPerDim) -> AxesPerDim:

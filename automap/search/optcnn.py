@@ -10,11 +10,13 @@ decisions they depend on, and a node of any number of edges is eliminated     ->
 
 As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
 plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
-meshes of three axes, are left out, and the plan is that of the rest.  Where none is left out and nothing hides, the least
-sum of all meshes is a lower bound of what any plan takes                      -> in: `least_sums`
+meshes of two or three axes, are left out, and the plan is that of the rest; or such meshes are left to another strategy.
+Where no table is left out and nothing hides, the least sum of all meshes is a lower bound of what any plan takes
+                                                                              -> in: `least_sums`
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -39,12 +41,16 @@ class LeastSums:
     unsolved: tuple[Mesh, ...]
 
 
+# What to do with a mesh of which a table would be too large: add up the others, or leave it to another strategy.
+Partial = Literal["summed", "left"]
+
+
 def optcnn(context: SearchContext) -> None:
     """The plan of the least sum of seconds on every mesh."""
-    least_sums(context)
+    least_sums(context, "summed")
 
 
-def least_sums(context: SearchContext) -> LeastSums:
+def least_sums(context: SearchContext, partial: Partial) -> LeastSums:
     """Those plans of the meshes that differ, with a bound where seconds add up."""
     model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
     seconds = np.zeros(model.features.count)
@@ -54,12 +60,17 @@ def least_sums(context: SearchContext) -> LeastSums:
     is_complete = True
     for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
         context.check_time()
-        factored = model.on_mesh(variables_of(context.space, mesh), _MOST_CHOICES)
-        tables, sizes = factored.tables(seconds), factored.variables.sizes
+        variables = variables_of(context.space, mesh)
+        if not model.is_complete(variables, _MOST_CHOICES):
+            is_complete = False
+            if partial == "left":
+                bounds[mesh] = 0.0
+                continue
+        factored = model.on_mesh(variables, _MOST_CHOICES)
+        tables, sizes = factored.tables(seconds), variables.sizes
         least = Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
-        is_complete &= factored.is_complete
         bounds[mesh] = least.bound if adds_up else 0.0
-        plan = context.evaluate(factored.variables.point(least.assignment()), "optcnn")
+        plan = context.evaluate(variables.point(least.assignment()), "optcnn")
         if plan is not None:
             plans.append(plan)
     if adds_up and is_complete:

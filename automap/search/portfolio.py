@@ -4,7 +4,8 @@ Presets are priced before any strategy runs, and the context keeps the best at e
 it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
-    optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on the others
+    optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on others whose
+                  tables are small enough; summing up the rest of the tables was half the time, for no better plans
     climbs        from these, presets and nothing on the other meshes, in a fraction of a second to a few seconds
     mcmc          short walks from the best of the best meshes, if they are such: pairs of moves that only help together
     exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
@@ -52,7 +53,7 @@ def auto(context: SearchContext) -> None:
 
 
 def _portfolio(context: SearchContext) -> None:
-    least = least_sums(context)
+    least = least_sums(context, "left")
     if context.is_proven:
         return
     climbed(context, least.unsolved, least.plans)

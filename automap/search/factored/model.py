@@ -132,14 +132,14 @@ class Model:
             by_scope.setdefault(cell.scope, []).append(cell)
         return tuple(Group(self.rows, scope, tuple(of)) for scope, of in by_scope.items())
 
+    def is_complete(self, variables: Variables, most_choices: float) -> bool:
+        """Whether `on_mesh` leaves no group out."""
+        return all(_choices(group, variables) <= most_choices for group in self.groups)
+
     def on_mesh(self, variables: Variables, most_choices: float = np.inf) -> Factored:
         """The tables of one mesh; groups of more than `most_choices` joint choices are left out."""
         stored, sizes = Stored(self.rows, variables), variables.mesh.sizes
-        groups = [
-            group
-            for group in self.groups
-            if prod(variables.sizes[v] for v in group.scope) <= most_choices
-        ]
+        groups = [group for group in self.groups if _choices(group, variables) <= most_choices]
         laid = [self._lay(group, variables, stored) for group in groups]
         priced = [cell for one in laid for cell in one.cells if cell.is_priced]
         price_of = self._prices([cell.ways for cell in priced], sizes)
@@ -224,3 +224,8 @@ def exclusions(variables: Variables) -> Iterator[Table]:
             if space.excludes(first, space.candidates[j]):
                 is_shared = (masks[i][:, None] & masks[j]) != 0
                 yield Table((i, j), np.where(is_shared, np.inf, 0.0))
+
+
+def _choices(group: Group, variables: Variables) -> int:
+    """Joint choices of a group's decisions."""
+    return prod(variables.sizes[v] for v in group.scope)
