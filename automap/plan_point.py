@@ -93,7 +93,7 @@ def restored(record: PointRecord, space: "Space", mesh: "Mesh") -> "Point":
     )
     if not space.is_valid(point):
         raise PlanError(
-            f"{path}.compute: got classes that this mesh cannot split, or that exclude each other on an axis; "
+            f"{path}.compute: got classes that this mesh cannot split; "
             "allowed: what `automap plan` writes; plan again"
         )
     return point

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from automap.search.context import Candidate, SearchContext
 from automap.search.greedy import starts
-from automap.search.moves import Move, Part, StoreOne, Toggle, Turn
+from automap.search.moves import Join, Move, Part, StoreOne, Toggle, Turn
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.space import Space
 
@@ -56,7 +56,7 @@ def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
     """Moves among which at most one is made, in the order of deciding."""
     axes = range(len(mesh.sizes))
     for group_class in by_work(space, space.candidates):
-        yield from ([Toggle(axis, group_class)] for axis in axes)
+        yield from ([Toggle(axis, group_class), Join(axis, group_class)] for axis in axes)
         if group_class in space.sided:
             yield [Turn(group_class)]
         if group_class in space.parted:

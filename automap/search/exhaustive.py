@@ -1,13 +1,12 @@
 """Exhaustive search: every valid point, for spaces small enough to walk.
 
-    points(mesh) = product over axes of (independent sets of candidates) x 3^(axes * leaf classes)
+    points(mesh) = product over axes of (sets of candidates that divide) x 3^(axes * leaf classes)
 
-where a set is independent if no two of its members exclude each other.  `size` counts them before any is
-made, so that the portfolio can tell whether walking is affordable.
+`size` counts them before any is made, so that the portfolio can tell whether walking is affordable.
 """
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, combinations, product
 
 from automap.search.context import SearchContext
 from automap.space.point import Level, Mesh, Point
@@ -23,9 +22,7 @@ def exhaustive(context: SearchContext) -> None:
 def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:
     """All points of one mesh; those that break a pin or do not divide are left to `evaluate`."""
     n_leaves = len(context.space.leaves)
-    choices = [
-        [s for s in _independent_sets(context) if _divides(context, s, size)] for size in mesh.sizes
-    ]
+    choices = [[s for s in _sets(context) if _divides(context, s, size)] for size in mesh.sizes]
     levels = list(product(Level, repeat=n_leaves))
     for compute in product(*choices):
         ordered = tuple(context.space.ordered(classes) for classes in compute)
@@ -41,7 +38,7 @@ def size(context: SearchContext, at_most: int) -> int:
         n = 1
         for axis_size in mesh.sizes:
             sets = 0
-            for classes in _independent_sets(context):
+            for classes in _sets(context):
                 sets += _divides(context, classes, axis_size)
                 if sets * n_levels > at_most:
                     return at_most + 1
@@ -56,13 +53,7 @@ def _divides(context: SearchContext, classes: tuple[int, ...], size: int) -> boo
     return all(context.space.problem.limits[c] % size == 0 for c in classes)
 
 
-def _independent_sets(context: SearchContext) -> Iterator[tuple[int, ...]]:
-    """Sets of candidates without an excluded pair, smallest first within each branch."""
-
-    def grow(chosen: tuple[int, ...], rest: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        yield chosen
-        for index, group_class in enumerate(rest):
-            if not any(context.space.excludes(group_class, other) for other in chosen):
-                yield from grow((*chosen, group_class), rest[index + 1 :])
-
-    return grow((), context.space.candidates)
+def _sets(context: SearchContext) -> Iterator[tuple[int, ...]]:
+    """Sets of candidates, the smallest first."""
+    candidates = context.space.candidates
+    return chain.from_iterable(combinations(candidates, n) for n in range(len(candidates) + 1))

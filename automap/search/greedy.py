@@ -86,13 +86,15 @@ def climb(context: SearchContext, start: Candidate, most_rounds: int | None = No
 
 
 def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
-    """Any compute classes that do not exclude each other, one storage level for each axis."""
+    """Any compute classes, joined by those they meet or not, one storage level for each axis."""
     compute = []
     for _ in mesh.sizes:
         chosen: set[int] = set()
         for group_class in context.space.candidates:
             if source.random() < 0.5:
-                chosen = toggled(context.space, chosen, group_class)
+                joined = {*chosen, group_class}
+                alone = toggled(context.space, chosen, group_class)
+                chosen = source.choice((alone, joined))
         compute.append(chosen)
     levels = [source.choice(list(Level)) for _ in mesh.sizes]
     return context.space.point(mesh, compute, levels)

@@ -1,6 +1,7 @@
 """Moves: small changes of a point on one mesh, the neighbourhood that local search looks at.
 
-Toggle     put a class on an axis (classes it excludes leave the axis) or take it off
+Toggle     put a class on an axis (features that it meets in some tensor leave the axis) or take it off
+Join       put a class on an axis beside features that it meets: tensors that hold both go to the first in order
 Exchange   move a class from one axis to another
 StoreAll   the storage level of all leaves along an axis
 StoreOne   the level of one leaf class
@@ -39,6 +40,19 @@ class Toggle:
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
         classes = toggled(space, set(point.compute[self.axis]), self.group_class)
+        return _with(space, point, self.axis, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Put `group_class` on an axis beside those it meets there; nothing if it is there."""
+
+    axis: int
+    group_class: int
+
+    def apply(self, space: Space, point: Point) -> Point:
+        """The changed point."""
+        classes = {*point.compute[self.axis], self.group_class}
         return _with(space, point, self.axis, classes)
 
 
@@ -136,6 +150,8 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
             if _is_idle(space, point.compute[axis], group_class):
                 continue
             yield Toggle(axis, group_class)
+            if any(space.meet(group_class, other) for other in point.compute[axis]):
+                yield Join(axis, group_class)
             if group_class in point.compute[axis]:
                 yield from (Exchange(axis, other, group_class) for other in axes if other != axis)
     for axis in axes:
@@ -151,10 +167,10 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
 
 
 def toggled(space: Space, classes: set[int], group_class: int) -> set[int]:
-    """`classes` with one more, and without those it excludes; or without it."""
+    """`classes` with one more, and without those it meets; or without it."""
     if group_class in classes:
         return classes - {group_class}
-    return {c for c in classes if not space.excludes(c, group_class)} | {group_class}
+    return {c for c in classes if not space.meet(c, group_class)} | {group_class}
 
 
 def _is_idle(space: Space, classes: tuple[int, ...], group_class: int) -> bool:

@@ -70,7 +70,7 @@ class Pin:
             computed = dim >= 0 and own[dim] in space.candidates
             compute[axis] -= set(own)
             if computed:
-                rivals = {c for c in compute[axis] if space.excludes(c, own[dim])}
+                rivals = {c for c in compute[axis] if space.meet(c, own[dim])}
                 compute[axis] = compute[axis] - rivals | {own[dim]}
             if leaf is not None:
                 whole = min(storage[axis][leaf], Level.OPTIMIZER)

@@ -6,21 +6,21 @@
               that fit being taken once before any is repeated; what does not divide there is dropped
                                                                                           -> in: `carried`
 
-Moves on one mesh are drawn as often forth as back, with three exceptions: a class put on an axis drives away those
-it excludes, levels of all leaves at once forget the single ones, and pins are imposed again.  Walks look for
+Moves on one mesh are drawn as often forth as back, with three exceptions: a class put on an axis may drive away those
+it meets, levels of all leaves at once forget the single ones, and pins are imposed again.  Walks look for
 a minimum and need no more.
 """
 
 from dataclasses import replace
 import random
 
-from automap.search.moves import Exchange, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
+from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
 
 
 _WEIGHTS: dict[type[Move], int] = {
-    Toggle: 6, Exchange: 3, StoreAll: 2, StoreOne: 3, Turn: 1, Part: 1, Swap: 1,
+    Toggle: 6, Join: 2, Exchange: 3, StoreAll: 2, StoreOne: 3, Turn: 1, Part: 1, Swap: 1,
 }  # fmt: skip
 _AGAIN = 0.3
 
@@ -48,7 +48,7 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     sided = [c for c in space.sided if c in used]
     parted = [c for c in space.parted if c in used]
     able: dict[type[Move], bool] = {
-        Toggle: bool(space.candidates), Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
+        Toggle: bool(space.candidates), Join: bool(space.candidates), Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
         StoreAll: bool(space.leaves), StoreOne: bool(space.leaves), Turn: bool(sided),
         Part: bool(parted), Swap: len(mesh.sizes) > 1,
     }  # fmt: skip
@@ -59,6 +59,8 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     axes = source.sample(range(len(mesh.sizes)), min(2, len(mesh.sizes)))
     if kind is Toggle:
         return Toggle(axes[0], source.choice(space.candidates))
+    if kind is Join:
+        return Join(axes[0], source.choice(space.candidates))
     if kind is Exchange:
         return Exchange(axes[0], axes[1], source.choice(space.candidates))
     if kind is StoreAll:

@@ -1,7 +1,7 @@
 """The point that follows what the step's own code imposes: a start for searches, not a restriction.
 
 Every point keeps what is imposed (`automap.space.imposed`); this one computes along it where the space can.  In
-this order, each class where it divides and nothing before it excludes it:
+this order, each class where it divides and does not meet one before it:
 
     inputs that are no state, inner values    the class of each dimension on the axes that split it
     parameters                                the same, but where the axis has the batch: stored split
@@ -77,7 +77,7 @@ class _Builder:
         for classes, other in zip(self._compute, self._mesh.sizes):
             parts *= other if own in classes else 1
         divides = space.problem.limits[own] % parts == 0
-        return bool(divides) and not any(space.excludes(own, c) for c in self._compute[axis])
+        return bool(divides) and not any(space.meet(own, c) for c in self._compute[axis])
 
     def point(self) -> Point:
         """What was split so far."""

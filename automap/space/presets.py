@@ -70,7 +70,7 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     left_out = {space.residual, *space.activations, *space.regional}
     for group_class in space.candidates:
         fits = space.problem.limits[group_class] % size == 0
-        meets = any(space.excludes(group_class, other) for other in chosen)
+        meets = any(space.meet(group_class, other) for other in chosen)
         if group_class not in left_out and fits and not meets:
             chosen.append(group_class)
     return tuple(chosen)

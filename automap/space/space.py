@@ -4,7 +4,7 @@ compute candidates   classes of a parameter's or the batch's dimension that some
                      or scatter iterates over, classes of neither that much of the work runs over
                      (sequences), and regional classes
 order                features, then sequences, the batch last: the first that a tensor has gets the axis
-exclusions           two features that meet in an op exclude each other on an axis
+                     there; two features that meet in an op may share an axis too
 storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
 
@@ -132,7 +132,7 @@ class Space:
         return frozenset(self.problem.class_of_group[groups[groups >= 0]].tolist())
 
     @cached_property
-    def _excluded(self) -> frozenset[tuple[int, int]]:
+    def _meetings(self) -> frozenset[tuple[int, int]]:
         features = {c for leaf in self.leaves for c in leaf.compute}
         return frozenset(
             (pair.first, pair.second)
@@ -140,9 +140,9 @@ class Space:
             if {pair.first, pair.second} <= features - {self.problem.batch_class}
         )
 
-    def excludes(self, first: int, second: int) -> bool:
-        """Whether two classes cannot share an axis."""
-        return (min(first, second), max(first, second)) in self._excluded
+    def meet(self, first: int, second: int) -> bool:
+        """Whether two classes are features that meet in a tensor or op, so that only one gets an axis there."""
+        return (min(first, second), max(first, second)) in self._meetings
 
     @cached_property
     def residual(self) -> int | None:
@@ -171,13 +171,11 @@ class Space:
         return tuple(sorted(classes, key=lambda c: (rank.get(c, len(rank)), c)))
 
     def is_valid(self, point: Point) -> bool:
-        """Whether every class divides and no axis holds classes that exclude each other."""
+        """Whether every class divides."""
         parts: dict[int, int] = {}
         for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
-            for index, group_class in enumerate(classes):
+            for group_class in classes:
                 parts[group_class] = parts.get(group_class, 1) * size
-                if any(self.excludes(group_class, other) for other in classes[:index]):
-                    return False
         limits = self.problem.limits
         return all(limits[c] % n == 0 for c, n in parts.items())
 

@@ -12,7 +12,7 @@ features_g [features, ways] what its kernels, edges and value rows cost then.  F
                                                                               -> in: `Features`
 The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at a position of
 the schedule are at least a weighted sum of the others (`automap.cost.memory.Profile.at`).  What is not allowed
-(classes that exclude each other, broken pins) is kept apart                   -> in: `Factored.barriers`
+(broken pins) is kept apart                                                    -> in: `Factored.barriers`
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -161,7 +161,7 @@ class Model:
         ]
         pins = [barrier for one in laid for barrier in self._pins(one, variables)]
         is_complete = len(groups) == len(self.groups)
-        return Factored(variables, tuple(parts), (*exclusions(variables), *pins), is_complete)
+        return Factored(variables, tuple(parts), tuple(pins), is_complete)
 
     def _lay(self, group: Group, variables: Variables, stored: Stored) -> Laid:
         self.check_time()
@@ -213,17 +213,6 @@ class Model:
                     is_kept = (cell.ways.dims[:, 0] == wanted).all(axis=1)
                     barrier = np.where(is_kept, 0.0, np.inf)[cell.number]
                     yield Table(laid.group.scope, barrier[laid.way])
-
-
-def exclusions(variables: Variables) -> Iterator[Table]:
-    """Barriers of candidates that cannot share an axis."""
-    space = variables.space
-    masks = [np.array(of) for of in variables.masks]
-    for i, first in enumerate(space.candidates):
-        for j in range(i + 1, len(masks)):
-            if space.excludes(first, space.candidates[j]):
-                is_shared = (masks[i][:, None] & masks[j]) != 0
-                yield Table((i, j), np.where(is_shared, np.inf, 0.0))
 
 
 def _choices(group: Group, variables: Variables) -> int:

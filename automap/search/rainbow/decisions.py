@@ -1,18 +1,18 @@
 """Decisions of an episode: at each the agent keeps the point as it is, or makes one of at most `MOST_MOVES` moves.
 
-candidates, most parameter bytes first: for each axis put there or take off, or move to another axis
+candidates, most parameter bytes first: for each axis put there or take off, put beside those it meets, or move to another axis
 axes: exchange all of two
 sides and small parts of classes
 storage: all leaves of an axis, then the largest leaves one by one
 """
 
-from automap.search.moves import Exchange, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
+from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
 from automap.space.point import Level, Mesh
 from automap.space.space import Space
 
 
 Decision = tuple[Move, ...]
-MOST_MOVES = 3
+MOST_MOVES = 4
 # Leaf classes that are decided one by one.
 _SINGLE_LEAVES = 8
 
@@ -24,7 +24,7 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     for group_class in space.candidates:
         for axis in axes:
             others = (Exchange(axis, other, group_class) for other in axes if other != axis)
-            found.append((Toggle(axis, group_class), *others))
+            found.append((Toggle(axis, group_class), Join(axis, group_class), *others))
     found += [(Swap(first, second),) for first in axes for second in axes if first < second]
     found += [(Turn(group_class),) for group_class in space.sided]
     found += [(Part(group_class),) for group_class in space.parted]

@@ -13,13 +13,13 @@ import numpy as np
 
 from automap.cost.evaluate import Estimate
 from automap.search.context import SearchContext
-from automap.search.moves import Exchange, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
+from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
 from automap.search.rainbow.decisions import MOST_MOVES
 from automap.search.rainbow.table import Table, cost
 
 
 N_ACTIONS = 1 + MOST_MOVES
-_KINDS = (Toggle, Exchange, StoreAll, StoreOne, Turn, Part, Swap)
+_KINDS = (Toggle, Join, Exchange, StoreAll, StoreOne, Turn, Part, Swap)
 N_FEATURES = 1 + len(_KINDS) + 10
 N_FLAT = 6
 # Ratios are of seconds: added to both, it keeps the logs of plans that never wait finite.
@@ -105,7 +105,9 @@ class Features:
         """Log of the axis's size, shares of bytes and of work of what is moved."""
         sizes = table.current.point.mesh.sizes
         match move:
-            case Toggle(axis, group_class) | Exchange(axis, _, group_class):
+            case (
+                Toggle(axis, group_class) | Join(axis, group_class) | Exchange(axis, _, group_class)
+            ):
                 return math.log2(sizes[axis]), *self._class_shares[group_class].tolist()
             case Turn(group_class) | Part(group_class):
                 return 0.0, *self._class_shares[group_class].tolist()
