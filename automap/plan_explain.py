@@ -115,6 +115,15 @@ def verified_text(row: VerifiedRecord) -> str:
     )
 
 
+def _fits_text(is_in_device: bool, is_in_limit: bool) -> str:  # noqa: FBT001 - of one line
+    """Whether a plan fits, where the limit that was given may not be what the device has."""
+    if is_in_device == is_in_limit:
+        return "fits" if is_in_limit else "DOES NOT FIT"
+    if is_in_limit:
+        return "DOES NOT FIT THE DEVICE, only the memory limit that was given"
+    return "more than the memory limit that was given"
+
+
 def _header(plan: "Plan") -> list[str]:
     cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
     parts = {
@@ -128,7 +137,6 @@ def _header(plan: "Plan") -> list[str]:
     memory = " + ".join(
         f"{name.replace('_', ' ')} {bytes_text(n)}" for name, n in shares.items() if n
     )
-    fits = "fits" if cost.fits else "DOES NOT FIT"
     lines = [
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
@@ -137,7 +145,7 @@ def _header(plan: "Plan") -> list[str]:
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
-        f"on each device: {fits}",
+        f"on each device: {_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
         f"  = {memory}",
     ]
     if plan.verified is not None:

@@ -105,9 +105,21 @@ def test_many_matches_are_cut():
     assert "and 30 more" in text
 
 
-def test_a_plan_that_does_not_fit_says_so():
-    predicted = dataclasses.replace(PLAN.predicted, fits=False)
-    assert "DOES NOT FIT" in dataclasses.replace(PLAN, predicted=predicted).explain()
+@pytest.mark.parametrize(
+    ("peak_bytes", "fits", "text"),
+    [
+        (2**34, False, "16 GiB of 14.9 GiB on each device: DOES NOT FIT\n"),
+        (2**34, True, "DOES NOT FIT THE DEVICE, only the memory limit that was given"),
+        (
+            2**30,
+            False,
+            "1 GiB of 14.9 GiB on each device: more than the memory limit that was given",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_fit_says_what(peak_bytes, fits, text):
+    predicted = dataclasses.replace(PLAN.predicted, peak_bytes=peak_bytes, fits=fits)
+    assert text in dataclasses.replace(PLAN, predicted=predicted).explain()
 
 
 @pytest.mark.parametrize(
