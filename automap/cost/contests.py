@@ -8,8 +8,8 @@ split different factors f.  The op then splits the factor that moves the fewest 
                                 b_t / n (split on another) or b_t (whole)   if t is not split on f
 
 with n the axis's size and b_t bytes; ties go to the order of the axis.  But an op on a weight (or the gradient
-of one) that holds a listed class follows the weight, as the decision is about it; where that class stands on two factors of
-it (a square kernel between equal layers), the cheaper of them.                    -> in: `Contests.choose`
+of one) splits one of the weight's factors that are of listed classes, as the decision is about it: where the weight
+holds two, or one twice (a square kernel between equal layers), the cheaper one.   -> in: `Contests.choose`
 """
 
 from dataclasses import dataclass
@@ -60,9 +60,8 @@ class Contests:
         own_ranks = ranks[rows]
         of_weight = np.where(self.follows_weight[contests], weight_ranks[rows], _NEVER)
         has_weight = (of_weight < _NEVER).any(axis=1)
-        # Of a weight's factors that are of one class the cheapest.
-        leading = np.where(np.expand_dims(has_weight, 1), of_weight, 0)
-        allowed = (own_ranks < _NEVER) & (leading == leading.min(axis=1, keepdims=True))
+        listed = np.where(np.expand_dims(has_weight, 1), of_weight, own_ranks)
+        allowed = (own_ranks < _NEVER) & (listed < _NEVER)
         cost = np.where(allowed, self._cost(is_open, dim, size)[contests], np.inf)
         is_cheapest = cost == cost.min(axis=1, keepdims=True)
         factor[rows] = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
