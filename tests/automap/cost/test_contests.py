@@ -86,6 +86,20 @@ def test_an_op_on_a_weight_follows_the_weight_whatever_it_costs(batch):
         assert set(_chosen(problem, order, _dots(phase))) == {64}
 
 
+@pytest.mark.parametrize(("width", "hidden"), [(16, 1024), (1024, 16)])
+@pytest.mark.parametrize("columns_first", [True, False])
+def test_of_two_listed_classes_of_a_weight_the_cheaper_one(width, hidden, columns_first):
+    batch = 4096
+    order = [("[0]['in']", 1), ("[0]['in']", 0)]
+    first, *_ = _chosen(
+        _train(batch, width, hidden), order if columns_first else order[::-1], _dots(Phase.FORWARD)
+    )
+    # The features are split on their width, the result on the hidden dimension, the kernel on the first of the two.
+    by_columns = batch * width + (0 if columns_first else width * hidden / N)
+    by_rows = batch * hidden + (width * hidden / N if columns_first else 0)
+    assert first == (hidden if by_columns < by_rows else width)
+
+
 def test_a_look_ups_gradient_moves_the_smaller_of_updates_and_table():
     """Stored rows: the updates come to the rows if they are fewer, else the whole table is summed."""
 
