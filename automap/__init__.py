@@ -1,6 +1,7 @@
 """Automatic parallelization of unmodified single-device JAX steps."""
 
 from automap.api import ParallelStep as ParallelStep, parallelize as parallelize
+from automap.apply.pipeline.transfer import fetch as fetch
 from automap.errors import (
     AutomapError as AutomapError,
     CompilerError as CompilerError,

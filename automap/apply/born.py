@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_flatten_with_path
 import numpy as np
 
+from automap.apply.processes import where_held
 from automap.plan import Plan
 
 
@@ -34,7 +35,8 @@ def born(init: Callable[[], Any], shardings: Any) -> Any:
             made = jax.tree.leaves(init())
             return [made[n] for n in numbers]
 
-        made = jax.jit(some, out_shardings=[wanted[n] for n in numbers])()
+        make = jax.jit(some, out_shardings=[wanted[n] for n in numbers])
+        made = where_held(make, wanted[numbers[0]].device_set)()
         leaves.update(zip(numbers, made, strict=True))
     return jax.tree.unflatten(tree, [leaves[n] for n in range(len(wanted))])
 

@@ -1,7 +1,7 @@
 """A blueprint with its functions: all that is made once for a kind of call, and run every step."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ from automap.apply.pipeline.numbered import Numbered
 from automap.apply.pipeline.places import REPLICAS, StagePlace
 from automap.apply.pipeline.programs import LoopProgram, OnceProgram
 from automap.apply.pipeline.storage import Stored, stored
+from automap.apply.pipeline.transfer import send
 from automap.apply.pipeline.update import UpdateProgram
+from automap.apply.processes import one_device_each, process_numbers
 from automap.pipeline.task_graph import Job
 
 
@@ -65,7 +67,10 @@ class TurnFunctions:
 
 @dataclass(frozen=True)
 class Assembly:
-    """All programs of a step; `inputs` and `outputs` say how the user's arrays lie, `output_stages` where results are to be."""
+    """All programs of a step; `inputs` and `outputs` say how the user's arrays lie, `output_stages` where results are to be.
+
+    `state` are the outputs, by leaf, that replace inputs. The others are `everywhere` if there are several processes.
+    """
 
     blueprint: Blueprint
     places: Sequence[StagePlace]
@@ -75,11 +80,27 @@ class Assembly:
     output_stages: Sequence[int]
     inputs: Sequence[Stored]
     outputs: Sequence[Stored]
+    state: Collection[int]
+    everywhere: NamedSharding | None
 
     def home(self, value: int) -> int:
         """The stage that a value of the whole step comes from."""
         owner = self.blueprint.owner
         return owner[value] if value in owner else self.blueprint.home[value]
+
+    def structure(self) -> str:
+        """What runs in which order, as text that is the same in all processes that run the same."""
+        numbers = self.blueprint.numbers
+        turns = [
+            (
+                turn.order,
+                [loop.program for loop in turn.loops.values()],
+                [p for p, _ in turn.updates],
+            )
+            for turn in self.turns
+        ]
+        equations = numbers.before, numbers.turns, numbers.after
+        return str((equations, [p for p, _ in self.pre], turns, self.output_stages))
 
 
 @dataclass(frozen=True)
@@ -105,6 +126,8 @@ class Assembler:
         output_stages = self._output_stages()
         input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
         program = blueprint.numbers.program
+        devices = [d for place in self.places for d in place.mesh.devices.flat]
+        is_shared = len(process_numbers(devices)) > 1
         return Assembly(
             blueprint=blueprint, places=self.places, microbatches=self.microbatches,
             pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
@@ -112,6 +135,7 @@ class Assembler:
             output_stages=output_stages,
             inputs=self._stored(self.cut.inputs, input_stages, program.inputs),
             outputs=self._stored(self.cut.outputs, output_stages, program.outputs),
+            state=self.state.keys(), everywhere=one_device_each(devices) if is_shared else None,
         )  # fmt: skip
 
     def _output_stages(self) -> list[int]:
@@ -164,7 +188,12 @@ class Assembler:
         for whole, part in turn.joins:
             (stage,) = (r.stage for r, p in programs.of_role.items() if part in p.made)
             joins.append(
-                JoinFunction(whole, part, stage, join_function(self.of_stage[stage], part))
+                JoinFunction(
+                    whole,
+                    part,
+                    stage,
+                    join_function(self.of_stage[stage], part, self.places[stage]),
+                )  # fmt: skip
             )
         return TurnFunctions(
             microbatches=self.microbatches,
@@ -184,7 +213,7 @@ class Assembler:
             start=start_function(turn, program, place) if program.sums else list,
             finish=finish_function(turn, program, place) if program.sums else list,
             totals=tuple(numbers.turns[number].sums[n][0] for n in program.sums),
-            numbers=[jax.device_put(np.int32(i), place.whole) for i in range(self.microbatches)],
+            numbers=[send(np.int32(i), place.whole) for i in range(self.microbatches)],
             part_sharding=NamedSharding(place.mesh, PartitionSpec(REPLICAS)),
             routes={
                 v: [(s, self.places[s].of(form_of(self.of_stage[s], v))) for s in sorted(readers.get(v, ()))]

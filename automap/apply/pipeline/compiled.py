@@ -2,9 +2,12 @@
 
 loop(totals, i, parts, fixed, received) -> (totals + terms, made)          replica j of r is microbatch i r + j of M r
 start() -> totals [r, ..], one of each replica;   finish(totals) -> sums over the replicas
+
+Where results lie is said of all of them: a process that holds nothing of a stage has to know it too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +20,7 @@ from automap.apply.microbatch.program import Pass
 from automap.apply.pipeline.numbered import Numbered
 from automap.apply.pipeline.places import REPLICAS, WHOLE, Form, StagePlace
 from automap.apply.pipeline.programs import LoopProgram
+from automap.apply.processes import where_held
 
 
 _REDUCE: Mapping[str, Callable[[Any], Any]] = {
@@ -67,7 +71,8 @@ def loop_function(numbers: Numbered, turn: Pass, program: LoopProgram, place: St
         ),
         out_specs=(totals, [form.spec for _, form in made]),
     )  # fmt: skip
-    return jax.jit(run, donate_argnums=0)
+    out_shardings = [place.per_replica] * len(sums), [place.of(form) for _, form in made]
+    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=out_shardings))
 
 
 def start_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
@@ -86,7 +91,7 @@ def start_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
             found.append(jnp.broadcast_to(first, (place.replicas, *first.shape)))
         return found
 
-    return jax.jit(start, out_shardings=[place.per_replica] * len(program.sums))
+    return _on(place, jax.jit(start, out_shardings=[place.per_replica] * len(program.sums)))
 
 
 def finish_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
@@ -99,7 +104,7 @@ def finish_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
             for s, t in zip(each, totals, strict=True)
         ]
 
-    return jax.jit(finish, out_shardings=[place.whole] * len(program.sums))
+    return _on(place, jax.jit(finish, out_shardings=[place.whole] * len(program.sums)))
 
 
 def once_function(
@@ -113,11 +118,12 @@ def once_function(
         values.update(evaluate(eqns, values))
         return [values[v] for v in outputs]
 
-    return jax.jit(once, out_shardings=[place.whole] * len(outputs), donate_argnums=tuple(donated))
+    out_shardings = [place.whole] * len(outputs)
+    return _on(place, jax.jit(once, out_shardings=out_shardings, donate_argnums=tuple(donated)))
 
 
-def join_function(numbers: Numbered, value: int) -> Any:
-    """Jitted: the parts of an output in all microbatches -> the output."""
+def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:
+    """Jitted: the parts of an output in all microbatches -> the output, whole."""
     form = form_of(numbers, value)
     layout = form.layout
 
@@ -127,4 +133,18 @@ def join_function(numbers: Numbered, value: int) -> Any:
         stack = jnp.stack([form.unpacked(part) for part in parts])
         return joined(stack, dim=layout.dim, outer=layout.outer or 1)
 
-    return jax.jit(join)
+    return _on(place, jax.jit(join, out_shardings=place.whole))
+
+
+@cache
+def part_function(place: StagePlace, samples: int) -> Any:
+    """Jitted: a batch input that is whole on a stage, a microbatch's number -> its part."""
+
+    def part(x: jax.Array, number: int) -> jax.Array:
+        return lax.dynamic_slice_in_dim(x, number * samples, samples)
+
+    return _on(place, jax.jit(part, out_shardings=place.whole))
+
+
+def _on(place: StagePlace, run: Any) -> Any:
+    return where_held(run, place.mesh.devices.flat)

@@ -70,7 +70,8 @@ def turn_programs(numbers: Numbered, turn: Turn, division: Division) -> TurnProg
     for _, part in turn.joins:
         wanted[role_of(part)].append(part)
     numbers_of = {}
-    for role in {*own, *sums, *wanted}:
+    # In an order: that of a set of names differs between processes.
+    for role in sorted({*own, *sums, *wanted}):
         terms = [turn.sums[n][1] for n in sums[role]]
         read = [v for n in own[role] for v in turn.loop[n].inputs]
         copies = closure([*read, *terms, *wanted[role]], copier, turn.loop)

@@ -1,5 +1,7 @@
 """One step of a pipeline: the host hands the stages their programs in the order of the schedule, and waits for none.
 
+Of several processes, each goes through all of it and leaves out what none of its devices has a part in.
+
     inputs -> pre -> per loop: start, passes in order, finish, joins, update -> outputs
 
 Values of a microbatch are kept per stage that reads them and dropped at their last use there; so are those of the step.
@@ -14,8 +16,10 @@ from jax.extend import core
 import numpy as np
 
 from automap.apply.pipeline.assembly import Assembly, TurnFunctions
+from automap.apply.pipeline.compiled import part_function
 from automap.apply.pipeline.divide import Role
 from automap.apply.pipeline.transfer import send
+from automap.apply.processes import is_own
 from automap.pipeline.task_graph import Job
 
 
@@ -38,7 +42,13 @@ def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], 
             made = function(*(running.get(v, update.stage) for v in update.inputs))
             running.keep(update.stage, update.outputs, made)
     made = list(running.outputs())
-    return [stored.joined([made[n] for n in stored.numbers]) for stored in assembly.outputs]
+    outputs = [stored.joined([made[n] for n in stored.numbers]) for stored in assembly.outputs]
+    if assembly.everywhere is None:
+        return outputs
+    return [
+        x if leaf in assembly.state else send(x, assembly.everywhere)
+        for leaf, x in enumerate(outputs)
+    ]
 
 
 class _Running:
@@ -65,12 +75,16 @@ class _Running:
 
     def part(self, value: int, microbatch: int) -> Any:
         """A microbatch's part of a batch input, where the whole is."""
-        numbers = self._assembly.blueprint.numbers
-        whole = self._given[numbers.slices[value]]
+        number = self._assembly.blueprint.numbers.slices[value]
+        whole = self._given[number]
         n = whole.shape[0] // self._assembly.microbatches
         if isinstance(whole, np.ndarray):
             return whole[microbatch * n : (microbatch + 1) * n]
-        return _part(whole, microbatch, n)
+        if self._assembly.everywhere is None or is_own(whole):
+            return _part(whole, microbatch, n)
+        home = self._assembly.home(number)
+        place = self._assembly.places[home]
+        return part_function(place, n)(self.get(number, home), np.int32(microbatch))
 
     def outputs(self) -> Iterator[Any]:
         """The step's results, new versions of inputs where the inputs belong."""

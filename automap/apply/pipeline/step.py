@@ -5,6 +5,7 @@ of replicas that stages have), divided among the stages and compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,15 @@ from automap.apply.pipeline.numbered import Numbered, check_alike, numbered
 from automap.apply.pipeline.order import bubble_fraction, forward_order, simulated_order
 from automap.apply.pipeline.places import stage_places
 from automap.apply.pipeline.runner import run_step
+from automap.apply.processes import (
+    check_agreement,
+    check_takes_part,
+    is_own,
+    process_numbers,
+)
 from automap.apply.reemit import Reemitter
 from automap.apply.run import check_is_planned, device_mesh
-from automap.errors import PlanError
+from automap.errors import AutomapError, InputError, PlanError
 from automap.pipeline.task_graph import Job
 from automap.plan import Plan
 from automap.plan_pipeline import PipelineRecord
@@ -50,18 +57,26 @@ class PipelinedStep:
                 f"plan {plan.workload.target} with --space pipeline for stages that run"
             )
         self.plan = plan
+        self._record = plan.pipeline
         self.jobs: Sequence[Job] = ()
         self._devices = list(device_mesh(plan, devices).devices.flat)
+        check_takes_part(self._devices)
         self._step = jitted(step, options)
         self._programs: list[_Program] = []
+        self._agreed: list[_Program] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; `jobs` are then the passes in the order in which the stages were given them.
 
         Raises `PlanError` if the arguments are not those of the plan, `NotSeparableError` for a step that needs all
-        samples at once.
+        samples at once. The first call of a kind also raises it in all processes if they do not run the same.
         """
         program = self._program(args, kwargs)
+        if program.is_shared and program not in self._agreed:
+            check_agreement(
+                self._devices, {"where the arguments lie": program.layouts(args, kwargs)}
+            )
+            self._agreed.append(program)
         jobs: list[Job] = []
         result = program.run(args, kwargs, jobs.append)
         self.jobs = jobs
@@ -80,8 +95,7 @@ class PipelinedStep:
     @property
     def bubble_fraction(self) -> float:
         """The part of the schedule in which a stage waits for another, by the simulation of the plan's seconds."""
-        assert self.plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
-        return bubble_fraction(self.plan.pipeline)
+        return bubble_fraction(self._record)
 
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
@@ -100,16 +114,43 @@ class PipelinedStep:
         for program in self._programs:
             if program.call.serves(args, kwargs):
                 return program
+        program = self._made(args, kwargs)
+        self._programs.append(program)
+        return program
+
+    def _made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
+        if len(process_numbers(self._devices)) == 1:
+            return self._divided(args, kwargs)
+        try:
+            program = self._divided(args, kwargs)
+            _check_types(program.call)
+        except AutomapError as error:
+            # The others are told, who would wait for this process else; it has its own error.
+            with suppress(PlanError):
+                self._agree(str(error))
+            raise
+        self._agree(program.assembly.structure())
+        return program
+
+    def _agree(self, structure: str) -> None:
+        record = self._record
+        stages = [(stage.devices, stage.cut_after) for stage in record.stages]
+        facts = {
+            "the devices": str([device.id for device in self._devices]),
+            "the plan": str((record.schedule, record.microbatches, stages)),
+            "the planned step": str(self.plan.workload.jaxpr_sha256),
+            "the programs of the stages": structure,
+        }
+        check_agreement(self._devices, facts)
+
+    def _divided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
         shapes = without_devices((args, dict(kwargs)))
         call = trace_call(self._step, *shapes, mesh=self.plan.mesh.axes)
         check_is_planned(
             self.plan, call, Reemitter(call.jaxpr, user_rules(self.plan.workload.rules))
         )
         _check_sites(call, self.plan)
-        assert self.plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
-        assembly = assemble(self._step, call, self.plan.pipeline, self._devices)
-        self._programs.append(_Program(call, assembly))
-        return self._programs[-1]
+        return _Program(call, assemble(self._step, call, self._record, self._devices))
 
 
 def check_separable(step: Callable[..., Any], call: TracedCall, record: PipelineRecord) -> None:
@@ -132,12 +173,38 @@ def _check_sites(call: TracedCall, plan: Plan) -> None:
         )
 
 
-@dataclass(frozen=True)
+def _check_types(call: TracedCall) -> None:
+    """Refuse state of a Python scalar's type, which arrays do not have in processes that hold none of them."""
+    for output in match_state(call.args, call.result, call.donated):
+        if call.jaxpr.out_avals[output].weak_type:
+            raise InputError(
+                f"the result {call.result_paths[output]} has the type of a Python number, which has no place in state "
+                "on several processes; give it one where it is made, as jnp.asarray(x, jnp.float32)"
+            )
+
+
+@dataclass(frozen=True, eq=False)
 class _Program:
     """The programs of one kind of call."""
 
     call: TracedCall
     assembly: Assembly
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes run it."""
+        return self.assembly.everywhere is not None
+
+    def layouts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Where the arguments lie, as text that is the same in all processes."""
+        leaves = jax.tree.leaves(self.call.traced_part(args, kwargs))
+        places = [
+            None
+            if is_own(x)
+            else [(d.id, i) for d, i in x.sharding.devices_indices_map(x.shape).items()]
+            for x in leaves
+        ]
+        return str(places)
 
     def run(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], on_job: Callable[[Job], None]

@@ -12,7 +12,7 @@ array of the leaf's own shape:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 import math
 from typing import Any
 
@@ -25,6 +25,7 @@ from automap.apply.born import even_shardings
 from automap.apply.pipeline.loops import Range
 from automap.apply.pipeline.places import REPLICAS, StagePlace
 from automap.apply.pipeline.transfer import send
+from automap.apply.processes import is_own, where_held
 
 
 _STAGES = "stage"
@@ -52,12 +53,19 @@ class Stored:
         )
         if self._is_view and is_placed:
             shards = {s.device: s.data for s in leaf.addressable_shards}
-            return [_assembled(shards, place) for place in self.places]
-        slices = [
-            leaf[a:b] if isinstance(leaf, np.ndarray) else _slice(leaf, a, b)
-            for a, b in filter(None, self.ranges)
-        ]
+            shape = self.sharding.shard_shape(leaf.shape)
+            return [_assembled(shards, shape, leaf.dtype, place) for place in self.places]
+        if not is_own(leaf):
+            leaf = send(leaf, self.sharding)
+        slices = [self._slice(leaf, a, b) for a, b in filter(None, self.ranges)]
         return [send(x, place.whole) for x, place in zip(slices, self.places, strict=True)]
+
+    def _slice(self, leaf: Any, start: int, stop: int) -> Any:
+        if is_own(leaf):
+            return leaf[start:stop]
+        aval = jax.ShapeDtypeStruct((stop - start, *leaf.shape[1:]), leaf.dtype)
+        to = even_shardings(aval, list(self.sharding.mesh.devices.flat))  # pyright: ignore[reportOptionalMemberAccess]
+        return _slice_function(to, start, stop)(leaf)
 
     def joined(self, pieces: Sequence[jax.Array]) -> jax.Array:
         """The user's array of what the stages have."""
@@ -66,7 +74,9 @@ class Stored:
         shape = (sum(x.shape[0] for x in pieces), *pieces[0].shape[1:])
         if self._is_view:
             shards = [s.data for x in pieces for s in x.addressable_shards]
-            return jax.make_array_from_single_device_arrays(shape, self.sharding, shards)
+            return jax.make_array_from_single_device_arrays(
+                shape, self.sharding, shards, dtype=pieces[0].dtype
+            )
         devices = list(self.sharding.mesh.devices.flat)  # pyright: ignore[reportOptionalMemberAccess]
         moved = [send(x, even_shardings(x, devices)) for x in pieces]
         return _join_function(self.sharding)(moved)
@@ -99,17 +109,21 @@ def _evenly(aval: Any, devices: Sequence[Any]) -> NamedSharding:
     return even_shardings(aval, devices[:1])
 
 
-def _assembled(shards: dict[Any, Any], place: StagePlace) -> jax.Array:
+def _assembled(
+    shards: dict[Any, Any], shape: tuple[int, ...], dtype: Any, place: StagePlace
+) -> jax.Array:
     """One stage's piece of the shards that its devices hold."""
-    mine = [shards[d] for d in place.mesh.devices.flat]
-    return jax.make_array_from_single_device_arrays(mine[0].shape, place.whole, mine)
+    mine = [shards[d] for d in place.mesh.devices.flat if d in shards]
+    return jax.make_array_from_single_device_arrays(shape, place.whole, mine, dtype=dtype)
 
 
 @cache
 def _join_function(sharding: NamedSharding) -> Any:
-    return jax.jit(lambda pieces: jnp.concatenate(pieces), out_shardings=sharding)
+    run = jax.jit(lambda pieces: jnp.concatenate(pieces), out_shardings=sharding)
+    return where_held(run, sharding.device_set)
 
 
-@partial(jax.jit, static_argnums=(1, 2))
-def _slice(x: jax.Array, start: int, stop: int) -> jax.Array:
-    return lax.slice_in_dim(x, start, stop)
+@cache
+def _slice_function(to: NamedSharding, start: int, stop: int) -> Any:
+    run = jax.jit(lambda x: lax.slice_in_dim(x, start, stop), out_shardings=to)
+    return where_held(run, to.device_set)

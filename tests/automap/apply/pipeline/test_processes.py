@@ -1,0 +1,71 @@
+"""Pipelines over two processes of four CPU devices: `several.py` has what each of them does and compares."""
+
+from pathlib import Path
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+ROOT = Path(__file__).parents[4]
+# Of wall time: several times what the cases take where other programs run too.
+SECONDS = 100
+SLOW_SECONDS = 400
+
+
+def run_both(cases, folder, seconds) -> None:
+    """Start both, and end both as soon as one has failed, or when time is up."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    outputs = [folder / f"{n}.txt" for n in range(2)]
+    files = [path.open("w") for path in outputs]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.automap.apply.pipeline.several", address, str(n), *cases],
+            cwd=ROOT, stdout=files[n], stderr=subprocess.STDOUT,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    end = time.monotonic() + seconds
+    try:
+        while any(p.poll() is None for p in both) and not any(p.poll() for p in both):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        codes = [p.poll() for p in both]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+        for file in files:
+            file.close()
+    said = "\n".join(f"process {n}:\n{path.read_text()[-3000:]}" for n, path in enumerate(outputs))
+    if None in codes and not any(codes):
+        pytest.fail(f"not done after {seconds} s\n{said}")
+    assert codes == [0, 0], said
+    for path in outputs:
+        assert [line for line in path.read_text().splitlines() if line.startswith("done")] == [
+            f"done {case}" for case in cases
+        ]
+
+
+def test_the_decorator_and_what_is_refused(tmp_path):
+    run_both(["the decorator", "other plans"], tmp_path, SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cases",
+    [
+        ("two stages gpipe", "two stages", "four stages gpipe", "four stages"),
+        ("a stage on both", "unequal", "other devices"),
+        ("everything", "everything on unequal stages", "born before the plan", "a number as state"),
+        ("equal parts of a loop", "unequal parts of a loop"),
+    ],
+    ids=lambda cases: ", ".join(cases),
+)
+def test_three_steps_equal_those_on_one_device(cases, tmp_path):
+    run_both(cases, tmp_path, SLOW_SECONDS)
