@@ -20,7 +20,7 @@ from automap.space.problem import Layers
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import DEFAULT_TOP, Confirmation, confirmed_plan
-from automap.workload.call import TracedCall, jitted, trace_call, without_devices
+from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call, mesh_of_call
 
@@ -207,8 +207,6 @@ class ParallelStep:
         for planned in self._planned:
             if planned.serves(args, kwargs):
                 return planned
-        if self._options.space != "sharding":
-            args, kwargs = without_devices((args, dict(kwargs)))
         call = trace_call(self._step, args, kwargs, self._name, self._options.axes)
         plan = self._cached_plan(call)
         planned = plan.jit(self._step, self._devices)

@@ -107,10 +107,11 @@ class TracedCall:
         return tuple(keystr(path) for path, _ in found)
 
 
-def without_devices(tree: Any) -> Any:
+def _without_devices(tree: Any) -> Any:
     """A tree of arguments with shapes in the place of JAX's arrays.
 
-    Arrays on several stages of a pipeline have no common devices to trace a step for.
+    Where arrays lie is the plan's to decide: on a mesh a step would be traced otherwise (derivatives are moved to it), and
+    those on several stages of a pipeline have no devices in common.
     """
     return jax.tree.map(
         lambda leaf: weak_shape(jax.typeof(leaf)) if isinstance(leaf, jax.Array) else leaf, tree
@@ -184,7 +185,8 @@ def _failed(name: str, error: Exception) -> InputError:
 
 
 def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracedCall:
-    traced = step.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
+    shapes, named_shapes = _without_devices((tuple(args), dict(kwargs)))
+    traced = step.trace(*shapes, **named_shapes)  # pyright: ignore[reportFunctionMemberAccess]
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)
     traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})
@@ -200,7 +202,7 @@ def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
         ),
         donated_names=frozenset(n for n, info in named_infos.items() if _is_donated(info)),
         result=traced.out_info,
-        own_shardings=own_shardings(step, traced_args, positions, static),
+        own_shardings=own_shardings(step, _without_devices(traced_args), positions, static),
     )
 
 

@@ -34,7 +34,7 @@ from automap.errors import AutomapError, InputError, PlanError
 from automap.pipeline.task_graph import Job
 from automap.plan import Plan
 from automap.plan_pipeline import PipelineRecord
-from automap.workload.call import TracedCall, jitted, trace_call, without_devices
+from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.state import match_state
 
@@ -144,8 +144,7 @@ class PipelinedStep:
         check_agreement(self._devices, facts)
 
     def _divided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
-        shapes = without_devices((args, dict(kwargs)))
-        call = trace_call(self._step, *shapes, mesh=self.plan.mesh.axes)
+        call = trace_call(self._step, args, kwargs, mesh=self.plan.mesh.axes)
         check_is_planned(
             self.plan, call, Reemitter(call.jaxpr, user_rules(self.plan.workload.rules))
         )

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
+import automap
 from automap.errors import MeshMismatchError, PlanError
 from automap.options import Options
 from automap.plan import Plan
@@ -79,3 +81,21 @@ def test_a_saved_plan_is_applied_and_a_foreign_one_refused(tmp_path):
     other_step, other_args = mlp(width=64)
     with pytest.raises(PlanError, match="the plan has float32"):
         plan.jit(other_step)(*_concrete(other_args))
+
+
+@pytest.mark.parametrize("space", ["sharding", "pipeline"])
+def test_where_a_calls_arrays_lie_does_not_matter(space):
+    """State as another call left it, and a batch that is split already, in the first call of a planned step."""
+    step, args = mlp()
+    stages = {"stages": 2} if space == "pipeline" else {}
+    plan = automap.plan(step, args, topology="cpu:8", space=space, **stages)
+    state, batch = _concrete(args)
+    want, loss = step(state, batch)
+    by_rows = NamedSharding(jax.make_mesh((8,), ("x",), (AxisType.Auto,)), PartitionSpec("x"))
+    placed = jax.device_put((state, batch), by_rows)
+    for arguments in ((state, batch), placed):
+        again = automap.plan(step, arguments, topology="cpu:8", space=space, **stages)
+        assert again.workload.jaxpr_sha256 == plan.workload.jaxpr_sha256
+    mine, my_loss = plan.jit(step)(*placed)
+    for a, b in zip(jax.tree.leaves((want, loss)), jax.tree.leaves((mine, my_loss)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
