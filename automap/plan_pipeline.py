@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from automap.plan_checks import Spec, check_numbers, check_spec, refuse, repeated
+from automap.plan_checks import Spec, check_axes, check_numbers, check_spec, refuse, repeated
 from automap.plan_json import ADDED_LATER
 from automap.plan_parts import ConstraintRecord, MeshRecord
 from automap.plan_point import PointRecord
@@ -25,16 +25,18 @@ class StageLeafRecord:
 class InsideRecord:
     """How a stage is sharded: a mesh of its devices in their order, its leaves, and constraints as in `Plan`.
 
-    `point` is the point of the sharding space on that mesh, of which the stage has its part.
+    `point` is the point of the sharding space on that mesh, of which the stage has its part. `replica_axes` split the
+    batch and nothing else: along them devices are replicas, whose gradients are summed up apart for the whole step.
     """
 
     mesh: MeshRecord
     inputs: tuple[StageLeafRecord, ...]
     constraints: tuple[ConstraintRecord, ...]
     point: PointRecord
+    replica_axes: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for a leaf that stands there twice, and for specs that the mesh cannot give."""
+        """Raise `PlanError` for a leaf that stands there twice, and for specs and axes that the mesh cannot give."""
         sizes = dict(self.mesh.axes)
         again = repeated(leaf.path for leaf in self.inputs)
         if again is not None:
@@ -44,6 +46,7 @@ class InsideRecord:
         for index, row in enumerate(self.constraints):
             check_spec(f"constraints[{index}].spec", row.spec, None, sizes)
         self.point.check_axes("point", len(sizes))
+        check_axes("replica_axes", self.replica_axes, sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

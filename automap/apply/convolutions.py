@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 import numpy as np
 
 from automap.errors import PlanError
@@ -50,6 +50,12 @@ def axes_of(spec: PartitionSpec | None, rank: int) -> tuple[Axes, ...]:
     entries = [*(spec or ())]
     entries += [None] * (rank - len(entries))
     return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+
+
+def free_axes(mesh: Mesh | AbstractMesh) -> set[str]:
+    """The axes of a mesh that no `shard_map` around has taken."""
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name for name, kind in types if kind is not AxisType.Manual}
 
 
 def is_convolution(eqn: Any) -> bool:
@@ -85,6 +91,7 @@ def written_out(eqn: Any, specs: Specs) -> Any:
     per_device = jax.shard_map(
         _local(eqn, specs),
         mesh=specs.mesh,
+        axis_names=free_axes(specs.mesh),
         in_specs=(PartitionSpec(*specs.image), PartitionSpec(*specs.kernel)),
         out_specs=PartitionSpec(*specs.result),
         check_vma=False,

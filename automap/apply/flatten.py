@@ -36,7 +36,7 @@ _CALLS = {
     "pjit": "jaxpr",
 }
 # Higher-order primitives and their bodies: parameter and letter.
-_HIGHER_ORDER = {
+HIGHER_ORDER = {
     "checkpoint": (("jaxpr", "b"),),
     "cond": (("branches", "b"),),
     "remat": (("jaxpr", "b"),),
@@ -128,7 +128,7 @@ def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int)
 
 def _bodies(eqn: Any, rules: Rules, path: str, trip_count: int) -> Iterator[Body]:
     trips = trip_count * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
-    for parameter, letter in _HIGHER_ORDER.get(eqn.primitive.name, ()):
+    for parameter, letter in HIGHER_ORDER.get(eqn.primitive.name, ()):
         held = eqn.params[parameter]
         for number, jaxpr in enumerate(held if isinstance(held, tuple) else (held,)):
             name = f"{letter}{number}"

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from automap.apply.convolutions import Axes
+from automap.apply.convolutions import Axes, free_axes
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr
 
@@ -33,7 +33,7 @@ def written_out_top_k(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...
     spec = PartitionSpec(*axes)
     per_device = jax.shard_map(
         lambda operand: eqn.primitive.bind(operand, **eqn.params),
-        mesh=mesh, in_specs=spec, out_specs=[spec, spec], check_vma=False,
+        mesh=mesh, axis_names=free_axes(mesh), in_specs=spec, out_specs=[spec, spec], check_vma=False,
     )  # fmt: skip
     aval = eqn.invars[0].aval
     traced = jax.make_jaxpr(per_device)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 import numpy as np
 
 from automap.apply.pipeline.blueprint import Blueprint
@@ -19,9 +19,11 @@ from automap.apply.pipeline.compiled import (
     start_function,
 )
 from automap.apply.pipeline.divide import Role
-from automap.apply.pipeline.loops import CutLevel, Piece
+from automap.apply.pipeline.loops import Piece
+from automap.apply.pipeline.lying import Lying
 from automap.apply.pipeline.numbered import Numbered
-from automap.apply.pipeline.places import REPLICAS, StagePlace
+from automap.apply.pipeline.pinned import StagePins
+from automap.apply.pipeline.places import Form, StagePlace
 from automap.apply.pipeline.programs import LoopProgram, OnceProgram
 from automap.apply.pipeline.storage import Stored, stored
 from automap.apply.pipeline.transfer import send
@@ -32,7 +34,7 @@ from automap.pipeline.task_graph import Job
 
 @dataclass(frozen=True)
 class LoopFunctions:
-    """A loop program: `routes` are the (stage, sharding) that a value it makes goes to, `totals` its sums' values."""
+    """A loop program: `routes` are the stages that read a value it makes, and how it travels; `totals` its sums' values."""
 
     program: LoopProgram
     run: Any
@@ -40,8 +42,8 @@ class LoopFunctions:
     finish: Any
     totals: tuple[int, ...]
     numbers: Sequence[jax.Array]
-    part_sharding: NamedSharding
-    routes: Mapping[int, Sequence[tuple[int, NamedSharding]]]
+    part_shardings: Mapping[int, NamedSharding]
+    routes: Mapping[int, Sequence[tuple[int, Form]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Assembly:
 
     blueprint: Blueprint
     places: Sequence[StagePlace]
+    lying: Lying
     microbatches: int
     pre: Sequence[tuple[OnceProgram, Any]]
     turns: Sequence[TurnFunctions]
@@ -107,44 +110,44 @@ class Assembly:
 class Assembler:
     """Makes an assembly; `of_stage` has the program of each stage's share of a microbatch, numbered.
 
-    `cut` says what its inputs and outputs are of the step's, `donated` are inputs that may be overwritten, `state` maps outputs
-    to the inputs that they replace (all by leaf of the step). `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions at their first call.
+    `lying` says what its inputs and outputs are of the step's and where they lie, `pins` are the constraints of each stage,
+    `donated` are inputs that may be overwritten (by leaf of the step). `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions at their first call.
     """
 
     blueprint: Blueprint
     of_stage: Sequence[Numbered]
-    places: Sequence[StagePlace]
+    lying: Lying
+    pins: Sequence[StagePins | None]
     microbatches: int
     orders: Mapping[str, Sequence[Job]]
-    cut: CutLevel
     donated: frozenset[int]
-    state: Mapping[int, int]
 
     def assembly(self) -> Assembly:
         """The programs' functions."""
-        blueprint = self.blueprint
+        blueprint, cut = self.blueprint, self.lying.cut
         output_stages = self._output_stages()
         input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
         program = blueprint.numbers.program
-        devices = [d for place in self.places for d in place.mesh.devices.flat]
+        devices = [d for place in self.lying.places for d in place.mesh.devices.flat]
         is_shared = len(process_numbers(devices)) > 1
         return Assembly(
-            blueprint=blueprint, places=self.places, microbatches=self.microbatches,
+            blueprint=blueprint, places=self.lying.places, lying=self.lying,
+            microbatches=self.microbatches,
             pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
             turns=[self._turn(number) for number in range(len(blueprint.turns))],
             output_stages=output_stages,
-            inputs=self._stored(self.cut.inputs, input_stages, program.inputs),
-            outputs=self._stored(self.cut.outputs, output_stages, program.outputs),
-            state=self.state.keys(), everywhere=one_device_each(devices) if is_shared else None,
+            inputs=self._stored(cut.inputs, blueprint.numbers.inputs, input_stages, program.inputs),
+            outputs=self._stored(cut.outputs, blueprint.numbers.outputs, output_stages, program.outputs),
+            state=self.lying.state.keys(), everywhere=one_device_each(devices) if is_shared else None,
         )  # fmt: skip
 
     def _output_stages(self) -> list[int]:
         """Where results are to be: new state where the old one is."""
         blueprint = self.blueprint
-        number = {piece: n for n, piece in enumerate(self.cut.inputs)}
+        number = {piece: n for n, piece in enumerate(self.lying.cut.inputs)}
         found = []
-        for piece, value in zip(self.cut.outputs, blueprint.numbers.outputs, strict=True):
-            replaced = number.get(Piece(self.state.get(piece.leaf, -1), piece.range))
+        for piece, value in zip(self.lying.cut.outputs, blueprint.numbers.outputs, strict=True):
+            replaced = number.get(Piece(self.lying.state.get(piece.leaf, -1), piece.range))
             if replaced is not None:
                 value = blueprint.numbers.inputs[replaced]
             home = 0 if value is None else blueprint.owner.get(value, blueprint.home.get(value, 0))
@@ -152,8 +155,9 @@ class Assembler:
         return found
 
     def _stored(
-        self, pieces: Sequence[Piece], stages: Sequence[int], atoms: Sequence[Any]
-    ) -> list[Stored]:
+        self, pieces: Sequence[Piece], values: Sequence[int | None], stages: Sequence[int],
+        atoms: Sequence[Any],
+    ) -> list[Stored]:  # fmt: skip
         found: dict[int, list[int]] = defaultdict(list)
         for number, piece in enumerate(pieces):
             found[piece.leaf].append(number)
@@ -163,7 +167,8 @@ class Assembler:
             length = sum(atoms[n].aval.shape[0] for n in numbers) if len(numbers) > 1 else None
             aval = first if length is None else first.update(shape=(length, *first.shape[1:]))
             ranges = [pieces[n].range for n in numbers]
-            result.append(stored(numbers, ranges, [self.places[stages[n]] for n in numbers], aval))
+            parts = [self.lying.leaf(values[n], stages[n]) for n in numbers]
+            result.append(stored(numbers, ranges, parts, aval))
         return result
 
     def _before(self, program: OnceProgram) -> list[Any]:
@@ -173,10 +178,11 @@ class Assembler:
     def _once(
         self, program: OnceProgram | UpdateProgram, eqns: Sequence[Any], donated: Sequence[int]
     ) -> Any:
-        var = self.of_stage[program.stage].variables
+        var, stage = self.of_stage[program.stage].variables, program.stage
         return once_function(
             eqns, [var[v] for v in program.inputs], [var[v] for v in program.outputs],
-            self.places[program.stage], donated,
+            self.lying.places[stage], [self.lying.of(v, stage) for v in program.outputs],
+            self.pins[stage], donated,
         )  # fmt: skip
 
     def _turn(self, number: int) -> TurnFunctions:
@@ -192,7 +198,7 @@ class Assembler:
                     whole,
                     part,
                     stage,
-                    join_function(self.of_stage[stage], part, self.places[stage]),
+                    join_function(self.of_stage[stage], part, self.lying.places[stage]),
                 )  # fmt: skip
             )
         return TurnFunctions(
@@ -204,19 +210,25 @@ class Assembler:
 
     def _loop(self, number: int, program: LoopProgram) -> LoopFunctions:
         stage = program.role.stage
-        numbers, place = self.of_stage[stage], self.places[stage]
+        numbers, place = self.of_stage[stage], self.lying.places[stage]
         turn = numbers.program.passes[number]
+        totals = tuple(numbers.turns[number].sums[n][0] for n in program.sums)
+        forms = [
+            self.lying.sum_form(total, turn.sums[n], stage)
+            for total, n in zip(totals, program.sums)
+        ]
         readers = self.blueprint.turns[number][0].readers
+        has_sums = bool(forms)
         return LoopFunctions(
             program=program,
-            run=loop_function(numbers, turn, program, place),
-            start=start_function(turn, program, place) if program.sums else list,
-            finish=finish_function(turn, program, place) if program.sums else list,
-            totals=tuple(numbers.turns[number].sums[n][0] for n in program.sums),
+            run=loop_function(numbers, turn, program, place, forms, self.pins[stage]),
+            start=start_function(turn, program, place, forms) if has_sums else list,
+            finish=finish_function(turn, program, place, [self.lying.of(t, stage) for t in totals]) if has_sums else list,
+            totals=totals,
             numbers=[send(np.int32(i), place.whole) for i in range(self.microbatches)],
-            part_sharding=NamedSharding(place.mesh, PartitionSpec(REPLICAS)),
+            part_shardings={v: self.lying.part(v, stage, self.microbatches) for v in program.parts},
             routes={
-                v: [(s, self.places[s].of(form_of(self.of_stage[s], v))) for s in sorted(readers.get(v, ()))]
+                v: [(s, form_of(numbers, v)) for s in sorted(readers.get(v, ()))]
                 for v in program.made
             },
         )  # fmt: skip
@@ -239,8 +251,8 @@ class Assembler:
         # A value on its stage may still be sent to another one.
         kept = set(numbers.outputs).union(*(p.inputs for p in later))
         given = dict.fromkeys(numbers.constants, -1)
-        given.update(zip(numbers.inputs, (piece.leaf for piece in self.cut.inputs)))
-        room = Counter(self._type(v) for v in program.outputs)
+        given.update(zip(numbers.inputs, (piece.leaf for piece in self.lying.cut.inputs)))
+        room = Counter(self._type(v, program.stage) for v in program.outputs)
         ending = [
             (v in given, place)
             for place, v in enumerate(program.inputs)
@@ -248,12 +260,12 @@ class Assembler:
         ]
         found = []
         for _, place in sorted(ending, key=lambda pair: not pair[0]):
-            kind = self._type(program.inputs[place])
+            kind = self._type(program.inputs[place], program.stage)
             if room[kind]:
                 room[kind] -= 1
                 found.append(place)
         return tuple(sorted(found))
 
-    def _type(self, value: int) -> tuple[Any, ...]:
+    def _type(self, value: int, stage: int) -> tuple[Any, ...]:
         aval = self.blueprint.numbers.variables[value].aval
-        return aval.shape, aval.dtype
+        return aval.shape, aval.dtype, self.lying.of(value, stage)

@@ -1,9 +1,9 @@
 """The jitted functions of a pipeline's programs. A stage's loop programs are those of its own share of a microbatch.
 
 loop(totals, i, parts, fixed, received) -> (totals + terms, made)          replica j of r is microbatch i r + j of M r
-start() -> totals [r, ..], one of each replica;   finish(totals) -> sums over the replicas
+start() -> totals [parts, ..], most with a part for each replica;   finish(totals) -> sums over the replicas
 
-Where results lie is said of all of them: a process that holds nothing of a stage has to know it too.
+Where results lie is said of all of a stage of replicas: a process that holds nothing of it has to know it too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 from jax import lax, numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from automap.apply.microbatch.build import joined
 from automap.apply.microbatch.execute import COMBINE, evaluate, neutral
 from automap.apply.microbatch.program import Pass
 from automap.apply.pipeline.numbered import Numbered
-from automap.apply.pipeline.places import REPLICAS, WHOLE, Form, StagePlace
+from automap.apply.pipeline.pinned import StagePins
+from automap.apply.pipeline.places import WHOLE, Form, StagePlace, SumForm
 from automap.apply.pipeline.programs import LoopProgram
 from automap.apply.processes import where_held
 
@@ -38,49 +39,64 @@ def form_of(numbers: Numbered, value: int) -> Form:
     return Form(None, program.parts[var]) if var in program.parts else WHOLE
 
 
-def loop_function(numbers: Numbered, turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
-    """The jitted `loop` of a program."""
-    var = numbers.variables
-    eqns = [turn.loop[n] for n in program.equations]
+def loop_function(
+    numbers: Numbered, turn: Pass, program: LoopProgram, place: StagePlace,
+    forms: Sequence[SumForm], pins: StagePins | None,
+) -> Any:  # fmt: skip
+    """The jitted `loop` of a program; `forms` are of its sums."""
+    var, axes = numbers.variables, place.replica_axes
+    eqns: Sequence[Any] = [turn.loop[n] for n in program.equations]
+    eqns = eqns if pins is None else pins.of_loop(eqns)
     sums = [turn.sums[n] for n in program.sums]
     received = [(var[v], form_of(numbers, v)) for v in program.received]
     made = [(var[v], form_of(numbers, v)) for v in program.made]
     step_wide = [var[v] for v in (*program.parts, *program.fixed)]
 
-    def local(totals: Any, number: Any, parts: Any, fixed: Any, arrived: Any) -> Any:
+    def local(number: Any, parts: Any, fixed: Any, arrived: Any) -> Any:
         values = dict(zip(step_wide, (*parts, *fixed), strict=True))
-        values[numbers.program.index] = number * place.replicas + lax.axis_index(REPLICAS).astype(
-            "int32"
-        )
-        values.update((v, form.unpacked(x)) for (v, form), x in zip(received, arrived, strict=True))
+        replica = lax.axis_index(axes).astype("int32")
+        values[numbers.program.index] = number * place.replicas + replica
+        both = zip(received, arrived, strict=True)
+        values.update((v, form.continued(x, axes)) for (v, form), x in both)
         values.update(evaluate(eqns, values))
-        added = []
-        for each, total in zip(sums, totals, strict=True):
-            term = values[each.term].astype(total.dtype)[None]
-            added.append(term if each.operator == "last" else COMBINE[each.operator](total, term))
-        return added, [form.packed(values[v]) for v, form in made]
+        return [values[each.term][None] for each in sums], [
+            form.packed(values[v], axes) for v, form in made
+        ]
 
-    local.__name__ = f"{program.role.kind}_of_stage_{program.role.stage}"
-    apart, whole = PartitionSpec(REPLICAS), PartitionSpec()
-    totals = [apart] * len(sums)
-    run = jax.shard_map(
-        local, mesh=place.mesh, check_vma=False,
+    whole, apart = PartitionSpec(), PartitionSpec(axes)
+    by_replica = jax.shard_map(
+        local, mesh=place.mesh, axis_names=set(axes), check_vma=False,
         in_specs=(
-            totals, whole, [apart] * len(program.parts), [whole] * len(program.fixed),
-            [form.spec for _, form in received],
+            whole, [apart] * len(program.parts), [whole] * len(program.fixed),
+            [form.spec(axes) for _, form in received],
         ),
-        out_specs=(totals, [form.spec for _, form in made]),
+        out_specs=([apart] * len(sums), [form.spec(axes) for _, form in made]),
     )  # fmt: skip
-    out_shardings = [place.per_replica] * len(sums), [place.of(form) for _, form in made]
-    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=out_shardings))
+
+    def run(totals: Any, *given: Any) -> Any:
+        terms, made = by_replica(*given)
+        added = []
+        for each, form, total, x in zip(sums, forms, totals, terms, strict=True):
+            term = form.term(x.astype(total.dtype), place)
+            added.append(term if each.operator == "last" else COMBINE[each.operator](total, term))
+        return added, made
+
+    run.__name__ = f"{program.role.kind}_of_stage_{program.role.stage}"
+    shardings = (
+        [form.sharding(place) for form in forms],
+        [place.sent(form) for _, form in made],
+    )
+    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=shardings))
 
 
-def start_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
+def start_function(
+    turn: Pass, program: LoopProgram, place: StagePlace, forms: Sequence[SumForm]
+) -> Any:
     """The jitted `start`: what totals begin with."""
 
     def start() -> list[jax.Array]:
         found = []
-        for number in program.sums:
+        for number, form in zip(program.sums, forms, strict=True):
             each = turn.sums[number]
             aval = each.total.aval
             first = (
@@ -88,14 +104,17 @@ def start_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
                 if each.operator == "last"
                 else neutral(each.operator, aval)
             )
-            found.append(jnp.broadcast_to(first, (place.replicas, *first.shape)))
+            found.append(jnp.broadcast_to(first, (form.parts(place), *first.shape)))
         return found
 
-    return _on(place, jax.jit(start, out_shardings=[place.per_replica] * len(program.sums)))
+    shardings = [form.sharding(place) for form in forms]
+    return _on(place, jax.jit(start, out_shardings=shardings))
 
 
-def finish_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
-    """The jitted `finish`: sums in the types of the step, whole on all replicas."""
+def finish_function(
+    turn: Pass, program: LoopProgram, place: StagePlace, shardings: Sequence[NamedSharding | None]
+) -> Any:
+    """The jitted `finish`: sums over the replicas in the types of the step."""
 
     def finish(totals: Sequence[jax.Array]) -> list[jax.Array]:
         each = [turn.sums[n] for n in program.sums]
@@ -104,22 +123,23 @@ def finish_function(turn: Pass, program: LoopProgram, place: StagePlace) -> Any:
             for s, t in zip(each, totals, strict=True)
         ]
 
-    return _on(place, jax.jit(finish, out_shardings=[place.whole] * len(program.sums)))
+    return _on(place, jax.jit(finish, out_shardings=list(shardings)))
 
 
 def once_function(
     eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], place: StagePlace,
-    donated: Sequence[int] = (),
+    shardings: Sequence[NamedSharding | None], pins: StagePins | None, donated: Sequence[int] = (),
 ) -> Any:  # fmt: skip
     """Jitted equations that a stage computes once a step; the inputs at positions `donated` end there."""
+    eqns = eqns if pins is None else pins.of_once(eqns)
 
     def once(*given: jax.Array) -> list[jax.Array]:
         values = dict(zip(inputs, given, strict=True))
         values.update(evaluate(eqns, values))
         return [values[v] for v in outputs]
 
-    out_shardings = [place.whole] * len(outputs)
-    return _on(place, jax.jit(once, out_shardings=out_shardings, donate_argnums=tuple(donated)))
+    run = jax.jit(once, out_shardings=list(shardings), donate_argnums=tuple(donated))
+    return _on(place, run)
 
 
 def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:

@@ -4,8 +4,8 @@
     backward    at(o) = min of c and, over what o reads of the forward pass, r(v);  c is the least at() of the
                 gradients it reads, the last stage without any, r(v) the last stage not after c that makes or
                 reads v: the gradient of a weight belongs to where the weight is used       -> in: `_backward`
-    sink        what is made of gradients alone and only ends in sums, such as the gradient of a bias, is computed
-                where the parameter is read, if the gradients come there anyway             -> in: `_sinks`
+    sink        what only ends in sums, the gradient of a parameter, is computed where the parameter is read, if
+                the gradients come there anyway and the forward values are there            -> in: `_sinks`
     copied      what does not depend on the samples is computed by whoever reads it         -> in: `_copied`
 
 The equations that stand for one of the step's (an index that is made local, a lookup with it) stay together, so that what
@@ -59,7 +59,7 @@ def divide(numbers: Numbered, turn: Turn, cuts: Cuts) -> Division:
     stage = {n: cuts.stage(u.node.site) for n, u in enumerate(units) if u.kind == "forward"}
     touched = _touched(numbers, units, stage)
     stage |= _backward(units, touched, cuts.stages)
-    stage |= _sinks(units, stage, _wanted_at(numbers, turn, touched))
+    stage |= _sinks(units, stage, touched, _wanted_at(numbers, turn, touched))
     roles: list[Role | None] = [None] * len(turn.loop)
     for number, unit in enumerate(units):
         if unit.kind != "copied":
@@ -164,7 +164,10 @@ def _wanted_at(
 
 
 def _sinks(
-    units: Sequence[_Unit], stage: Mapping[int, int], wanted: Mapping[int, frozenset[int]]
+    units: Sequence[_Unit],
+    stage: Mapping[int, int],
+    touched: Mapping[int, frozenset[int]],
+    wanted: Mapping[int, frozenset[int]],
 ) -> dict[int, int]:
     """New stages of sinks, by number of the unit."""
     users: dict[int, list[int]] = defaultdict(list)
@@ -174,22 +177,30 @@ def _sinks(
     rest = [n for n, unit in enumerate(units) if unit.kind == "backward"]
     maker = {v: n for n in rest for v in units[n].node.outputs}
     at: dict[int, frozenset[int]] = {}
+    plain = set[int]()
     for number in reversed(rest):
         node = units[number].node
-        is_made_of_gradients = bool(node.inputs) and all(v in maker for v in node.inputs)
+        from_gradients = [v in maker for v in node.inputs]
         ends = [wanted[v] for v in node.outputs if v in wanted]
         after = [u for v in node.outputs for u in users[v]]
-        if is_made_of_gradients and all(u in at for u in after):
+        # What a product of a gradient and a forward value is made of is no sink for that.
+        if any(from_gradients) and all(u in plain for u in after):
+            if all(from_gradients):
+                plain.add(number)
             at[number] = frozenset[int]().union(*ends, *(at[u] for u in after))
     found: dict[int, int] = {}
-    for number in sorted(at):
+    # The plain ones last: they go where others have a gradient.
+    for number in sorted(at, key=lambda n: (n in plain, n)):
+        unsettled = plain if number in plain else at.keys()
         come = [
             {found.get(maker[v], stage[maker[v]])}.union(
-                stage[u] for u in users[v] if u in stage and u not in at
+                found.get(u, stage[u]) for u in users[v] if u in stage and u not in unsettled
             )
             for v in units[number].node.inputs
+            if v in maker
         ]
-        places = at[number].intersection(*come)
+        kept = [touched[v] for v in units[number].node.inputs if v not in maker and v in touched]
+        places = at[number].intersection(*come, *kept)
         if places:
             found[number] = max(places)
     return found

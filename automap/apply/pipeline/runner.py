@@ -18,6 +18,7 @@ import numpy as np
 from automap.apply.pipeline.assembly import Assembly, TurnFunctions
 from automap.apply.pipeline.compiled import part_function
 from automap.apply.pipeline.divide import Role
+from automap.apply.pipeline.places import StagePlace
 from automap.apply.pipeline.transfer import send
 from automap.apply.processes import is_own
 from automap.pipeline.task_graph import Job
@@ -66,12 +67,16 @@ class _Running:
         if (value, stage) not in self._held:
             home = self._assembly.home(value)
             source = self._given[value] if stage == home else self.get(value, home)
-            self._held[value, stage] = send(source, self._assembly.places[stage].whole)
+            self._held[value, stage] = send(source, self._assembly.lying.leaf(value, stage))
         return self._held[value, stage]
 
     def keep(self, stage: int, values: Sequence[int], arrays: Sequence[Any]) -> None:
         """Hold what a stage made."""
         self._held.update(((v, stage), x) for v, x in zip(values, arrays, strict=True))
+
+    def place(self, stage: int) -> StagePlace:
+        """A stage's devices."""
+        return self._assembly.places[stage]
 
     def part(self, value: int, microbatch: int) -> Any:
         """A microbatch's part of a batch input, where the whole is."""
@@ -113,7 +118,7 @@ def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job]
             continue
         for value in loop.program.parts:
             if (value, job.stage, i) not in here:
-                here[value, job.stage, i] = send(running.part(value, i), loop.part_sharding)
+                here[value, job.stage, i] = send(running.part(value, i), loop.part_shardings[value])
         read = [
             [here[v, job.stage, i] for v in vs]
             for vs in (loop.program.parts, loop.program.received)
@@ -123,8 +128,11 @@ def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job]
             del here[value, job.stage, i]
         totals[role], made = loop.run(totals[role], loop.numbers[i], read[0], fixed, read[1])
         for value, array in zip(loop.program.made, made, strict=True):
-            for stage, sharding in loop.routes[value]:
-                here[value, stage, i] = send(array, sharding)
+            for stage, form in loop.routes[value]:
+                here[value, stage, i] = (
+                    array if stage == job.stage
+                    else send(array, running.place(stage).of(form, array))
+                )  # fmt: skip
             if value in joined:
                 joined[value][i] = array
     for role, loop in turn.loops.items():

@@ -18,9 +18,11 @@ from automap.apply.pipeline.assembly import Assembler, Assembly
 from automap.apply.pipeline.blueprint import blueprint
 from automap.apply.pipeline.cuts import cuts_of
 from automap.apply.pipeline.loops import cut_loops
+from automap.apply.pipeline.lying import Lying
 from automap.apply.pipeline.numbered import Numbered, check_alike, numbered
 from automap.apply.pipeline.order import bubble_fraction, forward_order, simulated_order
-from automap.apply.pipeline.places import stage_places
+from automap.apply.pipeline.pinned import stage_pins, with_sites
+from automap.apply.pipeline.places import replicas_of, stage_places
 from automap.apply.pipeline.runner import run_step
 from automap.apply.processes import (
     check_agreement,
@@ -49,18 +51,18 @@ class PipelinedStep:
         devices: Sequence[Any] | None,
         options: Mapping[str, Any],
     ) -> None:
-        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step, `PlanError` for sharded stages."""
+        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step, `PlanError` for sharded stages in several processes."""
         assert plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
-        if any(stage.inside is not None for stage in plan.pipeline.stages):
-            raise PlanError(
-                "the plan shards stages inside (--space hybrid), which this automap plans and explains but does not run yet; "
-                f"plan {plan.workload.target} with --space pipeline for stages that run"
-            )
         self.plan = plan
         self._record = plan.pipeline
         self.jobs: Sequence[Job] = ()
         self._devices = list(device_mesh(plan, devices).devices.flat)
         check_takes_part(self._devices)
+        if self._record.is_sharded_inside and len(process_numbers(self._devices)) > 1:
+            raise PlanError(
+                "the plan shards stages inside (--space hybrid), which runs in one process so far, these devices are of "
+                f"several; plan {plan.workload.target} with --space pipeline for these"
+            )
         self._step = jitted(step, options)
         self._programs: list[_Program] = []
         self._agreed: list[_Program] = []
@@ -153,9 +155,17 @@ class PipelinedStep:
 
 
 def check_separable(step: Callable[..., Any], call: TracedCall, record: PipelineRecord) -> None:
-    """Refuse a jitted step that cannot be run in a plan's microbatches. Raises `NotSeparableError`."""
-    replicas = [len(s.devices) for s in record.stages if s.inside is None]
-    parts = record.microbatches * max(replicas, default=1)
+    """Refuse a jitted step that cannot be run in a plan's microbatches, and a plan that makes no parts of a batch.
+
+    Raises `NotSeparableError` and `InputError`.
+    """
+    for number, stage in enumerate(record.stages):
+        if stage.inside is not None and record.microbatches * replicas_of(stage) < 2:
+            raise InputError(
+                f"stage {number} ({len(stage.devices)} devices, none of them replicas) would take the batch in 1 microbatch; "
+                "allowed: at least 2 parts; plan with --microbatches 2 or more"
+            )
+    parts = record.microbatches * max(map(replicas_of, record.stages))
     if parts > 1:
         separate(step, call, parts)
 
@@ -226,9 +236,10 @@ def assemble(
     cut = cut_loops(level, cuts)
 
     def rewritten(level: Level) -> tuple[Level, Sequence[int]]:
-        return cut_loops(level, cuts).level, [piece.leaf for piece in cut.inputs]
+        named = with_sites(level) if record.is_sharded_inside else level
+        return cut_loops(named, cuts).level, [piece.leaf for piece in cut.inputs]
 
-    places = stage_places(devices, [stage.devices for stage in record.stages])
+    places = stage_places(devices, record)
     programs: dict[int, Numbered] = {}
     for place in places:
         parts = record.microbatches * place.replicas
@@ -237,9 +248,14 @@ def assemble(
     of_stage = [programs[record.microbatches * place.replicas] for place in places]
     for other in of_stage:
         check_alike(of_stage[0], other)
+    division = blueprint(of_stage[0], cuts)
+    sites = Reemitter(call.jaxpr).site_of_path if record.is_sharded_inside else {}
     return Assembler(
-        blueprint=blueprint(of_stage[0], cuts), of_stage=of_stage, places=places,
-        microbatches=record.microbatches,
+        blueprint=division, of_stage=of_stage,
+        lying=Lying(
+            division, places, cut, call.paths, match_state(call.args, call.result, call.donated)
+        ),
+        pins=[stage_pins(place, level, sites) for place in places], microbatches=record.microbatches,
         orders={"both": simulated_order(record), "forward": forward_order(record)},
-        cut=cut, donated=call.donated, state=match_state(call.args, call.result, call.donated),
+        donated=call.donated,
     ).assembly()  # fmt: skip

@@ -3,7 +3,7 @@
 A leaf that a loop over layers reads slice by slice is in pieces where stages end in the loop. The user sees one
 array of the leaf's own shape:
 
-    equal pieces on stages with equally many devices   the pieces themselves: the array's sharding has the stages
+    equal pieces, split alike on meshes of one shape   the pieces themselves: the array's sharding has the stages
                                                         along its first dimension, nothing moves
     other pieces                                        no sharding of JAX says who has what, so the array is split evenly
                                                         over (most of) the devices of these stages, and moved at
@@ -23,7 +23,6 @@ import numpy as np
 
 from automap.apply.born import even_shardings
 from automap.apply.pipeline.loops import Range
-from automap.apply.pipeline.places import REPLICAS, StagePlace
 from automap.apply.pipeline.transfer import send
 from automap.apply.processes import is_own, where_held
 
@@ -33,11 +32,11 @@ _STAGES = "stage"
 
 @dataclass(frozen=True)
 class Stored:
-    """One leaf: `numbers` of its pieces among the program's inputs or outputs, their `ranges` and stages."""
+    """One leaf: `numbers` of its pieces among the program's inputs or outputs, their `ranges` and how they lie on their stages."""
 
     numbers: tuple[int, ...]
     ranges: tuple[Range | None, ...]
-    places: tuple[StagePlace, ...]
+    parts: tuple[NamedSharding, ...]
     sharding: NamedSharding
 
     @property
@@ -53,12 +52,15 @@ class Stored:
         )
         if self._is_view and is_placed:
             shards = {s.device: s.data for s in leaf.addressable_shards}
-            shape = self.sharding.shard_shape(leaf.shape)
-            return [_assembled(shards, shape, leaf.dtype, place) for place in self.places]
+            sizes = [b - a for a, b in filter(None, self.ranges)]
+            return [
+                _assembled(shards, part, (size, *leaf.shape[1:]), leaf.dtype)
+                for part, size in zip(self.parts, sizes, strict=True)
+            ]
         if not is_own(leaf):
             leaf = send(leaf, self.sharding)
         slices = [self._slice(leaf, a, b) for a, b in filter(None, self.ranges)]
-        return [send(x, place.whole) for x, place in zip(slices, self.places, strict=True)]
+        return [send(x, part) for x, part in zip(slices, self.parts, strict=True)]
 
     def _slice(self, leaf: Any, start: int, stop: int) -> Any:
         if is_own(leaf):
@@ -83,21 +85,38 @@ class Stored:
 
 
 def stored(
-    numbers: Sequence[int], ranges: Sequence[Range | None], places: Sequence[StagePlace], aval: Any
+    numbers: Sequence[int],
+    ranges: Sequence[Range | None],
+    parts: Sequence[NamedSharding],
+    aval: Any,
 ) -> Stored:
-    """The storage of a leaf of type `aval`."""
+    """The storage of a leaf of type `aval`, whose pieces lie as `parts` on their stages."""
+    own = tuple(numbers), tuple(ranges), tuple(parts)
     if ranges[0] is None:
-        return Stored(tuple(numbers), tuple(ranges), tuple(places), places[0].whole)
-    devices = list(dict.fromkeys(d for place in places for d in place.mesh.devices.flat))
+        return Stored(*own, parts[0])
+    devices = list(dict.fromkeys(d for part in parts for d in _mesh(part).devices.flat))
     sizes = {b - a for a, b in filter(None, ranges)}
-    counts = {place.replicas for place in places}
-    if len(sizes) == len(counts) == 1 and len(devices) == len(places) * counts.pop():
-        grid = np.array(devices).reshape(len(places), -1)
-        mesh = Mesh(grid, (_STAGES, REPLICAS), axis_types=(AxisType.Auto,) * 2)
-        sharding = NamedSharding(mesh, PartitionSpec(_STAGES))
-    else:
-        sharding = _evenly(aval, devices)
-    return Stored(tuple(numbers), tuple(ranges), tuple(places), sharding)
+    kinds = {(tuple(_mesh(part).shape.items()), part.spec) for part in parts}
+    names, mesh = _mesh(parts[0]).axis_names, _mesh(parts[0])
+    if (
+        len(sizes) == len(kinds) == 1
+        and len(devices) == len(parts) * mesh.size
+        and _STAGES not in names
+    ):
+        grid = np.array(devices).reshape(len(parts), *mesh.devices.shape)
+        whole = Mesh(grid, (_STAGES, *names), axis_types=(AxisType.Auto,) * (len(names) + 1))
+        first, *rest = (*parts[0].spec, None)
+        axes = (first,) if isinstance(first, str) else first or ()
+        return Stored(
+            *own, NamedSharding(whole, PartitionSpec((_STAGES, *axes), *rest[: aval.ndim - 1]))
+        )
+    return Stored(*own, _evenly(aval, devices))
+
+
+def _mesh(sharding: NamedSharding) -> Mesh:
+    """On devices, as those of stages are."""
+    assert isinstance(sharding.mesh, Mesh)  # noqa: S101
+    return sharding.mesh
 
 
 def _evenly(aval: Any, devices: Sequence[Any]) -> NamedSharding:
@@ -110,11 +129,11 @@ def _evenly(aval: Any, devices: Sequence[Any]) -> NamedSharding:
 
 
 def _assembled(
-    shards: dict[Any, Any], shape: tuple[int, ...], dtype: Any, place: StagePlace
+    shards: dict[Any, Any], sharding: NamedSharding, shape: tuple[int, ...], dtype: Any
 ) -> jax.Array:
     """One stage's piece of the shards that its devices hold."""
-    mine = [shards[d] for d in place.mesh.devices.flat if d in shards]
-    return jax.make_array_from_single_device_arrays(shape, place.whole, mine, dtype=dtype)
+    mine = [shards[d] for d in _mesh(sharding).devices.flat if d in shards]
+    return jax.make_array_from_single_device_arrays(shape, sharding, mine, dtype=dtype)
 
 
 @cache

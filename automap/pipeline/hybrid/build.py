@@ -91,6 +91,7 @@ class Records:
                 if self._stages_of_site.get(parse_place(c.at).site, 0) >> s & 1
             ),
             point=recorded(inner.point, problem.layers),
+            replica_axes=self.pricer.replica_axes(inner.point),
         )  # fmt: skip
 
     def _sharded(self, inner: Inner) -> tuple[ShardedGraph, Sequence[Constraint]]:

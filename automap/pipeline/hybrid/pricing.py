@@ -11,7 +11,8 @@ it, with M microbatches,
 
 Gradients of parameters that are stored split (ZeRO-3) are scattered in every microbatch, and such parameters are
 gathered in each forward and each backward pass, which are programs of their own: nothing that is gathered is kept for
-the other. All other gradients are summed up where they are made and reduced once. Bytes of a device are those of
+the other. All other gradients are summed up where they are made and reduced over replicas once; what they are over
+other axes (of sequences, of experts and their batch) is summed in every microbatch. Bytes of a device are those of
 `automap.pipeline.profile` with every tensor divided in the parts that it is split in; what is gathered for an op
 counts while it runs.
 """
@@ -119,6 +120,12 @@ class Pricer:
         sizes = [s for s, c in zip(lanes.mesh.sizes, lanes.classes, strict=True) if batch in c]
         return int(np.prod(sizes, initial=1))
 
+    def replica_axes(self, point: Point) -> tuple[str, ...]:
+        """The axes that split the batch and nothing else."""
+        alone = (self.space.problem.batch_class,)
+        named = zip(point.mesh.names, point.compute, strict=True)
+        return tuple(name for name, classes in named if classes == alone)
+
     def may_run(self, lanes: Lanes, microbatches: int) -> bool:
         """Whether a microbatch's examples divide in the parts of the batch."""
         return self.profile.batch_size % (microbatches * self.batch_parts(lanes)) == 0
@@ -135,7 +142,7 @@ class Pricer:
         timing, n_items = profile.timing, profile.n_items
         sharding = shardings(tables, self.space.problem.n_classes, lanes)
         evaluator, priced = self._priced(inner, sharding, microbatches)
-        found, in_each = priced.found, self._in_each(priced.found, lanes)
+        found, in_each = priced.found, self._in_each(priced.found, inner)
         seconds = priced.of_collective * found.count
         is_update = found.phase == Phase.UPDATE
         wait = self._waiting_share(evaluator, priced, in_each)
@@ -182,16 +189,21 @@ class Pricer:
         split = shardings(tables, self.space.problem.n_classes, in_parts)
         return evaluator, evaluator.timed(sharding, found, evaluator.roofline.seconds(split))
 
-    def _in_each(self, found: Collectives, lanes: Lanes) -> np.ndarray:
-        """Whether each entry is done in every microbatch, [entries]; the others once in a step."""
+    def _in_each(self, found: Collectives, inner: Inner) -> np.ndarray:
+        """Whether each entry is done in every microbatch, [entries]; the others once in a step.
+
+        Those others are sums of gradients over replicas alone: what the partitioner splits, it also sums.
+        """
+        lanes, replicas = inner.lanes, self.replica_axes(inner.point)
         is_sum = ~found.on_operand & found.combinable & (found.phase == Phase.BACKWARD)
-        scattered = np.zeros(len(found.edge), bool)
+        in_each = np.zeros(len(found.edge), bool)
         row = self.tables.results.value_row[np.where(found.on_operand, 0, found.edge)]
         parameter_side = self._parameter_side[self.tables.value_rows[row, :, 1]]
         for axis, classes in enumerate(lanes.classes):
             is_stored = np.isin(parameter_side, classes).any(axis=1)
-            scattered |= is_stored & (found.mask >> axis & 1).astype(bool)
-        return (found.phase != Phase.UPDATE) & (~is_sum | scattered)
+            is_over = (found.mask >> axis & 1).astype(bool)
+            in_each |= is_over & (is_stored | (lanes.mesh.names[axis] not in replicas))
+        return (found.phase != Phase.UPDATE) & (~is_sum | in_each)
 
     def _waiting_share(self, evaluator: Evaluator, priced: Priced, in_each: np.ndarray) -> float:
         """w."""

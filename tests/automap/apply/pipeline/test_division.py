@@ -5,6 +5,7 @@ from jax import numpy as jnp
 
 from automap.apply.flatten import flatten
 from automap.apply.pipeline.divide import Role
+from tests.automap.apply.pipeline.hybrids import blocks
 from tests.automap.apply.pipeline.running import Running, mlp, record
 
 
@@ -34,7 +35,7 @@ def test_one_activation_crosses_an_edge_of_layers_each_way():
 def test_everything_of_a_layer_is_on_its_stage():
     step, args = mlp()
     run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
-    stages = [next(iter(stored.places[0].mesh.devices.flat)).id for stored in run.assembly.inputs]
+    stages = [next(iter(stored.parts[0].mesh.devices.flat)).id for stored in run.assembly.inputs]
     count, *state = stages[: -len(args[1])]
     # Momentum and parameters: four layers of a bias and a kernel each.
     assert state == [0, 0, 1, 1, 2, 2, 3, 3] * 2
@@ -62,6 +63,23 @@ def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
     run = Running(step, args, record((1, 1), [product]))
     (turn,) = run.assembly.turns
     assert len(turn.loops[Role("backward", 0)].program.sums) == 1
-    stages = [next(iter(s.places[0].mesh.devices.flat)).id for s in run.assembly.inputs]
+    stages = [next(iter(s.parts[0].mesh.devices.flat)).id for s in run.assembly.inputs]
     assert stages[1:5] == [1, 0, 1, 1]
     assert jnp.size(args[0]["params"][0]["b"]) == 16
+
+
+def test_a_weight_has_its_gradient_where_it_is_read_though_its_operand_goes_on():
+    """The residual that a block begins with is read in the next stage too, which has the gradient first."""
+    step, args = blocks()
+    level = flatten(jax.make_jaxpr(step)(*args), {})
+    products = [e.path for e in level.equations if e.eqn.primitive.name == "dot_general"]
+    run = Running(step, args, record((1, 1), [products[2]]))
+    on_first = {
+        name: [
+            min(d.id for d in s.parts[0].device_set)
+            for s in run.assembly.inputs[first : first + 12]
+        ]
+        for name, first in (("momentum", 0), ("params", 12))
+    }
+    # Bias, down and up of each block.
+    assert on_first["momentum"] == on_first["params"] == [0, 0, 0, 1, 1, 0, *[1] * 6]

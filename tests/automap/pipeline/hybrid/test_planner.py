@@ -3,6 +3,7 @@
 import copy
 
 from click.testing import CliRunner
+import jax
 import pytest
 
 import automap
@@ -77,9 +78,14 @@ def test_explain_says_what_is_split_in_each_stage(plan):
     assert "of optimizer state" in text
 
 
-def test_it_cannot_run_yet(plan):
-    with pytest.raises(PlanError, match="shards stages inside.*--space pipeline"):
-        plan.jit(gpt_tiny()[0], devices=[None] * 8)
+def test_it_can_run(plan):
+    """What it computes is compared in `tests/automap/apply/pipeline/test_hybrid_zoo.py`."""
+    step, args = gpt_tiny()
+    run = plan.jit(step)
+    run.prepare(*args)
+    devices = [set(s.device_set) for s in run.input_shardings]
+    own = [{jax.devices()[n] for n in stage.devices} for stage in plan.pipeline.stages]
+    assert all(each in own for each in devices)
 
 
 def test_no_space_is_better():
