@@ -19,8 +19,8 @@ from rl.env import EnvShape, Observation
 from rl.networks import ActionNetwork, inputs_of, weights_of
 
 
-WEIGHT = 0.02
-TEMPERATURE = 0.02
+WEIGHT = 0.004
+TEMPERATURE = 0.004
 NEAR = 0.2
 MOST_GRADIENT = 1.0
 _ADAM = ("step", "exp_avg", "exp_avg_sq")

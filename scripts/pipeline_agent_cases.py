@@ -29,8 +29,8 @@ def score(found: Candidates) -> np.ndarray:
 
 
 def bound_score(found: Candidates) -> np.ndarray:
-    """Without learning: the bound and the even division alone."""
-    return -found.features[:, 0] - found.features[:, 1]
+    """Without learning: the step with the good division of what is left."""
+    return found.baseline
 
 
 def _greedy(problem: Problem, of: Score) -> Partition | None:

@@ -85,18 +85,15 @@ def lessons_of(seed: int, score: Score) -> Iterator[Lesson]:
     state = game.start
     for h in range(size.stages - 1, 1, -1):
         found = candidates(game, state)
-        if not len(found.points):
-            return
         q = score(found)
         if h <= 3:
             lesson = all_worths(game, state, found, q)
-            if lesson is None:
-                return
             yield lesson
             if h == 3:
                 place = int(np.nanargmax(lesson.worth))
                 then = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
-                yield from _lesson_at(game, then, score)
+                found_then = candidates(game, then)
+                yield all_worths(game, then, found_then, score(found_then))
         elif state.decided:
             yield from _best_worth(game, state, score)
         place = int(rng.integers(min(len(q), 16))) if rng.random() < _RANDOM else int(q.argmax())
@@ -113,28 +110,19 @@ def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
         state = after(game.arrays, state, *wanted)
 
 
-def _lesson_at(game: Game, state: State, score: Score) -> Iterator[Lesson]:
-    """A state in which two or three actions are left."""
-    found = candidates(game, state)
-    lesson = all_worths(game, state, found, score(found)) if len(found.points) else None
-    if lesson is not None:
-        yield lesson
-
-
 def _lesson(found: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
     row = np.full(len(found.points), np.nan, np.float32)
     row[(found.points == wanted[0]) & (found.units == wanted[1])] = worth
     return Lesson(found, row)
 
 
-def all_worths(game: Game, state: State, found: Candidates, q: np.ndarray) -> Lesson | None:
-    """What every candidate is worth that loses at most MOST_LOSS; None if nothing fits."""
+def all_worths(game: Game, state: State, found: Candidates, q: np.ndarray) -> Lesson:
+    """What every candidate is worth that loses at most MOST_LOSS."""
     arrays, heads = game.arrays, game.heads
-    least = game.bound_seconds * np.exp(-found.baseline.astype(float))
-    steps, best = np.full(len(least), np.inf), np.inf
+    steps, best = np.full(len(found.least), np.inf), found.made.min()
     for place in np.argsort(-q, kind="stable"):
         bound = best * (1.0 + MOST_LOSS)
-        if least[place] > bound:
+        if found.least[place] > bound:
             continue
         then = after(arrays, state, int(found.points[place]), int(found.units[place]))
         if game.stages - then.decided == 2:
@@ -142,8 +130,6 @@ def all_worths(game: Game, state: State, found: Candidates, q: np.ndarray) -> Le
         else:
             steps[place] = last_two(arrays, heads, then, bound)[0]
         best = min(best, steps[place])
-    if np.isinf(best):
-        return None
     worth = np.where(np.isfinite(steps), np.log(game.bound_seconds) - np.log(steps), np.nan)
     return Lesson(found, worth.astype(np.float32))
 

@@ -1,10 +1,11 @@
 """Train the pipeline agent: rounds of lessons from the exact solver and of learning from all lessons so far.
 
-Round 0 plays by the bound alone, later ones by what has been learnt. Lessons and weights of every finished round are in
+Round 0 plays by what is known without learning, later ones by what has been learnt. Lessons and weights of every finished round are in
 FOLDER, so a run that was stopped goes on after its last one; the same seed makes the same weights unless
 `--minutes` ends it. The metrics of FOLDER/metrics.csv are explained at `METRICS`.
 """
 
+from collections.abc import Mapping
 import csv
 import json
 from pathlib import Path
@@ -37,9 +38,9 @@ def files_of(number: int, folder: Path) -> tuple[Path, Path]:
 
 
 def score_of(imitator: Imitator) -> Score:
-    """Q by the weights of now; the bound alone if nothing was learnt."""
+    """Q by the weights of now; what is known without learning if nothing was learnt."""
     if not imitator.updates:
-        return lambda found: -found.features[:, 1] - found.features[:, 0]
+        return lambda found: found.baseline
     weights = imitator.weights()
     return lambda found: values(weights, found)
 
@@ -60,7 +61,7 @@ def make_lessons(
     return lessons
 
 
-def from_arrays(arrays: dict[str, np.ndarray]) -> Lessons:
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> Lessons:
     """Lessons as they were kept."""
     named = dict(arrays)
     worth = named.pop("worth")
@@ -81,14 +82,14 @@ def learn(
     return float(np.mean(losses))
 
 
-def write_metrics(path: Path, row: dict[str, float]) -> None:
+def write_metrics(path: Path, row: Mapping[str, float]) -> None:
     """Add a line to the metrics."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, METRICS)
+        writer = csv.writer(file)
         if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+            writer.writerow(METRICS)
+        writer.writerow([row[name] for name in METRICS])
 
 
 def write_weights(weights: dict[str, np.ndarray], path: Path, made: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 """The pretrained agent: divides a pipeline in milliseconds, from weights that come with the package.
 
-`heads`        what is known of stages that are not decided yet
+`divisions`    a good division of stages that are not decided yet, and whether there is any
+`heads`        what else is known of them
 `states`       the stages that are decided, from the last one on, and what each next action would mean
 `candidates`   the actions worth a look, as features without units
 `network`      their values by the network, in numpy

@@ -1,13 +1,13 @@
 """The actions of a state that are worth a look, as features: no unit of time, bytes or size is left in them.
 
-N_CANDIDATES actions: a third each by the least step, by the even one, and by both (their product); what is
+N_CANDIDATES actions: a third each by the least step, by the one made, and by both (their product); what is
 named twice leaves room for more by the least.                                                -> in: `_chosen`
 
 B is the least `least` of the state, M microbatches. Seconds are taken as shares of B, those of one microbatch
-M times.
+M times; "head's" is of its good division.
     ACTION_FEATURES of an action (i, d)                                                       -> in: `_features`
     STATE_FEATURES of the state                                                               -> in: `_state`
-    baseline b = log(L0 / least), L0 the bound of the problem: what is known of log(L0 / L)
+    baseline b = log(L0 / made), L0 the bound of the problem: log(L0 / L) is not less
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ from automap.pipeline.agent.heads import Heads, heads_of
 from automap.pipeline.agent.states import (
     State,
     actions,
-    even_point,
     first_state,
     join,
     link_seconds,
@@ -32,14 +31,14 @@ from automap.simulate.jit import compiled, inner
 
 N_CANDIDATES: Final = 192
 ACTION_FEATURES: Final = (
-    "least", "even", "even / least", "least's rank", "even's rank", "stage", "forward", "link after",
-    "link before", "reduction", "memory", "head's slowest", "head's slowest / its work", "tail U", "tail V",
+    "least", "made", "made / least", "least's rank", "made's rank", "stage", "forward", "link after",
+    "link before", "reduction", "memory", "least slowest", "least slowest / its work", "tail U", "tail V",
     "tail P", "tail Q", "units", "points", "work", "units left", "points left", "cut / mean", "cut / near", "link / slowest link",
-    "head's reduction", "next link", "next reduction",
+    "head's slowest", "head's links", "head's reductions", "head's next stage", "head's next units",
 )  # fmt: skip
 STATE_FEATURES: Final = (
     "stages", "left", "decided", "microbatches", "microbatches / stages", "1f1b", "bound", "memory", "usable",
-    "units", "matched",
+    "units", "matched", "made",
 )  # fmt: skip
 _NEAR: Final = 4
 _N_FEATURES: Final = len(ACTION_FEATURES)
@@ -62,13 +61,16 @@ class Game:
 
 @dataclass(frozen=True)
 class Candidates:
-    """`points`, `units` int64 [A], A at most N_CANDIDATES, none where the state is a dead end.
+    """`points`, `units` int64 [A], A from 1 to N_CANDIDATES: there are no dead ends.
 
-    `features` float32 [A, F], `flat` float32 [D], `baseline` float32 [A], in the order of `least`.
+    `least`, `made` float64 [A] seconds, `features` float32 [A, F], `flat` float32 [D], `baseline` float32 [A], in the
+    order of `least`.
     """
 
     points: np.ndarray
     units: np.ndarray
+    least: np.ndarray
+    made: np.ndarray
     features: np.ndarray
     flat: np.ndarray
     baseline: np.ndarray
@@ -87,33 +89,29 @@ def game_of(arrays: Arrays, stages: int) -> Game | None:
 
 def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) -> Candidates:
     """The candidates of a state in which at least two actions are left; `wanted` (i, d) is one of them for certain."""
-    least, even = actions(game.arrays, game.heads, state)
-    chosen = _chosen(least.ravel(), even.ravel())
+    least, made = actions(game.arrays, game.heads, state)
+    chosen = _chosen(least.ravel(), made.ravel())
     if wanted is not None:
         place = int(np.ravel_multi_index(wanted, least.shape))
         if place not in chosen:
             chosen[-1] = place
     points, units = np.unravel_index(chosen, least.shape)
-    if len(chosen) == 0:
-        empty = np.zeros((0, _N_FEATURES), np.float32)
-        return Candidates(
-            points, units, empty, np.zeros(len(STATE_FEATURES), np.float32), empty[:, 0]
-        )
-    least, even = least.ravel()[chosen], even.ravel()[chosen]
+    least, made = least.ravel()[chosen], made.ravel()[chosen]
     features = _features(
         game.arrays, game.heads, state.tail, state.cuts[0], state.parts[0], state.following,
-        state.decided, points, units, least, even,
+        state.decided, points, units, least, made,
     )  # fmt: skip
     return Candidates(
-        points, units, features.astype(np.float32), _state(game, state, float(least.min())),
-        np.log(game.bound_seconds / least).astype(np.float32),
+        points, units, least, made, features.astype(np.float32),
+        _state(game, state, float(least.min()), float(made.min())),
+        np.log(game.bound_seconds / made).astype(np.float32),
     )  # fmt: skip
 
 
-def _chosen(least: np.ndarray, even: np.ndarray) -> np.ndarray:
+def _chosen(least: np.ndarray, made: np.ndarray) -> np.ndarray:
     """Places of the candidates, by `least`."""
     allowed = np.flatnonzero(np.isfinite(least))
-    by = least[allowed], even[allowed], least[allowed] * even[allowed]
+    by = least[allowed], made[allowed], least[allowed] * made[allowed]
     if len(allowed) > N_CANDIDATES:
         share = N_CANDIDATES // len(by)
         picked = np.zeros(len(allowed), bool)
@@ -125,7 +123,7 @@ def _chosen(least: np.ndarray, even: np.ndarray) -> np.ndarray:
     return allowed[np.argsort(least[allowed], kind="stable")]
 
 
-def _state(game: Game, state: State, least: float) -> np.ndarray:
+def _state(game: Game, state: State, least: float, made: float) -> np.ndarray:
     arrays, stages, k = game.arrays, game.stages, state.decided
     limit = arrays.memory_limit_bytes
     return np.array([
@@ -133,47 +131,44 @@ def _state(game: Game, state: State, least: float) -> np.ndarray:
         np.log2(arrays.microbatches / stages) / 4, arrays.schedule,
         10.0 * min(np.log(least / game.bound_seconds), 1.0),
         0.0 if np.isinf(limit) else 1.0, arrays.usable[1:].mean(), np.log2(arrays.n_units) / 6,
-        arrays.transfers_differ,
+        arrays.transfers_differ, 10.0 * min(np.log(made / least), 1.0),
     ], np.float32)  # fmt: skip
 
 
 @compiled
 def _features(
     arrays: Arrays, heads: Heads, tail: Array, j: int, e: int, f: int, k: int, points: Array, units: Array,
-    least: Array, even: Array,
+    least: Array, made: Array,
 ) -> Array:  # fmt: skip
     count, m, h = len(points), arrays.microbatches, heads.stages - k - 1
     n, all_units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
-    bound, best = least.min(), even.min()
-    result, rank_even = np.zeros((count, _N_FEATURES)), np.empty(count)
-    rank_even[np.argsort(even)] = np.arange(count) / count
+    bound, best = least.min(), made.min()
+    result, rank = np.zeros((count, _N_FEATURES)), np.empty(count)
+    rank[np.argsort(made)] = np.arange(count) / count
     cut_mean = arrays.cut_bytes[1:n].mean() + 1e-30
     slowest_link = _slowest_link(heads.cheapest)
     old, new = tail.reshape(1, -1), np.zeros(len(tail))
+    steady = float(m) if arrays.schedule == 0 else 1.0
     for c in range(count):
-        i, d = points[c], units[c]
-        r = e - d
+        i, d, r = points[c], units[c], e - units[c]
         join(arrays, old, 0, new, i, j, d, e, f, k + 1)
         forward = arrays.forward[r, j] - arrays.forward[r, i]
         stage = forward + arrays.backward[r, j] - arrays.backward[r, i]
         before = arrays.latency_seconds[d] + heads.cheapest[d, e] * arrays.cut_bytes[i]
         slowest = heads.slowest_f[h, i, d] + heads.slowest_b[h, i, d]
         near = _least_near(arrays.cut_bytes, i, n)
-        point, unit = even_point(heads, h, i, d)
-        next_cut = _least_near(arrays.cut_bytes, point, i)
-        next_link = arrays.latency_seconds[unit] + heads.cheapest[unit, d] * next_cut
+        slow, links, reductions = _divided(arrays, heads, h, i, d)
         needed = stage_bytes(
             arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
             arrays.cut_bytes[i], r * arrays.unit_devices, m, k + 1, arrays.schedule,
         )  # fmt: skip
-        steady = float(m) if arrays.schedule == 0 else 1.0
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]
         row[0] = 10.0 * np.log(least[c] / bound)
-        row[1] = 10.0 * np.log(even[c] / best)
-        row[2] = 5.0 * np.log(even[c] / least[c])
+        row[1] = 10.0 * np.log(made[c] / best)
+        row[2] = 10.0 * np.log(made[c] / least[c])
         row[3] = c / count
-        row[4] = rank_even[c]
+        row[4] = rank[c]
         row[5] = m * stage / bound
         row[6] = m * forward / bound
         row[7] = 2.0 * m * link_seconds(arrays, d, e, f, j) / bound
@@ -194,10 +189,31 @@ def _features(
         row[22] = np.log(arrays.cut_bytes[i] / cut_mean + 1e-3)
         row[23] = np.log((near + 1e-30) / (arrays.cut_bytes[i] + 1e-30))
         row[24] = heads.cheapest[d, e] / slowest_link
-        row[25] = arrays.reduce_seconds_per_byte[0, d] * arrays.gradient_bytes[0, i] / bound
-        row[26] = 2.0 * m * next_link / bound
-        row[27] = arrays.reduce_seconds_per_byte[unit, d] * arrays.gradient_bytes[point, i] / bound
+        row[25] = m * slow / bound
+        row[26] = 2.0 * m * links / bound
+        row[27] = reductions / bound
+        point, unit = heads.points[h, i, d], heads.units[h, i, d]
+        row[28] = m * (heads.line[i] - heads.line[point]) * heads.fewest / ((d - unit) * bound)
+        row[29] = (d - unit) / d
     return np.minimum(np.maximum(result, -10.0), 10.0)
+
+
+@inner
+def _divided(arrays: Arrays, heads: Heads, h: int, j: int, e: int) -> tuple[float, float, float]:
+    """The slowest stage, link and reduction of a head's good division, one microbatch's seconds but for the last."""
+    slow = links = reductions = 0.0
+    for left in range(h, 0, -1):
+        i, d = heads.points[left, j, e], heads.units[left, j, e]
+        r = e - d
+        stage = arrays.forward[r, j] - arrays.forward[r, i]
+        slow = max(slow, stage + arrays.backward[r, j] - arrays.backward[r, i])
+        reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
+        reductions = max(reductions, reduce)
+        if left > 1:
+            before = heads.units[left - 1, i, d]
+            links = max(links, link_seconds(arrays, before, d, e, i))
+        j, e = i, d
+    return slow, links, reductions
 
 
 @inner

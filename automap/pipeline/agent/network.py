@@ -3,9 +3,11 @@
 It is `rl.networks.ActionNetwork`, of hidden layers of one width:
 
     h(a) = g(features of a),  c = k(mean and max of h over the actions, flat)
-    Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u     -> in: `values`
+    Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u
 
-with g, k, m two layers with ReLU, v and u one layer each. The file is safetensors: loading runs no code.
+with g, k, m two layers with ReLU, v and u one layer each, and then kept between what is known without it, log(L0 / made)
+and log(L0 / least)                                                            -> in: `values`. The file is safetensors: loading
+runs no code.
 """
 
 from functools import lru_cache
@@ -19,7 +21,7 @@ from automap.errors import InputError
 from automap.pipeline.agent.candidates import ACTION_FEATURES, STATE_FEATURES, Candidates
 
 
-FORMAT: Final = "automap-pipeline-agent 1"
+FORMAT: Final = "automap-pipeline-agent 2"
 SHIPPED: Final = Path(__file__).with_name("weights.safetensors")
 Weights = dict[str, np.ndarray]
 """Arrays by name, float32, as `shapes` has them."""
@@ -85,7 +87,9 @@ def values(weights: Weights, found: Candidates) -> np.ndarray:
     mixed = np.maximum(mixed, 0.0) @ weights["mixed.2.weight"].T + weights["mixed.2.bias"]
     advantage = (np.maximum(mixed, 0.0) @ weights["advantage.weight"].T)[:, 0]
     value = (context @ weights["value.weight"].T + weights["value.bias"])[0, 0]
-    return found.baseline + value + (advantage - advantage.mean())
+    learnt = value + (advantage - advantage.mean())
+    most = np.log(found.made / found.least).astype(np.float32)
+    return found.baseline + np.clip(learnt, 0.0, most)
 
 
 def _perceptron(weights: Weights, name: str, inputs: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Playing a problem: greedily, by beams, and with local search from the best.
 
-greedy       the best action of Q in each state; the last one by the step that it makes, which is known
+greedy       the best action of Q in each state; the last one by the step that it makes, which is known. Of the divisions that
+             are known on this one path, each action's with the good one of its head, it has the best
 beam w x b   of each state of a level the b best actions of Q (of the first state w), of those the w best by Q are the next level; the last
              two actions of the last level are searched as far as they can be below the best step so far
 infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search;
@@ -17,7 +18,7 @@ import numpy as np
 
 from automap.pipeline.agent.candidates import Candidates, Game, candidates, game_of
 from automap.pipeline.agent.network import Weights, values
-from automap.pipeline.agent.states import State, actions, after, last_two
+from automap.pipeline.agent.states import State, actions, after, last_two, whole
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.exact import Partition
 from automap.pipeline.local import even_split, improved
@@ -30,16 +31,19 @@ Score = Callable[[Candidates], np.ndarray]
 """Q of the candidates of a state."""
 
 
-def greedy(game: Game, score: Score) -> Partition | None:
-    """The partition of one path; None if it ends where nothing fits."""
-    state = game.start
+def greedy(game: Game, score: Score) -> Partition:
+    """The best partition that one path knows of."""
+    state, best = game.start, None
     for _ in range(game.stages - 2 - state.decided):
         found = candidates(game, state)
-        if not len(found.points):
-            return None
+        known = int(found.made.argmin())
+        if best is None or found.made[known] < best.seconds:
+            point, unit = int(found.points[known]), int(found.units[known])
+            best = Partition(*whole(game.heads, state, point, unit), float(found.made[known]))
         place = int(score(found).argmax())
         state = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
-    return _ended(game, state)
+    end = _ended(game, state)
+    return end if best is None or end.seconds < best.seconds else best
 
 
 def beam(
@@ -53,10 +57,10 @@ def beam(
         most = branch if len(level) > 1 else width
         for state in level:
             found = candidates(game, state)
-            if not len(found.points):
-                continue
-            q = score(found)
+            q = np.where(found.least < bound_seconds, score(found), -np.inf)
             for place in np.argsort(-q, kind="stable")[:most]:
+                if np.isinf(q[place]):
+                    break
                 i, d = int(found.points[place]), int(found.units[place])
                 reached.append((float(q[place]), state, i, d))
         reached.sort(key=lambda each: -each[0])
@@ -70,10 +74,11 @@ def beam(
 
 
 def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
-    """What the agent makes of a problem; None if it finds nothing that fits."""
+    """What the agent makes of a problem; None if nothing fits."""
     if stages == 1:
-        whole = even_split(arrays, 1)
-        return whole if whole is not None and np.isfinite(whole.seconds) else None
+        all_in_one = even_split(arrays, 1)
+        fits = all_in_one is not None and np.isfinite(all_in_one.seconds)
+        return all_in_one if fits else None
     game = game_of(arrays, stages)
     if game is None:
         return None
@@ -81,10 +86,9 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
     def score(found: Candidates) -> np.ndarray:
         return values(weights, found)
 
-    first = greedy(game, score)
-    best = None if first is None else improved(arrays, first)
+    best = improved(arrays, greedy(game, score))
     for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
-        leaf = beam(game, score, *size, best.seconds if best else np.inf)
+        leaf = beam(game, score, *size, best.seconds)
         if leaf is not None:
             best = improved(arrays, leaf)
     return best
@@ -100,12 +104,10 @@ def _searched(game: Game, state: State, bound_seconds: float) -> Partition | Non
     return _ended(game, state)
 
 
-def _ended(game: Game, state: State) -> Partition | None:
+def _ended(game: Game, state: State) -> Partition:
     """The state with its best last action."""
     least, _ = actions(game.arrays, game.heads, state)
     point, unit = (int(each) for each in np.unravel_index(least.argmin(), least.shape))
-    if not np.isfinite(least[point, unit]):
-        return None
     cuts = np.array([0, point, *state.cuts], np.int64)
     parts = np.array([0, unit, *state.parts], np.int64)
     return Partition(cuts, parts, float(value(game.arrays, cuts, parts)))

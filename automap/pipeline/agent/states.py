@@ -7,10 +7,10 @@
     least[i, d] no division of the head makes a shorter step                     -> in: `_least_step`
                     as the exact solver's bound, with the slowest stage by `automap.pipeline.agent.heads`, and the
                     cheapest transfer at (i, d) on every path
-    even[i, d]  the step with the head divided evenly: units by number, points by their seconds -> in: `_even_step`
+    made[i, d]  the step that the good division of the head makes: it fits, so no less is the best  -> in: `_made_step`
 
 The last action, h = 1, leaves one stage before it: both are the step itself then. The last two can be searched, in the
-order of `least`, as far as that is below the best step                          -> in: `last_two`
+order of `least`, as far as that is below the best step, at first the best `made`   -> in: `last_two`
 """
 
 from dataclasses import dataclass
@@ -58,10 +58,20 @@ def after(arrays: Arrays, state: State, point: int, unit: int) -> State:
 
 
 def actions(arrays: Arrays, heads: Heads, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """(least, even) seconds of every action, [n + 1, U + 1] each; inf where it is not allowed."""
+    """(least, made) seconds of every action, [n + 1, U + 1] each; inf where it is not allowed."""
     return _actions(
         arrays, heads, state.tail, state.cuts[0], state.parts[0], state.following, state.decided
     )
+
+
+def whole(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray, np.ndarray]:
+    """(cuts, parts) int64 [S + 1] of the state with an action and the good division before it, whose step is `made`."""
+    cuts, parts = [point, *state.cuts], [unit, *state.parts]
+    for h in range(heads.stages - state.decided - 1, 0, -1):
+        point, unit = int(heads.points[h, point, unit]), int(heads.units[h, point, unit])
+        cuts.insert(0, point)
+        parts.insert(0, unit)
+    return np.array(cuts, np.int64), np.array(parts, np.int64)
 
 
 def last_two(
@@ -119,29 +129,12 @@ def _least_step(arrays: Arrays, heads: Heads, tail: Array, h: int, i: int, d: in
 
 
 @inner
-def even_point(heads: Heads, h: int, i: int, d: int) -> tuple[int, int]:
-    """(point, unit) at which the last stage of an evenly divided head (h, i, d) begins."""
-    unit = d * (h - 1) // h
-    if h == 1:
-        return 0, 0
-    goal = heads.line[i] * unit / d
-    low, high = h - 1, i - 1
-    while low < high:
-        middle = (low + high) // 2
-        if heads.line[middle] < goal:
-            low = middle + 1
-        else:
-            high = middle
-    return low, unit
-
-
-@inner
-def _even_step(
+def _made_step(
     arrays: Arrays, heads: Heads, pool: Array, h: int, i: int, d: int, e: int, k: int
 ) -> float:
     now, j, f, end = 0, i, e, d
     for left in range(h, 0, -1):
-        point, unit = even_point(heads, left, j, end)
+        point, unit = heads.points[left, j, end], heads.units[left, j, end]
         join(arrays, pool, now, pool[1 - now], point, j, unit, end, f, k + h - left + 1)
         now, j, f, end = 1 - now, point, end, unit
     return finished(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.schedule)
@@ -153,7 +146,7 @@ def _actions(
 ) -> tuple[Array, Array]:
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     least = np.full((n + 1, units + 1), np.inf)
-    even = np.full((n + 1, units + 1), np.inf)
+    made = np.full((n + 1, units + 1), np.inf)
     pool = np.zeros((2, len(tail)))
     old = tail.reshape(1, -1)
     h = heads.stages - k - 1
@@ -162,7 +155,7 @@ def _actions(
         if not (arrays.usable[r] and arrays.may_part[d]):
             continue
         for i in range(h, j):
-            if not (arrays.may_cut[i] and heads.fits[h, i, d]):
+            if not (arrays.may_cut[i] and heads.points[h, i, d] >= 0):
                 continue
             needed = stage_bytes(
                 arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
@@ -173,23 +166,25 @@ def _actions(
                 continue
             join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
             least[i, d] = _least_step(arrays, heads, pool[0], h, i, d, e)
-            even[i, d] = _even_step(arrays, heads, pool, h, i, d, e, k + 1)
+            made[i, d] = _made_step(arrays, heads, pool, h, i, d, e, k + 1)
             if h == 1:
-                least[i, d] = even[i, d]
-    return least, even
+                least[i, d] = made[i, d]
+    return least, made
 
 
 @compiled
 def _last_two(
     arrays: Arrays, heads: Heads, tail: Array, j: int, e: int, f: int, k: int, bound: float
 ) -> tuple[float, int, int]:
-    least, even = _actions(arrays, heads, tail, j, e, f, k)
+    least, made = _actions(arrays, heads, tail, j, e, f, k)
     units = least.shape[1]
     seconds = least.ravel()
     below = np.flatnonzero(seconds < bound)
-    # An even division that fits is a step, and bounds the search at once; whether it does is not known here.
     order = below[np.argsort(seconds[below])]
     best, best_i, best_d = bound, -1, -1
+    known = made.argmin()
+    if made.ravel()[known] < best:
+        best, best_i, best_d = made.ravel()[known], known // units, known % units
     pool = np.zeros((3, len(tail)))
     old = tail.reshape(1, -1)
     for place in order:
@@ -222,7 +217,7 @@ def _last_one(
             if m * stage >= best:
                 break
             first = arrays.forward[d, i] + arrays.backward[d, i]
-            if m * first >= best or not (arrays.may_cut[i] and heads.fits[1, i, d]):
+            if m * first >= best or not (arrays.may_cut[i] and heads.points[1, i, d] >= 0):
                 continue
             needed = stage_bytes(
                 arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
