@@ -8,6 +8,7 @@ Pins restrict the space itself: no strategy ever proposes a point that breaks on
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 import math
 import time
 
@@ -102,7 +103,7 @@ class SearchContext:
             return math.inf
         return self.best.estimate.step_seconds
 
-    @property
+    @cached_property
     def distinct_meshes(self) -> Sequence[Mesh]:
         """One of each that hold the same plans; pins, and shardings in the step's code, call axes by name."""
         if self.pins or self.space.problem.imposed.of_value:

@@ -10,13 +10,12 @@ decisions they depend on, and a node of any number of edges is eliminated     ->
 
 As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
 plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
-meshes of two or three axes, are left out, and the plan is that of the rest; or such meshes are left to another strategy.
-Where no table is left out and nothing hides, the least sum of all meshes is a lower bound of what any plan takes
-                                                                              -> in: `least_sums`
+meshes of two or three axes, are left out, and the plan is that of the rest.  Where no table is left out and nothing hides,
+the least sum of all meshes is a lower bound of what any plan takes            -> in: `Summing.on_complete_meshes`
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
 
 import numpy as np
 
@@ -35,46 +34,74 @@ _MOST_CHOICES = 1 << 17
 
 @dataclass(frozen=True)
 class LeastSums:
-    """The plan of the least sum of each mesh that has one; `unsolved` are the meshes where a better one may be left."""
+    """The plan of the least sum of each mesh that has one.
+
+    `unsolved` are the meshes where a better one may be left, `partial` those of them of which some table would be too large, and none
+    was added up yet.
+    """
 
     plans: tuple[Candidate, ...]
     unsolved: tuple[Mesh, ...]
+    partial: tuple[Mesh, ...]
 
 
-# What to do with a mesh of which a table would be too large: add up the others, or leave it to another strategy.
-Partial = Literal["summed", "left"]
+@dataclass(frozen=True)
+class Summing:
+    """Least sums of the meshes of one search."""
+
+    context: SearchContext
+
+    @cached_property
+    def _model(self) -> Model:
+        context = self.context
+        return Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
+
+    @cached_property
+    def _seconds(self) -> np.ndarray:
+        """The features that are seconds."""
+        features = self._model.features
+        seconds = np.zeros(features.count)
+        seconds[: features.value_rows] = 1.0
+        return seconds
+
+    def is_complete(self, mesh: Mesh) -> bool:
+        """Whether no table of a mesh is too large."""
+        return self._model.is_complete(variables_of(self.context.space, mesh), _MOST_CHOICES)
+
+    def on_mesh(self, mesh: Mesh) -> tuple[float, Candidate | None]:
+        """The least sum of all tables that are not too large, and its plan."""
+        self.context.check_time()
+        variables = variables_of(self.context.space, mesh)
+        tables = self._model.on_mesh(variables, _MOST_CHOICES).tables(self._seconds)
+        least = Elimination(
+            tables, variables.sizes, order_of([t.scope for t in tables], variables.sizes)
+        )
+        plan = self.context.evaluate(variables.point(least.assignment()), "optcnn")
+        return least.bound, plan
+
+    def on_complete_meshes(self) -> LeastSums:
+        """Those plans of the meshes that differ and whose tables are complete, with a bound where seconds add up."""
+        context = self.context
+        adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
+        plans, bounds, partial = list[Candidate](), dict[Mesh, float](), list[Mesh]()
+        for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
+            if not self.is_complete(mesh):
+                bounds[mesh] = 0.0
+                partial.append(mesh)
+                continue
+            bound, plan = self.on_mesh(mesh)
+            bounds[mesh] = bound if adds_up else 0.0
+            if plan is not None:
+                plans.append(plan)
+        if adds_up and not partial:
+            context.raise_bound(min(bounds.values(), default=np.inf))
+        best_seconds = context.fitting_seconds
+        unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
+        return LeastSums(tuple(plans), tuple(unsolved), tuple(partial))
 
 
 def optcnn(context: SearchContext) -> None:
     """The plan of the least sum of seconds on every mesh."""
-    least_sums(context, "summed")
-
-
-def least_sums(context: SearchContext, partial: Partial) -> LeastSums:
-    """Those plans of the meshes that differ, with a bound where seconds add up."""
-    model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
-    seconds = np.zeros(model.features.count)
-    seconds[: model.features.value_rows] = 1.0
-    adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
-    plans, bounds = list[Candidate](), dict[Mesh, float]()
-    is_complete = True
-    for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
-        context.check_time()
-        variables = variables_of(context.space, mesh)
-        if not model.is_complete(variables, _MOST_CHOICES):
-            is_complete = False
-            if partial == "left":
-                bounds[mesh] = 0.0
-                continue
-        factored = model.on_mesh(variables, _MOST_CHOICES)
-        tables, sizes = factored.tables(seconds), variables.sizes
-        least = Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
-        bounds[mesh] = least.bound if adds_up else 0.0
-        plan = context.evaluate(variables.point(least.assignment()), "optcnn")
-        if plan is not None:
-            plans.append(plan)
-    if adds_up and is_complete:
-        context.raise_bound(min(bounds.values(), default=np.inf))
-    best_seconds = context.fitting_seconds
-    unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
-    return LeastSums(tuple(plans), tuple(unsolved))
+    summing = Summing(context)
+    for mesh in summing.on_complete_meshes().partial:
+        summing.on_mesh(mesh)

@@ -4,10 +4,10 @@ Presets are priced before any strategy runs, and the context keeps the best at e
 it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
-    optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on others whose
-                  tables are small enough; summing up the rest of the tables was half the time, for no better plans
+    optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on others
     climbs        from these, presets and nothing on the other meshes, in a fraction of a second to a few seconds
-    mcmc          short walks from the best of the best meshes, if they are such: pairs of moves that only help together
+    optcnn        a start on the best meshes if their tables are too large in part, and a climb from it
+    mcmc          short walks from the best of the best meshes, if nothing is proven there: pairs of moves that only help together
     exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
 
 It is done as soon as the best plan is proven to be one.
@@ -21,16 +21,17 @@ import random
 from automap.search.context import Candidate, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
-from automap.search.greedy import climbed
+from automap.search.greedy import climb, climbed
 from automap.search.mcmc import walked
-from automap.search.optcnn import least_sums
+from automap.search.optcnn import Summing
 from automap.space.point import Mesh
 
 
 # Beyond it, climbing is much faster than trying every point.
 _SMALL_SPACE = 5_000
-# Meshes from whose best points walks start: on no model of docs/strategies.md did more of them find better plans.
-_WALKS = 2
+# Meshes from whose best points walks start, or that are summed up in part: on no model of docs/strategies.md did walks from
+# more of them find better plans.
+_BEST_MESHES = 2
 # As many as climbing found best; most of them are on few meshes.
 _LOOKED_AT = 1_000
 
@@ -53,20 +54,30 @@ def auto(context: SearchContext) -> None:
 
 
 def _portfolio(context: SearchContext) -> None:
-    least = least_sums(context, "left")
+    summing = Summing(context)
+    least = summing.on_complete_meshes()
     if context.is_proven:
         return
     climbed(context, least.unsolved, least.plans)
-    meshes, of_mesh = context.distinct_meshes, dict[Mesh, Candidate]()
-    for candidate in context.best_candidates(_LOOKED_AT):
-        if candidate.point.mesh in meshes:
-            of_mesh.setdefault(candidate.point.mesh, candidate)
-    best = list(of_mesh.values())[:_WALKS]
-    unsolved = [candidate for candidate in best if candidate.point.mesh in least.unsolved]
+    for candidate in _best_on_meshes(context):
+        if candidate.point.mesh in least.partial:
+            _, plan = summing.on_mesh(candidate.point.mesh)
+            if plan is not None:
+                climb(context, plan)
+    unsolved = [c for c in _best_on_meshes(context) if c.point.mesh in least.unsolved]
     walked(context, unsolved, random.Random(context.seed))
     if not context.is_proven and _is_bound_by_memory(context):
         with context.within(_EXACT_SECONDS):
             exact(context)
+
+
+def _best_on_meshes(context: SearchContext) -> list[Candidate]:
+    """The best points of the best meshes."""
+    of_mesh = dict[Mesh, Candidate]()
+    for candidate in context.best_candidates(_LOOKED_AT):
+        if candidate.point.mesh in context.distinct_meshes:
+            of_mesh.setdefault(candidate.point.mesh, candidate)
+    return list(of_mesh.values())[:_BEST_MESHES]
 
 
 def _is_bound_by_memory(context: SearchContext) -> bool:
