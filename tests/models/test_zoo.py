@@ -123,14 +123,18 @@ def _parameters(plan, part):
     return [leaf for leaf in plan.inputs if leaf.role == "parameter" and part in leaf.path]
 
 
-def test_search_finds_megatron_for_t5_when_the_batch_is_pinned_off_the_model_axis():
+def test_search_splits_t5s_features_and_beats_megatron_when_the_batch_is_pinned_off_the_model_axis():
     step, args = load_target("models.t5:t5_base", {"batch": "64"})
     options = Options(mesh=Mesh(("data", "model"), (4, 4)), pins=("[1]*=data,null",))
     plan = plan_workload(trace_step(step, args), get_topology("v5e:4x4"), options)
-    for name in ("q", "k", "v", "up"):
-        assert _split(_parameters(plan, f"['{name}']['kernel']"), ["model"]) == {(1,)}, name
-    for name in ("o']['kernel", "down']['kernel", "tokens']['embedding"):
-        assert _split(_parameters(plan, f"['{name}']"), ["model"]) == {(0,)}, name
+    for name in ("q", "k", "v", "up", "o", "down"):
+        assert _split(_parameters(plan, f"['{name}']['kernel']"), ["model"]) in ({(0,)}, {(1,)}), (
+            name
+        )
+    assert _split(_parameters(plan, "['tokens']['embedding']"), ["model"]) != {()}
+    # The stream between layers is split too: a scattered sum and a gather where Megatron sums up whole activations.
+    (megatron,) = (preset for preset in plan.presets if preset.name == "megatron")
+    assert plan.predicted.step_seconds < 0.9 * megatron.step_seconds
     assert _split(_batch(plan), ["model"]) == {()}
 
 

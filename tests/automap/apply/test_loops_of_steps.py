@@ -22,7 +22,10 @@ STEPS = 3
 MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
 
 
-@pytest.mark.parametrize("preset", ["data-parallel", "zero-1", "zero-3", "megatron"])
+@pytest.mark.parametrize(
+    "preset",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("data-parallel", "zero-1")), "zero-3", "megatron"],
+)  # fmt: skip
 @pytest.mark.parametrize("name", MODELS)
 def test_a_loop_of_steps(name, preset):
     module, tiny = MODELS[name]

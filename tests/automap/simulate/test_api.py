@@ -136,9 +136,12 @@ def test_a_point_of_another_step_is_refused(plan):
     longer = tuple((*levels, 0) for levels in point.storage)
     with pytest.raises(PlanError, match=r"^search\.point\.storage\[0\]: .*one per leaf class"):
         automap.simulate(with_point(plan, storage=longer), STEP, ARGS)
-    every = tuple(range(8))
-    with pytest.raises(PlanError, match=r"^search\.point\.compute: .*plan again"):
-        automap.simulate(with_point(plan, compute=(every,) * len(point.compute)), STEP, ARGS)
+    larger = automap.plan(STEP, ARGS, topology="2x8xh100", preset="data-parallel")
+    every = (tuple(range(8)),) * len(larger.mesh.axes)
+    with pytest.raises(
+        PlanError, match=r"^search\.point\.compute: got classes .* cannot split.*plan again"
+    ):
+        automap.simulate(with_point(larger, compute=every), STEP, ARGS)
 
 
 def test_another_step_or_machine_is_refused(plan):

@@ -73,6 +73,7 @@ def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
         state = after(arrays, state, int(found.points[place]), int(found.units[place]))
 
 
+@pytest.mark.slow
 def test_a_problem_has_the_same_lessons_every_time():
     first, again = (batched(list(lessons_of(0, bound_score))) for _ in range(2))
     assert len(first.worth) > 0
