@@ -92,7 +92,7 @@ class Table:
 # The last models take the TPU compiler minutes for each plan.
 TABLES = {
     "memory": Table({"tpu": 14, "cuda": len(MODELS)}, PLANS[:3]),
-    "schedules": Table({"tpu": 10}, PLANS + SEARCHES),
+    "schedules": Table({"tpu": 9}, PLANS + SEARCHES),
 }
 
 
