@@ -56,7 +56,8 @@ def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
     """Moves among which at most one is made, in the order of deciding."""
     axes = range(len(mesh.sizes))
     for group_class in by_work(space, space.candidates):
-        yield from ([Toggle(axis, group_class), Join(axis, group_class)] for axis in axes)
+        kinds = (Toggle, Join) if group_class in space.meeting else (Toggle,)
+        yield from ([kind(axis, group_class) for kind in kinds] for axis in axes)
         if group_class in space.sided:
             yield [Turn(group_class)]
         if group_class in space.parted:

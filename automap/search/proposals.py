@@ -48,7 +48,7 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     sided = [c for c in space.sided if c in used]
     parted = [c for c in space.parted if c in used]
     able: dict[type[Move], bool] = {
-        Toggle: bool(space.candidates), Join: bool(space.candidates), Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
+        Toggle: bool(space.candidates), Join: bool(space.meeting), Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
         StoreAll: bool(space.leaves), StoreOne: bool(space.leaves), Turn: bool(sided),
         Part: bool(parted), Swap: len(mesh.sizes) > 1,
     }  # fmt: skip
@@ -60,7 +60,7 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     if kind is Toggle:
         return Toggle(axes[0], source.choice(space.candidates))
     if kind is Join:
-        return Join(axes[0], source.choice(space.candidates))
+        return Join(axes[0], source.choice(space.meeting))
     if kind is Exchange:
         return Exchange(axes[0], axes[1], source.choice(space.candidates))
     if kind is StoreAll:

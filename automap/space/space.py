@@ -145,6 +145,11 @@ class Space:
         return (min(first, second), max(first, second)) in self._meetings
 
     @cached_property
+    def meeting(self) -> tuple[int, ...]:
+        """Candidates that meet another one."""
+        return tuple(c for c in self.candidates if any(self.meet(c, d) for d in self.candidates))
+
+    @cached_property
     def residual(self) -> int | None:
         """The class of the residual stream: contracted at least twice as often as any other.
 

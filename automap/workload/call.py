@@ -190,6 +190,7 @@ def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)
     traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})
+    traced_shapes = (tuple(shapes[i] for i in positions), {n: named_shapes[n] for n in named_infos})
     static = _rest(args, kwargs, positions, named_infos)
     return TracedCall(
         jaxpr=traced.jaxpr,
@@ -202,7 +203,7 @@ def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
         ),
         donated_names=frozenset(n for n, info in named_infos.items() if _is_donated(info)),
         result=traced.out_info,
-        own_shardings=own_shardings(step, _without_devices(traced_args), positions, static),
+        own_shardings=own_shardings(step, traced_shapes, positions, static),
     )
 
 

@@ -24,7 +24,8 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     for group_class in space.candidates:
         for axis in axes:
             others = (Exchange(axis, other, group_class) for other in axes if other != axis)
-            found.append((Toggle(axis, group_class), Join(axis, group_class), *others))
+            joins = (Join(axis, group_class),) if group_class in space.meeting else ()
+            found.append((Toggle(axis, group_class), *joins, *others))
     found += [(Swap(first, second),) for first in axes for second in axes if first < second]
     found += [(Turn(group_class),) for group_class in space.sided]
     found += [(Part(group_class),) for group_class in space.parted]

@@ -13,7 +13,7 @@ import automap
 from automap.space.point import Level, Point
 from models.training import random_batch, train_step
 from tests.automap.apply.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
-from tests.automap.apply.pipeline.running import assert_same
+from tests.automap.apply.pipeline.running import assert_same, assert_trained_alike
 from tests.automap.apply.pipeline.test_zoo import MODELS
 
 
@@ -51,11 +51,7 @@ def compared(made, run, optimizer: str, steps: int = 3):
         mine, results = run(jax.tree.map(jnp.copy, mine), batch)
         theirs, wanted = single(theirs, batch)
         assert_same(results, wanted, rtol=1e-5, atol=1e-5)
-        if optimizer == "sgd":
-            assert_same(mine, theirs, rtol=1e-5, atol=3e-6)
-        else:
-            assert_same(mine["opt"][0].mu, theirs["opt"][0].mu, rtol=1e-3, atol=1e-6)
-            assert_same(mine["params"], theirs["params"], rtol=0, atol=4 * 3e-4 * (seed + 1))
+        assert_trained_alike(optimizer, seed + 1, mine, theirs)
     return mine
 
 
