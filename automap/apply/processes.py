@@ -83,23 +83,30 @@ def one_device_each(devices: Iterable[Any]) -> NamedSharding:
     return NamedSharding(Mesh(grid, (_AXIS,), axis_types=(AxisType.Auto,)), PartitionSpec())
 
 
+def gathered(devices: Sequence[Any], own: np.ndarray) -> np.ndarray:
+    """What each of the processes that hold `devices` has, arrays of one shape and type, stacked in their order.
+
+    All of them have to come here.
+    """
+    whole = one_device_each(devices)
+    here = [d for d in whole.mesh.devices.flat if d.process_index == jax.process_index()]  # pyright: ignore[reportOptionalMemberAccess]
+    apart = NamedSharding(whole.mesh, PartitionSpec(_AXIS))
+    mine = jax.make_array_from_single_device_arrays(
+        (whole.mesh.size, *own.shape), apart, [jax.device_put(own[None], here[0])]
+    )
+    gather = where_held(jax.jit(jnp.copy, out_shardings=whole), devices)
+    return np.asarray(gather(mine))
+
+
 def check_agreement(devices: Sequence[Any], facts: Mapping[str, str]) -> None:
     """Compare what the processes that hold `devices` say, by its hash; all of them have to come here.
 
     `facts` is by subject, as "the plan". Raises `PlanError` in all of them if they differ.
     """
-    whole = one_device_each(devices)
     digests = np.array(
-        [[np.frombuffer(hashlib.sha256(text.encode()).digest(), "uint32") for text in facts.values()]]
-    )  # fmt: skip
-    here = [d for d in whole.mesh.devices.flat if d.process_index == jax.process_index()]  # pyright: ignore[reportOptionalMemberAccess]
-    apart = NamedSharding(whole.mesh, PartitionSpec(_AXIS))
-    shape = (whole.mesh.size, *digests.shape[1:])
-    mine = jax.make_array_from_single_device_arrays(
-        shape, apart, [jax.device_put(digests, here[0])]
+        [np.frombuffer(hashlib.sha256(text.encode()).digest(), "uint32") for text in facts.values()]
     )
-    gather = where_held(jax.jit(jnp.copy, out_shardings=whole), devices)
-    found = np.asarray(gather(mine))
+    found = gathered(devices, digests)
     differing = [
         f"{subject} (equal in {_alike(found[:, n])})"
         for n, subject in enumerate(facts)

@@ -21,7 +21,8 @@ from automap.apply.pipeline.numbered import Numbered
 from automap.apply.pipeline.pinned import StagePins
 from automap.apply.pipeline.places import WHOLE, Form, StagePlace, SumForm
 from automap.apply.pipeline.programs import LoopProgram
-from automap.apply.processes import where_held
+from automap.apply.pipeline.told import Told
+from automap.apply.processes import process_numbers, where_held
 
 
 _REDUCE: Mapping[str, Callable[[Any], Any]] = {
@@ -86,7 +87,7 @@ def loop_function(
         [form.sharding(place) for form in forms],
         [place.sent(form) for _, form in made],
     )
-    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=shardings))
+    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=shardings), shardings[1])
 
 
 def start_function(
@@ -139,7 +140,7 @@ def once_function(
         return [values[v] for v in outputs]
 
     run = jax.jit(once, out_shardings=list(shardings), donate_argnums=tuple(donated))
-    return _on(place, run)
+    return _on(place, run, shardings)
 
 
 def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:
@@ -166,5 +167,9 @@ def part_function(place: StagePlace, samples: int) -> Any:
     return _on(place, jax.jit(part, out_shardings=place.whole))
 
 
-def _on(place: StagePlace, run: Any) -> Any:
+def _on(place: StagePlace, run: Any, chosen: Sequence[NamedSharding | None] = ()) -> Any:
+    """`run` in all processes; of results that are not `chosen` to lie in a way they have to hear."""
+    is_shared = len(process_numbers(place.everyone)) > 1
+    if is_shared and any(sharding is None for sharding in chosen):
+        return Told(run, place.mesh, place.everyone)
     return where_held(run, place.mesh.devices.flat)

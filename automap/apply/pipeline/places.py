@@ -40,13 +40,14 @@ Axes = tuple[str, ...]
 class StagePlace:
     """One stage's devices; `replica_axes` are those of `mesh` along which they are replicas.
 
-    `inside` is None for a stage of replicas alone, `specs` are its leaves' by path.
+    `inside` is None for a stage of replicas alone, `specs` are its leaves' by path. `everyone` has the devices of all stages.
     """
 
     mesh: Mesh
     replica_axes: Axes
     inside: InsideRecord | None
     specs: Mapping[str, Spec]
+    everyone: Sequence[Any]
 
     @property
     def replicas(self) -> int:
@@ -138,7 +139,7 @@ def stage_places(devices: Sequence[Any], record: PipelineRecord) -> tuple[StageP
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
         mesh = Mesh(own.reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
         specs = {leaf.path: leaf.spec for leaf in stage.inside.inputs} if stage.inside else {}
-        places.append(StagePlace(mesh, replica_axes, stage.inside, specs))
+        places.append(StagePlace(mesh, replica_axes, stage.inside, specs, devices))
     return tuple(places)
 
 

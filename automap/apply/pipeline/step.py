@@ -51,18 +51,13 @@ class PipelinedStep:
         devices: Sequence[Any] | None,
         options: Mapping[str, Any],
     ) -> None:
-        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step, `PlanError` for sharded stages in several processes."""
+        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step."""
         assert plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
         self.plan = plan
         self._record = plan.pipeline
         self.jobs: Sequence[Job] = ()
         self._devices = list(device_mesh(plan, devices).devices.flat)
         check_takes_part(self._devices)
-        if self._record.is_sharded_inside and len(process_numbers(self._devices)) > 1:
-            raise PlanError(
-                "the plan shards stages inside (--space hybrid), which runs in one process so far, these devices are of "
-                f"several; plan {plan.workload.target} with --space pipeline for these"
-            )
         self._step = jitted(step, options)
         self._programs: list[_Program] = []
         self._agreed: list[_Program] = []
@@ -136,7 +131,7 @@ class PipelinedStep:
 
     def _agree(self, structure: str) -> None:
         record = self._record
-        stages = [(stage.devices, stage.cut_after) for stage in record.stages]
+        stages = [(stage.devices, stage.cut_after, stage.inside) for stage in record.stages]
         facts = {
             "the devices": str([device.id for device in self._devices]),
             "the plan": str((record.schedule, record.microbatches, stages)),

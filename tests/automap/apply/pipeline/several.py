@@ -23,10 +23,13 @@ import numpy as np  # noqa: E402
 import automap  # noqa: E402
 from automap.apply.flatten import flatten  # noqa: E402
 from automap.errors import InputError, MeshMismatchError, PlanError  # noqa: E402
+from automap.space.point import Level  # noqa: E402
+from tests.automap.apply.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
 from tests.automap.apply.pipeline.running import even_cuts, mlp, record  # noqa: E402
 from tests.automap.apply.pipeline.test_scanned import scanned  # noqa: E402
 
 
+TENSORS = Inside("megatron", {"data": 2, "model": 2})
 CLOSE = {"rtol": 1e-5, "atol": 3e-6}
 
 
@@ -170,6 +173,24 @@ def stacked(trips, devices):
     return case
 
 
+def sharded(make, *stages):
+    """A case: stages that are sharded inside, in one process and across both."""
+
+    def case():
+        step, args = make()
+        state, batch = args
+        plan = hybrid_plan(step, args, stages, microbatches=2)
+        three_steps(plan.jit(step), step, state, [batch] * 3)
+
+    return case
+
+
+def stack():
+    """A loop over layers, as `hybrids.blocks`."""
+    step, state, x = scanned()
+    return step, (state, x)
+
+
 def born_before_the_plan():
     step, (state, batch) = mlp()
     run = automap.parallelize(step, space="pipeline", stages=2, microbatches=2, strategy="even")
@@ -246,6 +267,12 @@ CASES = {
     "equal parts of a loop": stacked((2,), (4, 4)),
     "unequal parts of a loop": stacked((1, 3), (2, 4, 2)),
     "born before the plan": born_before_the_plan,
+    "tensors and ZeRO-3": sharded(blocks, TENSORS, Inside("zero-3", {"data": 4})),
+    "tensors on both": sharded(
+        blocks, 2, replace(TENSORS, level=Level.FULL), Inside("megatron", {"model": 2})
+    ),
+    "a sharded loop": sharded(stack, Inside("zero-3", {"data": 4}), Inside("zero-1", {"data": 4})),
+    "a sharded loop on both": sharded(stack, 2, Inside("zero-3", {"data": 4}), 2),
 }
 
 
@@ -262,7 +289,8 @@ def main(address: str, number: str, *cases: str) -> None:
     jax.distributed.initialize(address, 2, int(number))
     for name in cases:
         CASES[name]()
-        sys.stdout.write(f"done {name}\n")
+        # What the collectives print may come into the same line.
+        sys.stdout.write(f"done: {name}.\n")
     jax.distributed.shutdown()
 
 
