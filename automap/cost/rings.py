@@ -9,9 +9,10 @@ written in each step; the two shards are the columns of the product, rounded up 
 
 where product is the seconds of the product alone (`automap.cost.compute`).  The shards travel while it multiplies, so
 of the reduce-scatter only what is longer than the ring is left.  One that takes much longer than its product stays
-what it is.                                                                     -> in: `with_rings`
+what it is, and so does one of two devices.                                     -> in: `with_rings`
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,8 @@ from automap.topology.model import Device
 _PRODUCTS, _ACCESSES = 2.0, 8.0
 # A reduce-scatter that took 1.6 times as long as its product was a ring, one of 2.1 times was not.
 _MOST = 1.8
+# Of two devices none was, whatever its sizes; of four and eight all.
+_FEWEST_DEVICES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ def with_rings(
     entry_of_edge[found.edge[is_scatter]] = np.flatnonzero(is_scatter)
     entry = entry_of_edge[table.product_edge]
     rows = np.flatnonzero(entry >= 0)
-    rows = rows[of_collective[entry[rows]] <= _MOST * of_kernel[rows]]
+    devices = _devices(found.mask[entry[rows]], sharding.sizes)
+    is_ring = of_collective[entry[rows]] <= _MOST * of_kernel[rows]
+    rows = rows[is_ring & (devices >= _FEWEST_DEVICES)]
     at = entry[rows]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     padding = _padding(table, device.matmul_tile, rows, found.mask[at], sharding)
@@ -70,11 +75,18 @@ def _padding(
     table: KernelTable, tile: int, rows: np.ndarray, mask: np.ndarray, sharding: Shardings
 ) -> np.ndarray:
     """By how much tiles are larger than two shards of the results of `rows` scattered over `mask`."""
-    columns, parts = np.ones(len(rows)), np.ones(len(rows))
-    for axis, size in enumerate(sharding.sizes):
+    columns = np.ones(len(rows))
+    for axis in range(len(sharding.sizes)):
         has = (mask >> axis & 1).astype(bool)
         dim = sharding.dim_of_axis[table.product_row[rows], axis]
         columns = np.where(has, table.product_sizes[rows, dim], columns)
-        parts *= np.where(has, size, 1)
-    columns *= 2 / parts
+    columns *= 2 / _devices(mask, sharding.sizes)
     return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
+
+
+def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """How many devices the axes of each of `mask` have."""
+    parts = np.ones(len(mask))
+    for axis, size in enumerate(sizes):
+        parts *= np.where(mask >> axis & 1, size, 1)
+    return parts

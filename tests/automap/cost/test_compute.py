@@ -133,10 +133,10 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
         assert total == pytest.approx(inputs + leaves * accesses, rel=1e-6)
 
 
-def ringed(times, topology):
+def ringed(times, topology, sizes=(2, 4)):
     """Kernels and collectives of a plan with reduce-scattered products; each collective takes `times` its product."""
     cost, space = evaluator(*decoder(), topology)
-    mesh = Mesh(("data", "model"), (2, 4))
+    mesh = Mesh(("data", "model"), sizes)
     (point,) = PRESETS["sequence-parallel"].points(space, mesh)
     priced = cost.priced(space.lanes(point))
     table, found = cost.tables.kernels, priced.found
@@ -173,6 +173,12 @@ def test_no_ring_where_the_scatter_takes_much_longer(times, factor):
     assert rings.of_kernel[products] == pytest.approx(factor * alone[products])
     hidden = each[entries] if factor > 1 else 0 * each[entries]
     assert rings.beside[entries] == pytest.approx(hidden)
+
+
+def test_two_devices_make_no_ring():
+    _, rings, alone, _, _, _ = ringed(1.0, machine("v5e:2x4", **FAST_MEMORY), sizes=(4, 2))
+    assert (rings.of_kernel == alone).all()
+    assert not rings.beside.any()
 
 
 def test_a_ring_moves_what_it_scatters_eight_times():
