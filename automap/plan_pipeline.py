@@ -56,7 +56,8 @@ class StageRecord:
     `cut_after` is the last equation of its forward pass: a site (`automap.apply.sites`), and `#t` after trip t of a loop
     that is cut between its trips; an instruction's name for a program without sites; None for the last
     stage. `layers` says for people what it holds. Seconds are of one microbatch on the stage, `reduce_seconds`
-    of its gradients' sum and update, `sent_bytes` of one microbatch to the next stage.
+    of its gradients' sum and update; `sent_bytes` of one microbatch go to the next stage, and as many back, in
+    `transfer_seconds` each way, which older files do not have: 0 there.
     """
 
     devices: tuple[int, ...]
@@ -68,6 +69,7 @@ class StageRecord:
     sent_bytes: int
     peak_bytes: int
     inside: InsideRecord | None = field(default=None, metadata=ADDED_LATER)
+    transfer_seconds: float = field(default=0.0, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range, for a stage without devices, and a mesh of other devices."""
@@ -123,6 +125,11 @@ class PipelineRecord:
                 check_spec(f"{path}.spec", leaf.spec, shapes[leaf.path], sizes)
 
     @property
+    def has_transfer_seconds(self) -> bool:
+        """Whether each stage that sends says how long that takes: an older automap did not write it."""
+        return all(stage.transfer_seconds or not stage.sent_bytes for stage in self.stages)
+
+    @property
     def is_sharded_inside(self) -> bool:
         """Whether some stage is."""
         return any(stage.inside is not None for stage in self.stages)
@@ -136,6 +143,16 @@ def pipeline_text(record: PipelineRecord | None) -> str:
     cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
     text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
     return f"{text}, cut after {cuts}" if cuts else text
+
+
+def device_names(devices: Sequence[int]) -> str:
+    """`device 3`, `devices 0 to 7`, `devices 0, 2, 3`."""
+    first, last = devices[0], devices[-1]
+    if len(devices) == 1:
+        return f"device {first}"
+    if list(devices) == list(range(first, last + 1)):
+        return f"devices {first} to {last}"
+    return f"devices {', '.join(map(str, devices))}"
 
 
 def _devices_text(stage: StageRecord) -> str:
@@ -157,18 +174,18 @@ def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence
         f"schedule {record.schedule}"
     ]
     for number, stage in enumerate(record.stages):
-        first, last = stage.devices[0], stage.devices[-1]
-        where = f"device {first}" if first == last else f"devices {first} to {last}"
         lines += [
-            f"  stage {number} on {where}: {stage.layers}",
+            f"  stage {number} on {device_names(stage.devices)}: {stage.layers}",
             f"    a microbatch: forward {seconds_text(stage.forward_seconds)}, backward "
             f"{seconds_text(stage.backward_seconds)}; sum and update {seconds_text(stage.reduce_seconds)}; "
             f"peak {bytes_text(stage.peak_bytes)}",
             *(_inside_lines(stage.inside, roles) if stage.inside else ()),
         ]
         if stage.cut_after is not None:
+            taken = f", {seconds_text(stage.transfer_seconds)} each way"
             lines.append(
                 f"    cut after {stage.cut_after}; sends {bytes_text(stage.sent_bytes)} a microbatch"
+                + (taken if stage.transfer_seconds else "")
             )
     return lines
 

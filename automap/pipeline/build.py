@@ -12,15 +12,12 @@ from automap.pipeline.arrays import Schedule
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.points import Points
 from automap.pipeline.search import Choice, Found
+from automap.pipeline.simulated_record import SCHEDULE_NAMES
 from automap.pipeline.task_graph import stage_seconds
 from automap.plan_parts import CollectiveRecord, MemoryRecord, PredictedRecord
-from automap.plan_pipeline import PipelineRecord, ScheduleName, StageRecord
+from automap.plan_pipeline import PipelineRecord, StageRecord
 
 
-SCHEDULE_NAMES: dict[Schedule, ScheduleName] = {
-    Schedule.GPIPE: "gpipe",
-    Schedule.ONE_F_ONE_B: "1f1b",
-}
 AXIS = "device"
 """The one mesh axis of a pipeline plan, over all devices."""
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
@@ -43,7 +40,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
                 layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[last])}",
                 forward_seconds=each.forward, backward_seconds=each.backward,
                 reduce_seconds=each.reduce, sent_bytes=round(float(arrays.cut_bytes[j])),
-                peak_bytes=round(sum(_memory(choice, s).values())),
+                peak_bytes=round(sum(_memory(choice, s).values())), transfer_seconds=each.transfer,
             )
         )  # fmt: skip
     return PipelineRecord(

@@ -20,7 +20,7 @@ from automap.apply.pipeline.cuts import cuts_of
 from automap.apply.pipeline.loops import cut_loops
 from automap.apply.pipeline.lying import Lying
 from automap.apply.pipeline.numbered import Numbered, check_alike, numbered
-from automap.apply.pipeline.order import bubble_fraction, forward_order, simulated_order
+from automap.apply.pipeline.order import forward_order, simulated_order
 from automap.apply.pipeline.pinned import stage_pins, with_sites
 from automap.apply.pipeline.places import replicas_of, stage_places
 from automap.apply.pipeline.runner import run_step
@@ -33,6 +33,7 @@ from automap.apply.processes import (
 from automap.apply.reemit import Reemitter
 from automap.apply.run import check_is_planned, device_mesh
 from automap.errors import AutomapError, InputError, PlanError
+from automap.pipeline.simulated_record import simulated_step
 from automap.pipeline.task_graph import Job
 from automap.plan import Plan
 from automap.plan_pipeline import PipelineRecord
@@ -91,8 +92,8 @@ class PipelinedStep:
 
     @property
     def bubble_fraction(self) -> float:
-        """The part of the schedule in which a stage waits for another, by the simulation of the plan's seconds."""
-        return bubble_fraction(self._record)
+        """The part of the step in which a device waits, the mean over devices, by the simulation of the plan's seconds."""
+        return simulated_step(self._record).bubble_fraction
 
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:

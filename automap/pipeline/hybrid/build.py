@@ -14,11 +14,12 @@ from automap.apply.constraints import Constraint
 from automap.apply.sharded_graph import ShardedGraph
 from automap.apply.sites import parse_place, parse_site
 from automap.cost.shardings import shardings
-from automap.pipeline.build import AXIS, SCHEDULE_NAMES, layer_of
+from automap.pipeline.build import AXIS, layer_of
 from automap.pipeline.hybrid.members import Members
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.points import Points
+from automap.pipeline.simulated_record import SCHEDULE_NAMES
 from automap.plan_build import constraint_record, constraints_of, leaf_spec, sharded_by
 from automap.plan_parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan_pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
@@ -65,7 +66,7 @@ class Records:
             layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[end - 1])}",
             forward_seconds=seconds.forward, backward_seconds=seconds.backward,
             reduce_seconds=seconds.reduce, sent_bytes=round(sent),
-            peak_bytes=round(choice.stage_bytes(s)),
+            peak_bytes=round(choice.stage_bytes(s)), transfer_seconds=seconds.transfer,
             inside=None if inner is None else self._inside(s, inner),
         )  # fmt: skip
 
