@@ -19,5 +19,6 @@ from automap.topology import Topology as Topology, get_topology as get_topology
 # stay importable.
 from automap.api import plan as plan  # isort: skip
 from automap.simulate.api import simulate as simulate  # isort: skip
+from automap.simulate.pipelined import PipelineSimulation as PipelineSimulation  # isort: skip
 from automap.simulate.simulation import Simulation as Simulation  # isort: skip
 from automap.verify.api import Verification as Verification, verify as verify  # isort: skip

@@ -195,9 +195,8 @@ def check_is_one_program(plan: Plan) -> None:
     """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises `PlanError`."""
     if plan.pipeline is not None:
         raise PlanError(
-            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs but "
-            f"no compiler verifies and no simulator takes kernel by kernel; plan {plan.workload.target} with "
-            "--space sharding for that"
+            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs and `automap "
+            f"simulate` takes, but no compiler verifies; plan {plan.workload.target} with --space sharding for that"
         )
 
 

@@ -1,5 +1,6 @@
 """A plan's point again, priced, without a search.
 
+    plan + step -> the step traced, if it is the planned one    -> in: `planned_call`
     plan + step -> workload, lowered for the plan's platform    -> in: `planned_workload`
     plan + program file -> workload                             -> in: `planned_program_file`
     plan + workload -> space, evaluator, lanes, estimate        -> in: `rebuilt`
@@ -25,7 +26,7 @@ from automap.plan_point import PointRecord, restored
 from automap.space.point import Lanes, Mesh
 from automap.space.space import Space
 from automap.topology import Topology, lies_on
-from automap.workload.call import jitted, trace_call
+from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import Workload, lower_call, read_workload
 from hlo_tools.collector import collector_paused
@@ -46,18 +47,25 @@ class Rebuilt:
     warnings: tuple[str, ...]
 
 
+def planned_call(
+    plan: Plan, step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TracedCall:
+    """The planned step, traced. Raises `PlanError` for another step, `InputError` if it fails."""
+    call = trace_call(jitted(step, {}), tuple(args), kwargs, plan.workload.target, plan.mesh.axes)
+    check_is_planned(plan, call, Reemitter(call.jaxpr, user_rules(plan.workload.rules)))
+    return call
+
+
 def planned_workload(
     plan: Plan, step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Workload:
     """The planned step, analysed as it was planned. Raises `PlanError` for another step, `InputError` if it fails."""
     record, point = plan.workload, _point(plan)
-    call = trace_call(jitted(step, {}), tuple(args), kwargs, record.target, plan.mesh.axes)
-    rules = user_rules(record.rules)
-    check_is_planned(plan, call, Reemitter(call.jaxpr, rules))
+    call = planned_call(plan, step, args, kwargs)
     platform = Topology.from_dict(plan.topology).platform
     workload = lower_call(
-        call, platform=platform, target=record.target, rules=rules, layers=point.layers,
-        arguments=dict(record.arguments),
+        call, platform=platform, target=record.target, rules=user_rules(record.rules),
+        layers=point.layers, arguments=dict(record.arguments),
     )  # fmt: skip
     return _checked(plan, workload)
 

@@ -1,7 +1,7 @@
 """A timeline as a trace: JSON that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-One process per device, with a thread for its computation and one for each link that leaves it; one
-complete event ("ph": "X") per task, with its seconds in `args`, as the format counts in microseconds.
+One process per device, or for all that do the same, with a thread for its computation and one for each link
+that leaves it; one complete event ("ph": "X") per task, with its seconds in `args`, as the format counts in microseconds.
 Source: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from automap.plan_file import write_atomically
@@ -37,28 +38,36 @@ class Event:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trace(events: Iterable[Event]) -> dict[str, Any]:
-    """The trace as JSON values; events of a lane in the order of time."""
+def trace(
+    events: Iterable[Event], device_names: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The trace as JSON values; events of a lane in the order of time. `device_names` are other than `device 3`."""
     ordered = sorted(events, key=lambda e: (e.lane.device, e.start_seconds, e.seconds))
     threads: dict[Lane, int] = {}
     for event in ordered:
         threads.setdefault(event.lane, len(threads) + 1)
     rows = [_row(event, threads[event.lane]) for event in ordered]
-    return {"traceEvents": [*_names(threads), *rows], "displayTimeUnit": "ms"}
+    return {"traceEvents": [*_names(threads, device_names), *rows], "displayTimeUnit": "ms"}
 
 
-def save_trace(path: str | Path, events: Iterable[Event]) -> None:
+def save_trace(
+    path: str | Path,
+    events: Iterable[Event],
+    device_names: Mapping[int, str] = MappingProxyType({}),
+) -> None:
     """Write a trace file, whole or not at all; raises `PlanError` if that cannot be done."""
-    write_atomically(path, json.dumps(trace(events), allow_nan=False))
+    write_atomically(path, json.dumps(trace(events, device_names), allow_nan=False))
 
 
-def _names(threads: Mapping[Lane, int]) -> Iterator[dict[str, Any]]:
+def _names(
+    threads: Mapping[Lane, int], device_names: Mapping[int, str]
+) -> Iterator[dict[str, Any]]:
     for device in sorted({lane.device for lane in threads}):
         yield {
             "ph": "M",
             "name": "process_name",
             "pid": device,
-            "args": {"name": f"device {device}"},
+            "args": {"name": device_names.get(device, f"device {device}")},
         }
         yield {
             "ph": "M",

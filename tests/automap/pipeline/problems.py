@@ -5,6 +5,7 @@ import numpy as np
 
 from automap.pipeline.arrays import Arrays, Schedule, Terms, from_lines
 from automap.pipeline.fabric import Transfers, fabric_of
+from automap.pipeline.search import choices
 from automap.topology import get_topology
 
 
@@ -32,6 +33,16 @@ def random_arrays(
         may_cut=may_cut, usable=usable, state_bytes=between, kept_bytes=between / 2,
         memory_limit_bytes=float(rng.uniform(4, 14)) + 8e9,
     )  # fmt: skip
+
+
+def only(schedule: Schedule, monkeypatch) -> None:
+    """Let searches try this schedule only."""
+
+    def some(*arguments):
+        return (choice for choice in choices(*arguments) if choice[1].schedule == schedule)
+
+    for module in ("automap.pipeline.search", "automap.pipeline.hybrid.search"):
+        monkeypatch.setattr(f"{module}.choices", some)
 
 
 SCHEDULES = st.sampled_from(list(Schedule))

@@ -8,10 +8,14 @@ import pytest
 import automap
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
+from automap.pipeline.arrays import Schedule
 from automap.pipeline.build import layer_of
+from automap.pipeline.simulated_record import SCHEDULE_NAMES
 from automap.plan import Plan
+from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from models.t5 import t5_tiny
+from tests.automap.pipeline.problems import only
 
 
 def planned(**options):
@@ -59,12 +63,25 @@ def test_diff_names_the_pipelines(plan):
 
 def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
     step, args = t5_tiny()
-    for use in (
-        lambda: automap.verify(plan, step, args),
-        lambda: automap.simulate(plan, step, args),
-    ):
-        with pytest.raises(PlanError, match="pipeline of 2 stages.*--space sharding"):
-            use()
+    with pytest.raises(PlanError, match="pipeline of 2 stages.*--space sharding"):
+        automap.verify(plan, step, args)
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
+    only(schedule, monkeypatch)
+    automap.plan(
+        *gpt_tiny(), topology="2x2xv100", space="pipeline", stages=3, microbatches=4, budget=600
+    ).save(tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
+    assert all(stage.transfer_seconds > 0 for stage in plan.pipeline.stages[:-1])
+    found = automap.simulate(plan)
+    assert found.warnings == ()
+    assert found.step_seconds == plan.predicted.step_seconds
+    assert found.bubble_fraction * found.step_seconds == pytest.approx(
+        plan.predicted.bubble_seconds
+    )
 
 
 def test_no_strategy_is_better_than_the_exact_one(plan):

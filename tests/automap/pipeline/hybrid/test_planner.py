@@ -10,7 +10,9 @@ import automap
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
 from automap.options import Options
+from automap.pipeline.arrays import Schedule
 from automap.pipeline.search import Tried
+from automap.pipeline.simulated_record import SCHEDULE_NAMES
 from automap.plan import Plan
 from automap.planner import plan_workload
 from automap.report.progress import SearchProgress
@@ -18,6 +20,7 @@ from automap.topology import get_topology
 from automap.workload.trace import trace_step
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
+from tests.automap.pipeline.problems import only
 
 
 def planned(space="hybrid", **options):
@@ -52,6 +55,24 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
     )
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
+    only(schedule, monkeypatch)
+    automap.plan(
+        *gpt_tiny(), topology="2x2xv100", space="hybrid", stages=2, microbatches=4, budget=600
+    ).save(tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.pipeline.is_sharded_inside
+    assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
+    assert plan.pipeline.stages[0].transfer_seconds > 0
+    found = automap.simulate(plan)
+    assert found.warnings == ()
+    assert found.step_seconds == plan.predicted.step_seconds
+    assert found.bubble_fraction * found.step_seconds == pytest.approx(
+        plan.predicted.bubble_seconds
+    )
 
 
 def test_every_leaf_of_the_state_is_in_a_stage(plan):
