@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields
 import difflib
+import math
 from typing import TYPE_CHECKING, Final
 
 from automap.errors import PlanError
@@ -93,6 +94,13 @@ def bytes_text(count: int) -> str:
     fitting = (row for row in _BYTE_UNITS if count >= row[0])
     size, unit = next(fitting, (1, "B"))
     return f"{count / size:.4g} {unit}"
+
+
+def all_the_same_text(count: int) -> str:
+    """How to get a plan that needs so many bytes on a device, which are too many."""
+    return (
+        f"--memory-limit {math.ceil(count / 2**30 * 100) / 100:.10g} gives that plan all the same"
+    )
 
 
 def search_text(plan: "Plan") -> str:

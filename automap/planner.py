@@ -16,7 +16,7 @@ from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
-from automap.plan_explain import bytes_text
+from automap.plan_explain import all_the_same_text, bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
 from automap.search.context import preset_points
 from automap.space.point import Mesh
@@ -67,7 +67,8 @@ def plan_workload(
         limit = outcome.context.objective.memory_limit_bytes
         raise InfeasiblePlanError(
             f"no plan fits: the smallest needs {bytes_text(plan.predicted.peak_bytes)} on each device, "
-            f"{bytes_text(round(limit))} are allowed; use more devices, a smaller batch, or bfloat16"
+            f"{bytes_text(round(limit))} are allowed; use more devices, a smaller batch, or bfloat16; "
+            f"{all_the_same_text(plan.predicted.peak_bytes)}"
         )
     return plan
 

@@ -30,7 +30,7 @@ from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
-from automap.plan_explain import bytes_text
+from automap.plan_explain import all_the_same_text, bytes_text
 from automap.simulate.tasks import simulate
 
 
@@ -249,8 +249,9 @@ def nothing_fits(
             f"there is no pipeline of {asked}: the devices of each stage must divide a microbatch's examples, of a "
             f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
         )
+    needed = round(found.least_bytes)
     return InfeasiblePlanError(
-        f"no pipeline of {asked} fits: the smallest needs {bytes_text(round(found.least_bytes))} on a device, "
+        f"no pipeline of {asked} fits: the smallest needs {bytes_text(needed)} on a device, "
         f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose stages can be sharded "
-        "inside (ZeRO, tensor parallelism), more stages, or more microbatches"
+        f"inside (ZeRO, tensor parallelism), more stages, or more microbatches; {all_the_same_text(needed)}"
     )

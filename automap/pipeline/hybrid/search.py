@@ -26,7 +26,7 @@ from automap.pipeline.points import Points
 from automap.pipeline.search import Limits, Tried, choices
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
-from automap.plan_explain import bytes_text
+from automap.plan_explain import all_the_same_text, bytes_text
 from automap.simulate.tasks import simulate
 from automap.topology.parts import part_of
 
@@ -218,8 +218,9 @@ def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> In
             f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a microbatch's examples; "
             "use fewer microbatches, or other stages"
         )
+    needed = round(found.least_bytes)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
-        f"{bytes_text(round(found.least_bytes))} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "
-        "allowed; use more devices, more stages, a smaller batch, or bfloat16"
+        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are allowed; use more "
+        f"devices, more stages, a smaller batch, or bfloat16; {all_the_same_text(needed)}"
     )
