@@ -7,7 +7,8 @@ partitioner derives the plan by itself from the inputs.  The other places are *t
     a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
                                                       and `<site>:in<j>` with that the op runs on, or the
                                                       partitioner would move the change to the operands
-    what a loop hands on is used otherwise         -> `<site>:from<j>` where it is used first
+    what a loop hands on, or slices of what it scans, is used otherwise
+                                                   -> `<site>:from<j>` where it is used first
     a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
                                                       the partitioner would split the op itself
 
@@ -16,7 +17,7 @@ that came without its jaxpr the site is the HLO instruction's name.  A transitio
 cannot be constrained and is returned as a warning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
@@ -51,6 +52,7 @@ def derive_constraints(
     found: dict[str, Constraint] = {}
     missed: dict[str, int] = {}
     entered = set[int]()
+    unpinned: dict[int, AxesPerDim] = {}
     graph = sharded.problem.graph
     moved = moved_values(sharded)
     results = _results_of_sites(graph, site_of)
@@ -62,7 +64,7 @@ def derive_constraints(
             loops.pop()
         if op.opcode in STRUCTURAL:
             continue
-        changes = transitions(sharded, index, moved)
+        changes = (*_unpinned_operands(op, unpinned), *transitions(sharded, index, moved))
         is_change = any(change.is_change for change in changes)
         site = site_of(op) if changes else None
         for change in changes:
@@ -73,6 +75,8 @@ def derive_constraints(
                 if spot is None or change.value in entered:
                     continue
                 entered.add(change.value)
+            if is_inner and change.place.startswith("out"):
+                unpinned[change.value] = change.axes
             if spot is None:
                 missed[op.opcode] = missed.get(op.opcode, 0) + is_change
             elif spot.at not in found:
@@ -84,6 +88,13 @@ def derive_constraints(
         if n
     )
     return tuple(found.values()), warnings
+
+
+def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[Transition]:
+    """What an op reads that the equation of its loop makes for the body: slices of what it scans."""
+    for number, value in enumerate(op.inputs):
+        if value in unpinned:
+            yield Transition(f"from{number}", value, unpinned[value], is_change=False)
 
 
 def _is_at_end(graph: Graph, change: Transition) -> bool:

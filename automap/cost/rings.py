@@ -8,12 +8,17 @@ written in each step; the two shards are the columns of the product, rounded up 
     ring = 2 * padding * product + 8 * (bytes that are scattered) / (bandwidth * e_b)
 
 where product is the seconds of the product alone (`automap.cost.compute`).  The shards travel while it multiplies, so
-of the reduce-scatter only what is longer than the ring is left.  One that takes much longer than its product stays
-what it is, and so does one of two devices.                                     -> in: `with_rings`
+of the reduce-scatter only what is longer than the ring is left.
+
+A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
+a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops
+for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is left out.)
+                                                                                -> in: `_is_ring`
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -25,9 +30,7 @@ from automap.topology.model import Device
 
 
 _PRODUCTS, _ACCESSES = 2.0, 8.0
-# A reduce-scatter that took 1.6 times as long as its product was a ring, one of 2.1 times was not.
-_MOST = 1.8
-# Of two devices none was, whatever its sizes; of four and eight all.
+FLOPS_PER_BYTE: Final = 4190.0
 _FEWEST_DEVICES = 3
 
 
@@ -54,9 +57,7 @@ def with_rings(
     entry_of_edge[found.edge[is_scatter]] = np.flatnonzero(is_scatter)
     entry = entry_of_edge[table.product_edge]
     rows = np.flatnonzero(entry >= 0)
-    devices = _devices(found.mask[entry[rows]], sharding.sizes)
-    is_ring = of_collective[entry[rows]] <= _MOST * of_kernel[rows]
-    rows = rows[is_ring & (devices >= _FEWEST_DEVICES)]
+    rows = rows[_is_ring(table, rows, found, entry[rows], sharding)]
     at = entry[rows]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     padding = _padding(table, device.matmul_tile, rows, found.mask[at], sharding)
@@ -69,6 +70,16 @@ def with_rings(
     np.minimum.at(hidden, at, ringed[rows])
     beside = np.where(np.isfinite(hidden), np.minimum(hidden, of_collective), 0.0)
     return Rings(ringed, beside)
+
+
+def _is_ring(
+    table: KernelTable, rows: np.ndarray, found: Collectives, at: np.ndarray, sharding: Shardings
+) -> np.ndarray:
+    """Of kernels `rows`, whose results the entries `at` scatter."""
+    flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
+    devices = _devices(found.mask[at], sharding.sizes)
+    is_long = flops * devices >= FLOPS_PER_BYTE * found.n_bytes[at]
+    return is_long & (devices >= _FEWEST_DEVICES)
 
 
 def _padding(

@@ -1,4 +1,4 @@
-"""What a loop scans is split otherwise than what it carries, though both have one shape."""
+"""What a loop scans: split otherwise than what it carries though both have one shape, and used otherwise than it is kept."""
 
 from collections import Counter
 
@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap.options import Options
-from automap.plan_build import build_plan
+from automap.plan_build import Outcome, build_plan
 from automap.planner import find
-from automap.space.point import Mesh
+from automap.search.context import Candidate
+from automap.space.point import Level, Mesh, Point
 from automap.topology import get_topology
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import trace_step
+from automap.workload import load_target, trace_step
 
 
 WORDS, WIDTH, BATCH, STEPS = 64, 32, 16, 5
@@ -64,3 +65,37 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     want, got = jax.jit(step)(params, tokens), plan.jit(step)(params, tokens)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got[0], want[0])
+
+
+def test_slices_of_what_is_scanned_are_pinned_in_the_body():
+    """An axis has hidden features and the batch, the other the words: products want samples otherwise than residuals have them.
+
+    Without pins the partitioner gathers the whole stack of residuals in every trip.
+    """
+    step, args = load_target("models.bert:bert_tiny", {"layers": "scanned"})
+    workload, topology = trace_step(step, args), get_topology("cpu:8")
+    mesh = Mesh(("model", "data"), (4, 2))
+    context = find(workload, topology, Options(mesh=mesh, preset="data-parallel")).context
+    problem = context.space.problem
+
+    def feature(path, dim):
+        leaf = problem.paths.index(f"[0]['params']{path}")
+        return problem.classes_of(problem.graph.inputs[leaf])[dim]
+
+    hidden, words = (
+        feature("['layers']['mlp']['up']['kernel']", 2),
+        feature("['tokens']['embedding']", 0),
+    )
+    batch = problem.batch_class
+    whole = (Level.REPLICATED,) * len(context.space.leaves)
+    point = Point(mesh, ((hidden, batch), (words, batch)), (whole, whole))
+    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    outcome = Outcome(
+        workload=workload, topology=topology, context=context, strategy="a test", seconds=0.0,
+        best=Candidate(point, estimate, "a test"),
+    )  # fmt: skip
+    compiled = build_plan(outcome).jit(step).lower(*args).compile()
+    found = compiled_transfers(compiled.as_text(), mesh)
+    wanted = predicted_transfers(outcome, CPU)
+    # Devices that change places for the words are not what is asked here.
+    assert {t: n for t, n in found.items() if t.kind != "collective-permute"} == wanted
