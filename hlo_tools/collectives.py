@@ -20,7 +20,7 @@ class CompiledCollective:
     """One tensor of one collective; it runs `count` times a step.
 
     `kind` is the opcode without `-start`. `groups` are partition numbers, None for one group of all;
-    for a collective-permute they are (source, target) pairs.
+    for a collective-permute they are (source, target) pairs. Tensors of one `message`, a number, go together.
     """
 
     kind: str
@@ -28,6 +28,7 @@ class CompiledCollective:
     n_bytes: int
     count: int
     op_name: str
+    message: int
 
 
 def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
@@ -41,8 +42,9 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
             n_bytes=n_bytes,
             count=op.trip_count,
             op_name=op.op_name,
+            message=message,
         )
-        for op in _once_per_channel(graph.ops)
+        for message, op in enumerate(_once_per_channel(graph.ops))
         for n_bytes in _tensors(graph, op)
     )
 
@@ -52,18 +54,21 @@ def _kind(op: Op) -> str:
 
 
 def _reduced_and_sliced(module: Module) -> frozenset[int]:
-    """Identities of the all-reduces of which a fused computation keeps a slice.
+    """Identities of the all-reduces of which a fused computation keeps a slice of each tensor.
 
-    So the TPU compiler writes reduce-scatters.
+    So the TPU compiler writes reduce-scatters; merged ones have a tuple of slices.
     """
     found = set[int]()
     for computation in module.computations.values():
         by_id = {i.id: i for i in computation.instructions}
         root = by_id[computation.root_id]
-        if root.opcode == "dynamic-slice":
-            sliced = by_id[root.operands[0]]
-            if sliced.opcode == "all-reduce":
-                found.add(id(sliced))
+        results = [by_id[i] for i in root.operands] if root.opcode == "tuple" else [root]
+        if results and all(result.opcode == "dynamic-slice" for result in results):
+            sliced = [by_id[result.operands[0]] for result in results]
+            sources = [
+                by_id[x.operands[0]] if x.opcode == "get-tuple-element" else x for x in sliced
+            ]
+            found.update(id(x) for x in sources if x.opcode == "all-reduce")
     return frozenset(found)
 
 

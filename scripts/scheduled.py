@@ -2,19 +2,18 @@
 
 The compiler gives each of its fusions a number of cycles; loops count them as often as they run, and the clock makes
 seconds of them.  Collectives have no cycles in its program and are priced by the cost model. Those that run beside the
-kernels (permutes of rings) count as far as they outlast all of them        -> in: `priced`
+kernels (permutes of rings) count as far as they outlast all of them        -> in: `scheduled_step`
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-import gzip
+from itertools import groupby
 
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.plan_build import Outcome, build_plan
 from automap.space.point import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
-from automap.verify.collectives import OTHER_DEVICES, Transfer, axes_of
+from automap.verify.collectives import OTHER_DEVICES, axes_of
 from automap.verify.compilers import OF_PLATFORM
 from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
 from automap.verify.program import planned_program
@@ -62,37 +61,26 @@ def scheduled_seconds(
     """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read."""
     if witness.program is None or witness.collectives is None:
         return None
-    data = gzip.decompress((default_folder() / witness.program).read_bytes())
-    moved = [(Transfer(r.kind, r.axes, r.bytes), r.count) for r in witness.collectives]
-    step = priced(data, moved, topology, mesh)
+    step = scheduled_step((default_folder() / witness.program).read_bytes(), topology, mesh)
     return step.compute_seconds, step.collective_seconds
 
 
 def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep:
-    """The step of a serialized program; `mesh` lies row-major on its partitions. Raises `HloError` for a malformed one."""
-    moved = [
-        (
-            Transfer(
-                c.kind, axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute"), c.n_bytes
-            ),
-            c.count,
-        )
-        for c in compiled_collectives(decode_module(data))
-    ]  # fmt: skip
-    return priced(data, moved, topology, mesh)
+    """The step of a serialized program; `mesh` lies row-major on its partitions. Raises `HloError` for a malformed one.
 
-
-def priced(
-    data: bytes, moved: Iterable[tuple[Transfer, int]], topology: Topology, mesh: Mesh
-) -> ScheduledStep:
-    """The step of a serialized program whose collectives are known, each with how often it runs."""
+    Tensors that the compiler merged go as one message.
+    """
     compute = read_schedule(data).cycles / CLOCK_HZ[topology.device.name]
     inline = beside = 0.0
-    for transfer, count in moved:
-        axes = mesh.names if transfer.axes == OTHER_DEVICES else transfer.axes
-        kind = CollectiveKind(transfer.kind)
+    found = compiled_collectives(decode_module(data))
+    for _, tensors in groupby(found, key=lambda c: c.message):
+        first, *others = tensors
+        kind = CollectiveKind(first.kind)
+        axes = axes_of(first.groups, mesh.axes, is_pairs=kind == CollectiveKind.PERMUTE)
+        axes = mesh.names if axes == OTHER_DEVICES else axes
         cost = collective_cost(kind, topology, mesh.sizes, [mesh.names.index(a) for a in axes])
-        seconds = float(cost.seconds(float(transfer.n_bytes))) * count
+        n_bytes = first.n_bytes + sum(c.n_bytes for c in others)
+        seconds = float(cost.seconds(float(n_bytes))) * first.count
         if kind == CollectiveKind.PERMUTE:
             beside += seconds
         else:

@@ -7,7 +7,7 @@ buffers are within the device's memory                                          
 """
 
 from collections import Counter
-import gzip
+from dataclasses import replace
 from pathlib import Path
 import re
 import tempfile
@@ -61,8 +61,8 @@ def ask(
     request = Request(machine=machine, layout=program.layout, run=None)
     key = cache_key(exported.sha256, request.layout, machine, topology.device.memory_bytes)
     kept = load_cached(cache_folder, key) if cache_folder is not None else None
-    if kept is not None:
-        return kept
+    if kept is not None and cache_folder is not None:
+        return _read_again(kept, cache_folder, request)
     with tempfile.TemporaryDirectory(prefix="automap-verify-") as name_of_folder:
         folder = Path(name_of_folder)
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
@@ -76,6 +76,14 @@ def ask(
     if cache_folder is not None:
         save_cached(cache_folder, key, witness, compiled)
     return witness
+
+
+def _read_again(kept: Witness, folder: Path, request: Request) -> Witness:
+    """A kept witness, with the collectives of its kept program as this version reads them."""
+    if kept.program is None:
+        return kept
+    compiled = (folder / kept.program).read_bytes()
+    return replace(kept, collectives=_records(compiled, request.layout.axes))
 
 
 def _witness(
@@ -128,7 +136,7 @@ def _records(
     """Collectives of a partitioned program, the most bytes first; None if it cannot be read."""
     counts: Counter[tuple[str, tuple[str, ...], int, str, str]] = Counter()
     try:
-        for c in compiled_collectives(decode_module(gzip.decompress(compiled))):
+        for c in compiled_collectives(decode_module(compiled)):
             joined = axes_of(c.groups, axes, is_pairs=c.kind == "collective-permute")
             name = _first_name(c.op_name)
             site = parse_site(name) or ""

@@ -205,3 +205,32 @@ ENTRY %e (p: f32[64]) -> f32[8] {
 }"""
     )
     assert [(c.kind, c.n_bytes) for c in found] == [("reduce-scatter", 256)]
+
+
+def test_merged_reduce_scatters_are_slices_of_a_merged_all_reduce():
+    """As libtpu 0.0.51 writes two of one size; the second time one tensor is not sliced."""
+    text = """%all-reduce-scatter (p: f32[64], q: f32[32]) -> (f32[8], f32[4]) {
+  %p = f32[64]{0} parameter(0)
+  %q = f32[32]{0} parameter(1)
+  %r = (f32[64]{0}, f32[32]{0}) all-reduce(%p, %q), channel_id=3, replica_groups={}, to_apply=%add
+  %start = s32[] constant(8)
+  %a = f32[64]{0} get-tuple-element(%r), index=0
+  %b = f32[32]{0} get-tuple-element(%r), index=1
+  %c = f32[8]{0} dynamic-slice(%a, %start), dynamic_slice_sizes={8}
+  %d = f32[4]{0} dynamic-slice(%b, %start), dynamic_slice_sizes={4}
+  ROOT %t = (f32[8]{0}, f32[4]{0}) tuple(%c, %d)
+}
+ENTRY %e (p: f32[64], q: f32[32]) -> (f32[8], f32[4]) {
+  %p = f32[64]{0} parameter(0)
+  %q = f32[32]{0} parameter(1)
+  ROOT %f = (f32[8]{0}, f32[4]{0}) fusion(%p, %q), kind=kCustom, calls=%all-reduce-scatter
+}"""
+    found = _collectives(text)
+    assert [(c.kind, c.n_bytes, c.message) for c in found] == [
+        ("reduce-scatter", 256, 0), ("reduce-scatter", 128, 0)
+    ]  # fmt: skip
+    text = text.replace("tuple(%c, %d)", "tuple(%c, %b)").replace(
+        "f32[8], f32[4])", "f32[8], f32[32])"
+    )
+    text = text.replace("(f32[8]{0}, f32[4]{0})", "(f32[8]{0}, f32[32]{0})")
+    assert [c.kind for c in _collectives(text)] == ["all-reduce", "all-reduce"]
