@@ -3,9 +3,10 @@
 A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once,
 and multiplies for each step what it passes on (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4 and 8): a shard
 for each direction in each of n steps, so everything twice, and two partial shards are started, received, added and
-written in each step; the two shards are the columns of the product, rounded up to tiles:
+written in each step; the two shards are the columns of the product, rounded up to tiles. That are six kernels in each of
+n / 2 rounds, of which the compiler adds 1.2 us for each to what they compute or move:
 
-    ring = 2 * padding * product + 8 * (bytes that are scattered) / (bandwidth * e_b)
+    ring = 2 * padding * product + 8 * (bytes that are scattered) / (bandwidth * e_b) + 6 * n / 2 * launch
 
 where product is the seconds of the product alone (`automap.cost.compute`).  The shards travel while it multiplies, so
 of the reduce-scatter only what is longer than the ring is left.
@@ -29,7 +30,7 @@ from automap.cost.traffic import Collectives
 from automap.topology.model import Device
 
 
-_PRODUCTS, _ACCESSES = 2.0, 8.0
+_PRODUCTS, _ACCESSES, _KERNELS = 2.0, 8.0, 6.0
 FLOPS_PER_BYTE: Final = 4190.0
 _FEWEST_DEVICES = 3
 
@@ -62,8 +63,11 @@ def with_rings(
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     padding = _padding(table, device.matmul_tile, rows, found.mask[at], sharding)
     ringed = of_kernel.copy()
+    rounds = _devices(found.mask[at], sharding.sizes) / 2
     ringed[rows] = (
-        _PRODUCTS * padding * of_kernel[rows] + _ACCESSES * found.n_bytes[at] / bytes_per_s
+        _PRODUCTS * padding * of_kernel[rows]
+        + _ACCESSES * found.n_bytes[at] / bytes_per_s
+        + _KERNELS * rounds * device.launch_seconds
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)

@@ -199,6 +199,15 @@ def test_a_ring_moves_what_it_scatters_eight_times():
     assert rings.of_kernel[products] == pytest.approx(2 * alone[products] + more)
 
 
+def test_a_ring_launches_six_kernels_in_each_round():
+    alone = ringed(LONG, machine("v5e:2x4"))
+    launched = ringed(LONG, machine("v5e:2x4", launch_seconds=1e-5))
+    products = alone[3]
+    assert (launched[2][products] == alone[2][products]).all()
+    more = launched[1].of_kernel[products] - alone[1].of_kernel[products]
+    assert more == pytest.approx(6 * 4 / 2 * 1e-5, rel=1e-3)
+
+
 def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
     wide = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY))
     tiled = ringed(LONG, machine("v5e:2x4", matmul_tile=4096, **FAST_MEMORY))
