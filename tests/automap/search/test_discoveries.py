@@ -18,7 +18,9 @@ def test_a_named_plan_is_found_by_itself(name):
     found = discovered(case)
     assert [p.name for p in found.plan.presets] == ["data-parallel"]
     assert found.plan.predicted.fits
-    assert found.plan.predicted.step_seconds <= found.named_seconds < found.start_seconds
+    assert found.plan.predicted.step_seconds <= found.named_seconds
+    # What does not fit may be faster.
+    assert found.named_seconds < found.start_seconds or not found.start_fits
     assert set(case.splits) <= set(found.split)
     if case.room is not None:
         assert not found.start_fits
