@@ -14,7 +14,7 @@ of the reduce-scatter only what is longer than the ring is left.
 A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
 a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops
 for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is left out.)
-                                                                                -> in: `_is_ring`
+                                                                                -> in: `with_rings`
 """
 
 from collections.abc import Sequence
@@ -58,16 +58,19 @@ def with_rings(
     entry_of_edge[found.edge[is_scatter]] = np.flatnonzero(is_scatter)
     entry = entry_of_edge[table.product_edge]
     rows = np.flatnonzero(entry >= 0)
-    rows = rows[_is_ring(table, rows, found, entry[rows], sharding)]
+    devices = _devices(found.mask[entry[rows]], sharding.sizes)
+    flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
+    is_long = flops * devices >= FLOPS_PER_BYTE * found.n_bytes[entry[rows]]
+    kept = is_long & (devices >= _FEWEST_DEVICES)
+    rows, devices = rows[kept], devices[kept]
     at = entry[rows]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
-    padding = _padding(table, device.matmul_tile, rows, found.mask[at], sharding)
+    padding = _padding(table, device.matmul_tile, rows, found.mask[at], devices, sharding)
     ringed = of_kernel.copy()
-    rounds = _devices(found.mask[at], sharding.sizes) / 2
     ringed[rows] = (
         _PRODUCTS * padding * of_kernel[rows]
         + _ACCESSES * found.n_bytes[at] / bytes_per_s
-        + _KERNELS * rounds * device.launch_seconds
+        + _KERNELS * devices / 2 * device.launch_seconds
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)
@@ -76,26 +79,21 @@ def with_rings(
     return Rings(ringed, beside)
 
 
-def _is_ring(
-    table: KernelTable, rows: np.ndarray, found: Collectives, at: np.ndarray, sharding: Shardings
-) -> np.ndarray:
-    """Of kernels `rows`, whose results the entries `at` scatter."""
-    flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
-    devices = _devices(found.mask[at], sharding.sizes)
-    is_long = flops * devices >= FLOPS_PER_BYTE * found.n_bytes[at]
-    return is_long & (devices >= _FEWEST_DEVICES)
-
-
 def _padding(
-    table: KernelTable, tile: int, rows: np.ndarray, mask: np.ndarray, sharding: Shardings
+    table: KernelTable,
+    tile: int,
+    rows: np.ndarray,
+    mask: np.ndarray,
+    devices: np.ndarray,
+    sharding: Shardings,
 ) -> np.ndarray:
-    """By how much tiles are larger than two shards of the results of `rows` scattered over `mask`."""
+    """By how much tiles are larger than two shards of the results of `rows`, scattered over axes `mask` of so many devices."""
     columns = np.ones(len(rows))
     for axis in range(len(sharding.sizes)):
         has = (mask >> axis & 1).astype(bool)
         dim = sharding.dim_of_axis[table.product_row[rows], axis]
         columns = np.where(has, table.product_sizes[rows, dim], columns)
-    columns *= 2 / _devices(mask, sharding.sizes)
+    columns *= 2 / devices
     return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
 
 

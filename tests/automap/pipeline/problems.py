@@ -2,10 +2,13 @@
 
 from hypothesis import strategies as st
 import numpy as np
+import pytest
 
+import automap
 from automap.pipeline.arrays import Arrays, Schedule, Terms, from_lines
 from automap.pipeline.fabric import Transfers, fabric_of
 from automap.pipeline.search import choices
+from automap.plan import Plan
 from automap.topology import get_topology
 
 
@@ -43,6 +46,15 @@ def only(schedule: Schedule, monkeypatch) -> None:
 
     for module in ("automap.pipeline.search", "automap.pipeline.hybrid.search"):
         monkeypatch.setattr(f"{module}.choices", some)
+
+
+def assert_simulated_as_predicted(plan: Plan) -> None:
+    """The record alone gives the predicted step and bubble."""
+    found = automap.simulate(plan)
+    assert found.warnings == ()
+    assert found.step_seconds == plan.predicted.step_seconds
+    bubble_seconds = found.bubble_fraction * found.step_seconds
+    assert bubble_seconds == pytest.approx(plan.predicted.bubble_seconds)
 
 
 SCHEDULES = st.sampled_from(list(Schedule))

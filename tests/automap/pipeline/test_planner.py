@@ -15,7 +15,7 @@ from automap.plan import Plan
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from models.t5 import t5_tiny
-from tests.automap.pipeline.problems import only
+from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 
 
 def planned(**options):
@@ -76,12 +76,7 @@ def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_pa
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
     assert all(stage.transfer_seconds > 0 for stage in plan.pipeline.stages[:-1])
-    found = automap.simulate(plan)
-    assert found.warnings == ()
-    assert found.step_seconds == plan.predicted.step_seconds
-    assert found.bubble_fraction * found.step_seconds == pytest.approx(
-        plan.predicted.bubble_seconds
-    )
+    assert_simulated_as_predicted(plan)
 
 
 def test_no_strategy_is_better_than_the_exact_one(plan):

@@ -20,7 +20,7 @@ from automap.topology import get_topology
 from automap.workload.trace import trace_step
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
-from tests.automap.pipeline.problems import only
+from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 
 
 def planned(space="hybrid", **options):
@@ -67,12 +67,7 @@ def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_pa
     assert plan.pipeline.is_sharded_inside
     assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
     assert plan.pipeline.stages[0].transfer_seconds > 0
-    found = automap.simulate(plan)
-    assert found.warnings == ()
-    assert found.step_seconds == plan.predicted.step_seconds
-    assert found.bubble_fraction * found.step_seconds == pytest.approx(
-        plan.predicted.bubble_seconds
-    )
+    assert_simulated_as_predicted(plan)
 
 
 def test_every_leaf_of_the_state_is_in_a_stage(plan):
