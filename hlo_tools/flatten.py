@@ -1,8 +1,8 @@
 """Module -> Graph: inline calls, take tuples apart, visit each loop body once.
 
 `_Flattener.run(computation, arguments)` walks a computation in order; an environment maps instruction ids
-to a value id, or to a nested tuple of them.  The trip count of a loop is read from its condition
-(`counter < limit` with a known start); a loop whose count cannot be read is counted once and named in
+to a value id, or to a nested tuple of them.  The trip count of a loop is read from its counter
+(`hlo_tools.trips`); a loop whose count cannot be read is counted once and named in
 `Graph.assumptions`.
 
 What XLA has fused is inlined too, unless fusions are kept as the ops that run (`hlo_tools.scheduled`).
@@ -28,6 +28,7 @@ from hlo_tools.graph import (
 )
 from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
 from hlo_tools.rules.notation import Notation
+from hlo_tools.trips import trip_count
 
 
 Fusions = Literal["inlined", "kept"]
@@ -239,11 +240,8 @@ def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> 
     flat.emit_with(LOOP_ENTER, initial, carried, instruction)
     trips = instruction.attributes.trip_count
     if trips is None:
-        trips = _trip_count(flat, condition, operands[0])
-    if trips is None:
-        where = _joined(flat.prefix, instruction.op_name) or instruction.name
-        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
-    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
+        trips = _read_trips(flat, instruction, condition, body, operands[0])
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * trips
     root = flat.inline(instruction, body.id, [carried])
     flat.trip_count = outer
     result = flat.fresh(instruction.shape, len(flat.ops))
@@ -251,6 +249,23 @@ def _while(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> 
     for group in (initial, _leaves(root), _leaves(result)):
         flat.ties.extend(zip(group, _leaves(carried), strict=True))
     return result
+
+
+def _read_trips(
+    flat: _Flattener, loop: Instruction, condition: Computation, body: Computation, carried: Tree
+) -> int:
+    def initial(element: int) -> int | None:
+        leaf = carried[element] if isinstance(carried, tuple) else None
+        value = flat.constants.get(leaf) if isinstance(leaf, int) else None
+        return value if isinstance(value, int) else None
+
+    trips = trip_count(flat.module, condition, body, initial)
+    where = _joined(flat.prefix, loop.op_name) or loop.name
+    if trips.count is None:
+        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
+    elif not trips.is_step_known:
+        flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
+    return 1 if trips.count is None else trips.count
 
 
 def _body_and_condition(
@@ -266,29 +281,6 @@ def _body_and_condition(
 
 def _root(computation: Computation) -> Instruction:
     return next(i for i in computation.instructions if i.id == computation.root_id)
-
-
-def _trip_count(flat: _Flattener, condition: Computation, initial: Tree) -> int | None:
-    """Trips of `counter < limit` with a counter that starts at a known value and steps by one."""
-    by_id = {i.id: i for i in condition.instructions}
-    compare = by_id[condition.root_id]
-    while compare.opcode in ("call", "copy") and len(compare.operands) == 1:
-        compare = by_id[compare.operands[0]]
-    if compare.opcode != "compare" or compare.attributes.comparison_direction != "LT":
-        return None
-    bounds: list[int | float | bool | None] = []
-    for operand in (by_id[i] for i in compare.operands):
-        if operand.opcode == "constant":
-            bounds.append(operand.literal)
-        elif operand.opcode == "get-tuple-element" and isinstance(initial, tuple):
-            leaf = initial[operand.tuple_index]
-            bounds.append(flat.constants.get(leaf) if isinstance(leaf, int) else None)
-        else:
-            bounds.append(None)
-    start, limit = bounds
-    if isinstance(start, int) and isinstance(limit, int) and limit >= start:
-        return limit - start
-    return None
 
 
 def _conditional(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:

@@ -44,8 +44,8 @@ class _Wanted:
     is_pinned: np.ndarray
 
 
-def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> Entries:
-    """The collectives."""
+def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tuple[Entries, Flow]:
+    """The collectives, and the reduce-scatters that are left out as terms of a sum that another one scatters."""
     want = _wanted(edges, sharding, sizes)
     at_once = (edges.sums_at_once | want.is_pinned) & (want.reduced != 0)
     reduced = want.reduced | np.where(at_once, want.to_scatter, 0)
@@ -55,6 +55,7 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> Entr
     partial = np.where(edges.partials != Partials.TERMS, reduced | to_scatter, 0)
     reduced[partial != 0] = to_scatter[partial != 0] = 0
     want.dim_of[:, partial != 0] = -1
+    every_scatter = to_scatter.copy()
     for mask in (reduced, to_scatter):
         without_repeats(mask, edges, n_bytes)
     ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
@@ -66,7 +67,8 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> Entr
         *gathers_apart(want.gathered | partial, whole, want.dim_of, sizes),
         *_sums_apart(reduced, n_bytes / scattered, want.summed_over),
     ]
-    return entries(edges, flows)
+    again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
+    return entries(edges, flows), again
 
 
 def _wanted(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Wanted:

@@ -1,15 +1,19 @@
 """Products whose partial sums are scattered, on a TPU: loops that pass shards around while they multiply.
 
-A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once,
-and multiplies for each step what it passes on (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4 and 8): a shard
-for each direction in each of n steps, so everything twice, and two partial shards are started, received, added and
-written in each step; the two shards are the columns of the product, rounded up to tiles. That are six kernels in each of
-n / 2 rounds, of which the compiler adds 1.2 us for each to what they compute or move:
+A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once: in
+each of n / 2 rounds it multiplies two shards of the product, one for each way, and adds to them what it was sent (seen
+in programs of libtpu 0.0.51, 2026-11, for rings of 4, 8 and 16).  The two shards are the columns of the product,
+rounded up to tiles; additions read two and write one, in float32 whatever they hold; six kernels in each round have
+1.2 us each that the compiler adds to what they compute or move:
 
-    ring = 2 * padding * product + 8 * (bytes that are scattered) / (bandwidth * e_b) + 6 * n / 2 * launch
+    ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 6 * n / 2 * launch
 
-where product is the seconds of the product alone (`automap.cost.compute`).  The shards travel while it multiplies, so
-of the reduce-scatter only what is longer than the ring is left.
+where product is the seconds of the product alone (`automap.cost.compute`), and elements are those that a device has of
+it before they are scattered.  The shards travel while it multiplies, so of the reduce-scatter only what is longer than
+the ring is left.  Products whose sum is scattered go round a ring each.
+
+Beside the rings of 30 products of bf16 and f32 (4 to 16 devices of v5e, 8 and 16 of v5p, without what they round to bf16
+first) that is within 20 %; those of 16 take most over it, as each of their kernels reads a whole operand.
 
 A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
 a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops
@@ -30,7 +34,7 @@ from automap.cost.traffic import Collectives
 from automap.topology.model import Device
 
 
-_PRODUCTS, _ACCESSES, _KERNELS = 2.0, 8.0, 6.0
+_BYTES_PER_ELEMENT, _KERNELS = 3.0 * 4, 6.0
 FLOPS_PER_BYTE: Final = 4190.0
 _FEWEST_DEVICES = 3
 
@@ -52,31 +56,53 @@ def with_rings(
     of_collective: np.ndarray,
 ) -> Rings:
     """Kernels and collectives of a backend that makes rings, from what each takes alone."""
-    n_edges = table.product_edge.max(initial=-1) + 2
-    entry_of_edge = np.full(n_edges, -1, np.int64)
-    is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand & (found.edge < n_edges - 1)
-    entry_of_edge[found.edge[is_scatter]] = np.flatnonzero(is_scatter)
-    entry = entry_of_edge[table.product_edge]
-    rows = np.flatnonzero(entry >= 0)
-    devices = _devices(found.mask[entry[rows]], sharding.sizes)
+    scatters = _Scatters.of(found, len(found.scattered_again.mask) + 1)
+    entry, mask = scatters.entry[table.product_edge], scatters.mask[table.product_edge]
+    n_bytes = scatters.n_bytes[table.product_edge]
+    rows = np.flatnonzero(mask)
+    devices = _devices(mask[rows], sharding.sizes)
     flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
-    is_long = flops * devices >= FLOPS_PER_BYTE * found.n_bytes[entry[rows]]
+    is_long = flops * devices >= FLOPS_PER_BYTE * n_bytes[rows]
     kept = is_long & (devices >= _FEWEST_DEVICES)
     rows, devices = rows[kept], devices[kept]
-    at = entry[rows]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
-    padding = _padding(table, device.matmul_tile, rows, found.mask[at], devices, sharding)
+    made = table.product_row[rows]
+    elements = table.product_sizes[rows].prod(axis=1) * devices / sharding.parts_of_value[made]
+    padding = _padding(table, device.matmul_tile, rows, mask[rows], devices, sharding)
     ringed = of_kernel.copy()
     ringed[rows] = (
-        _PRODUCTS * padding * of_kernel[rows]
-        + _ACCESSES * found.n_bytes[at] / bytes_per_s
+        padding * of_kernel[rows]
+        + _BYTES_PER_ELEMENT * elements / bytes_per_s
         + _KERNELS * devices / 2 * device.launch_seconds
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)
-    np.minimum.at(hidden, at, ringed[rows])
+    first = rows[entry[rows] >= 0]
+    np.minimum.at(hidden, entry[first], ringed[first])
     beside = np.where(np.isfinite(hidden), np.minimum(hidden, of_collective), 0.0)
     return Rings(ringed, beside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatters:
+    """What is scattered at each result edge, and nothing at one more for kernels that are no product, [edges + 1].
+
+    `entry` is where it is among the collectives, -1 if another term of the same sum has it; `mask` its axes.
+    """
+
+    entry: np.ndarray
+    mask: np.ndarray
+    n_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, found: Collectives, n_edges: int) -> "_Scatters":
+        """The reduce-scatters of `found`."""
+        at = np.flatnonzero((found.kind == REDUCE_SCATTER) & ~found.on_operand)
+        entry, mask, n_bytes = np.full(n_edges, -1), np.zeros(n_edges, np.int64), np.zeros(n_edges)
+        mask[:-1], n_bytes[:-1] = found.scattered_again.mask, found.scattered_again.n_bytes
+        for column, of_entry in ((entry, at), (mask, found.mask[at]), (n_bytes, found.n_bytes[at])):
+            column[found.edge[at]] = of_entry
+        return cls(entry, mask, n_bytes)
 
 
 def _padding(

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.flows import Entries
+from automap.cost.flows import Entries, Flow
 from automap.cost.operand_traffic import exchanged, operand_traffic
 from automap.cost.result_traffic import result_traffic
 from automap.cost.shardings import Shardings
@@ -42,18 +42,21 @@ class Collectives(Entries):
 
     `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
     `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered already;
-    `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor.
+    `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor. `scattered_again` [result edges]
+    are the reduce-scatters of terms whose sum another one scatters.
     """
 
     on_operand: np.ndarray
     is_repeat: np.ndarray
     copied: np.ndarray
+    scattered_again: Flow
 
 
 def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> Collectives:
     """All collectives of one step."""
     before, is_repeat = operand_traffic(tables.operands, sharding, np.array(sizes))
-    parts = [(before, True), (result_traffic(tables.results, sharding, np.array(sizes)), False)]
+    after, scattered_again = result_traffic(tables.results, sharding, np.array(sizes))
+    parts = [(before, True), (after, False)]
     copied = np.zeros(len(tables.operands.count))
     np.maximum.at(copied, before.edge, before.n_bytes)
     if len(tables.windows.edge):
@@ -68,5 +71,5 @@ def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> 
         kind=column("kind"), mask=column("mask"), n_bytes=column("n_bytes"), count=column("count"),
         phase=column("phase"), combinable=column("combinable"), edge=column("edge"),
         on_operand=np.repeat([on for _, on in parts], [len(found.edge) for found, _ in parts]),
-        is_repeat=is_repeat, copied=copied,
+        is_repeat=is_repeat, copied=copied, scattered_again=scattered_again,
     )  # fmt: skip

@@ -176,10 +176,15 @@ class Pricer:
             holds[tables.results.value_row[np.where(found.on_operand, 0, found.edge)]],
         )
         copied = np.where(holds[tables.operands.value_row], microbatches, 1)
+        made, again = (
+            np.where(holds[tables.results.value_row], microbatches, 1),
+            found.scattered_again,
+        )
         found = replace(
             found,
             n_bytes=found.n_bytes / np.where(of_edge, microbatches, 1),
             copied=found.copied / copied,
+            scattered_again=replace(again, n_bytes=again.n_bytes / made),
         )
         in_parts = replace(
             inner.lanes,

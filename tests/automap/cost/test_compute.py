@@ -159,11 +159,39 @@ def ringed(flops_per_byte, topology, sizes=(2, 4)):
     return found, rings, alone, products, entries, each
 
 
-def test_a_product_that_is_scattered_takes_twice_its_time():
-    _, rings, alone, products, _, _ = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY))
-    assert rings.of_kernel[products] == pytest.approx(2 * alone[products])
+def test_the_shards_of_a_ring_are_multiplied_once_and_added_as_float32():
+    """Two are read and one is written for each element; what it scatters is float32 as well."""
+    found, rings, alone, products, entries, _ = ringed(LONG, machine("v5e:2x4"))
+    more = 3 * found.n_bytes[entries] / BYTES_PER_S
+    assert rings.of_kernel[products] == pytest.approx(alone[products] + more)
     others = np.setdiff1d(np.arange(len(alone)), products)
     assert (rings.of_kernel[others] == alone[others]).all()
+
+
+def test_products_whose_sum_is_scattered_go_round_a_ring_each():
+    """A gated block: what flows back from gate and up is added and scattered once, but each is a ring."""
+
+    def loss(params, batch):
+        x = jnp.tanh(batch["x"] @ params["first"])
+        hidden = jnp.tanh(x @ params["gate"]) * (x @ params["up"])
+        return jnp.mean((hidden @ params["down"]) ** 2)
+
+    def step(params, batch):
+        return jax.tree.map(jnp.subtract, params, jax.grad(loss)(params, batch))
+
+    rows, width, hidden = 2048, 256, 65536
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
+    params = {
+        "first": array(8, width), "gate": array(width, hidden), "up": array(width, hidden),
+        "down": array(hidden, width),
+    }  # fmt: skip
+    cost, space = evaluator(step, (params, {"x": array(4, rows, 8)}), machine("v5e:2x4"))
+    (point,) = PRESETS["sequence-parallel"].points(space, Mesh(("data", "model"), (2, 4)))
+    priced = cost.priced(space.lanes(point))
+    assert np.count_nonzero(priced.found.scattered_again.mask) == 1
+    more = (priced.of_kernel - cost.roofline.seconds(priced.sharding)) * BYTES_PER_S
+    assert more[more > 0] == pytest.approx([3 * 4 * (4 / 2 * rows * width)] * 3, rel=1e-2)
+    assert np.count_nonzero(priced.beside) == 2
 
 
 @pytest.mark.parametrize(("name", "is_ringed"), [("v5e:2x4", True), ("8xh100", False)])
@@ -174,29 +202,21 @@ def test_only_tpus_make_rings(name, is_ringed):
         cost, space = evaluator(step, args, machine(name, **FAST_MEMORY))
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
         priced = cost.priced(space.lanes(point))
-        alone = cost.roofline.seconds(priced.sharding)
-        assert (priced.of_kernel > 1.5 * alone).any() == makes_ring
+        assert priced.beside.any() == makes_ring
 
 
-@pytest.mark.parametrize(("share", "factor"), [(1.01, 2.0), (0.99, 1.0)])
-def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, factor):
-    topology = machine("v5e:2x4", **FAST_MEMORY)
+@pytest.mark.parametrize(("share", "makes_ring"), [(1.01, True), (0.99, False)])
+def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring):
+    topology = machine("v5e:2x4")
     _, rings, alone, products, entries, each = ringed(share * FLOPS_PER_BYTE, topology)
-    assert rings.of_kernel[products] == pytest.approx(factor * alone[products])
-    hidden = each[entries] if factor > 1 else 0 * each[entries]
-    assert rings.beside[entries] == pytest.approx(hidden)
+    assert ((rings.of_kernel > alone)[products] == makes_ring).all()
+    assert rings.beside[entries] == pytest.approx(makes_ring * each[entries])
 
 
 def test_two_devices_make_no_ring():
     _, rings, alone, _, _, _ = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY), sizes=(4, 2))
     assert (rings.of_kernel == alone).all()
     assert not rings.beside.any()
-
-
-def test_a_ring_moves_what_it_scatters_eight_times():
-    found, rings, alone, products, entries, _ = ringed(LONG, machine("v5e:2x4"))
-    more = 8 * found.n_bytes[entries] / BYTES_PER_S
-    assert rings.of_kernel[products] == pytest.approx(2 * alone[products] + more)
 
 
 def test_a_ring_launches_six_kernels_in_each_round():
@@ -213,7 +233,7 @@ def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
     tiled = ringed(LONG, machine("v5e:2x4", matmul_tile=4096, **FAST_MEMORY))
     for (_, rings, alone, products, _, _), is_tiled in ((wide, False), (tiled, True)):
         ratio = rings.of_kernel[products] / alone[products]
-        assert (ratio > 2.1).all() == is_tiled
+        assert (ratio > 1.05).all() == is_tiled
 
 
 def test_what_every_trip_reads_stays_on_the_chip_longer():
