@@ -52,6 +52,8 @@ _OWN_KERNEL = CONTRACTIONS | frozenset(
     select-and-scatter sort topk triangular-solve all-gather all-reduce all-to-all
     collective-permute reduce-scatter""".split()
 )
+# Read after they have begun to write, so that the result needs a place of its own.
+KEEPS_OPERANDS = _OWN_KERNEL - {"scatter"} | {"reduce", "transpose"}
 # Reads through elementwise producers, writes its result.
 _FUSES_INPUT = frozenset({"reduce", "dynamic-update-slice"})
 _READ_THROUGH = frozenset(

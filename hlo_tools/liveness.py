@@ -14,19 +14,22 @@ all that leads to a gradient.
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
 
+A kernel that computes element by element writes over what it reads for the last time, so what it makes is born after
+it                                                                          -> in: `_overwrites`
+
 A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated input
 shares with the output that replaces it.  What loops read as bfloat16 and the rest of the program as float32 has a
 rounded copy, one for all of them (`hlo_tools.narrow`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
-from hlo_tools.kernels import Kernel
+from hlo_tools.kernels import KEEPS_OPERANDS, Kernel
 from hlo_tools.phases import Phase
 
 
@@ -110,8 +113,15 @@ def buffers(
                     touch(value, int(position[index]))
     for value in graph.outputs:
         touch(value, last)
-    order = sorted(birth)
     inputs = {home[v] for v in graph.inputs}
+    for kernel in kernels:
+        at = int(position[kernel.op])
+        ends = {home[a.value] for a in kernel.reads if death[home[a.value]] == at} - inputs
+        begins = {home[a.value] for a in kernel.writes if birth[home[a.value]] == at}
+        for written in _overwrites(graph, kernel, home, begins, ends):
+            if death[written] > at:
+                birth[written] = at + 1
+    order = sorted(birth)
     return Buffers(
         value=np.array([member[b] for b in order], np.int64),
         birth=np.array([birth[b] for b in order], np.int64),
@@ -120,6 +130,23 @@ def buffers(
         n_positions=last + 1,
         position_of_op=position,
     )
+
+
+def _overwrites(
+    graph: Graph, kernel: Kernel, home: Sequence[int], begins: set[int], ends: set[int]
+) -> Iterator[int]:
+    """The buffers of those that begin with `kernel` that take the places of some that end with it."""
+    if graph.ops[kernel.op].opcode in KEEPS_OPERANDS:
+        return
+    free = {home[a.value]: graph.values[a.value] for a in kernel.reads if home[a.value] in ends}
+    for access in kernel.writes:
+        made = graph.values[access.value]
+        place = next(
+            (b for b, v in free.items() if (v.dtype, v.dims) == (made.dtype, made.dims)), None
+        )
+        if home[access.value] in begins and place is not None:
+            del free[place]
+            yield home[access.value]
 
 
 def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> list[int]:

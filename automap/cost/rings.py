@@ -12,8 +12,9 @@ where product is the seconds of the product alone (`automap.cost.compute`), and 
 it before they are scattered.  The shards travel while it multiplies, so of the reduce-scatter only what is longer than
 the ring is left.  Products whose sum is scattered go round a ring each.
 
-Beside the rings of 30 products of bf16 and f32 (4 to 16 devices of v5e, 8 and 16 of v5p, without what they round to bf16
-first) that is within 20 %; those of 16 take most over it, as each of their kernels reads a whole operand.
+Beside 34 such rings (bf16 and f32, 4 to 16 devices of v5e, 8 and 16 of v5p; without what float32 operands take to be
+rounded first, which a ring of 8 or more does before it begins) that is from 5 % more to 22 % less; those of 16 take
+most over it, as each of their kernels reads a whole operand.
 
 A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
 a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops

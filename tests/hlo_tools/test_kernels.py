@@ -10,7 +10,7 @@ from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.kernels import FUSERS, kernels
 from hlo_tools.liveness import buffers
 from hlo_tools.narrow import narrow_values, stored_bytes
-from hlo_tools.phases import phases
+from hlo_tools.phases import Phase, phases
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes
 
@@ -243,3 +243,25 @@ def test_late_updates_keep_every_gradient_until_the_last():
     gradient = 4 * wide * wide
     assert peaks[0] < (DEPTH + 3) * gradient
     assert peaks[1] >= 2 * DEPTH * gradient
+
+
+@pytest.mark.parametrize(
+    ("is_last", "make"), [(True, jnp.exp), (False, jnp.exp), (True, jnp.cumsum)]
+)
+def test_an_elementwise_kernel_writes_over_what_it_reads_last(is_last, make):
+    """Sorts are kernels of their own: what is made of one is in memory, as the next one reads it."""
+
+    def step(x):
+        first = jnp.sort(x)
+        second = jnp.sort(make(first))
+        return second if is_last else second + first
+
+    graph = _graph(step, (4096,))
+    live = buffers(
+        graph, _kernels(graph, "cpu"), [Phase.FORWARD] * len(graph.ops), {}, _wide(graph)
+    )
+    first, second = (op for op in graph.ops if op.opcode == "sort")
+    buffer_of = {int(value): b for b, value in enumerate(live.value)}
+    read, made = buffer_of[first.outputs[0]], buffer_of[second.inputs[0]]
+    overlap = live.death[read] >= live.birth[made]
+    assert overlap == (not is_last or make is jnp.cumsum)
