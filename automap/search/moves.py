@@ -174,9 +174,9 @@ def toggled(space: Space, classes: set[int], group_class: int) -> set[int]:
 
 
 def _is_idle(space: Space, classes: tuple[int, ...], group_class: int) -> bool:
-    batch = space.problem.batch_class
-    is_sequence = group_class in space.activations and group_class != batch
-    return is_sequence and batch in classes and group_class not in classes
+    batches = space.batches
+    is_sequence = group_class in space.activations and group_class not in batches
+    return is_sequence and not set(batches).isdisjoint(classes) and group_class not in classes
 
 
 def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:

@@ -28,16 +28,16 @@ class Preset:
 
 
 def _batch_axes(space: Space, mesh: Mesh) -> list[list[int]] | None:
-    """The batch on as many leading axes as its size allows; None if on none."""
-    batch = space.problem.batch_class
-    if batch is None or batch not in space.candidates:
+    """The batch, in all towers, on as many leading axes as its size allows; None if on none."""
+    batches = [c for c in space.batches if c in space.candidates]
+    if space.problem.batch_class not in batches:
         return None
     compute: list[list[int]] = []
-    parts = 1
+    parts = dict.fromkeys(batches, 1)
     for size in mesh.sizes:
-        fits = space.problem.limits[batch] % (parts * size) == 0
-        parts *= size if fits else 1
-        compute.append([batch] if fits else [])
+        compute.append([c for c in batches if space.problem.limits[c] % (parts[c] * size) == 0])
+        for batch in compute[-1]:
+            parts[batch] *= size
     return compute if any(compute) or mesh.sizes == (1,) else None
 
 
@@ -89,8 +89,10 @@ def _with_sequence(space: Space, mesh: Mesh) -> Sequence[Point]:
 
 def _sequences_beside(space: Space, mesh: Mesh, axis: int) -> Point | None:
     point = _megatron_on(space, mesh, axis)
-    batch, size = space.problem.batch_class, mesh.sizes[axis]
-    sequences = [c for c in space.activations if space.problem.limits[c] % size == 0 and c != batch]
+    batches, size = space.batches, mesh.sizes[axis]
+    sequences = [
+        c for c in space.activations if space.problem.limits[c] % size == 0 and c not in batches
+    ]
     if point is None or not sequences:
         return None
     compute = [list(classes) for classes in point.compute]

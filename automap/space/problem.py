@@ -144,28 +144,47 @@ class Problem:
 
     @cached_property
     def batch_class(self) -> int | None:
-        """The class of the batch: the one most batch inputs hold on their leading dimension.
+        """The class of the batch: the one most batch inputs hold on their leading dimension, of several one that none holds inside.
 
         If little of the work runs over it (gradient accumulation cuts the batch in microbatches), the
         class of no parameter that most of the work runs over and that never meets itself.
         """
+        inner = self._inner
+        voted = max(self.leading, key=lambda c: (self.leading[c], c not in inner, -c), default=None)
+        done, total = self.work
+        if voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total:
+            return voted
+        barred = {c.group_class for c in self.self_conflicts} | self.of_state
+        others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
+        best = max(others, key=lambda c: (others[c], -c), default=None)
+        return best if best is not None and 2 * others[best] >= total else voted
+
+    @cached_property
+    def leading(self) -> Mapping[int, int]:
+        """How many batch inputs hold a class on their leading dimension."""
         votes: dict[int, int] = {}
         for value, role in zip(self.graph.inputs, self.roles, strict=True):
             if role is Role.BATCH and self.graph.values[value].dims:
                 leading = self.classes_of(value)[0]
                 if leading < self.n_classes:
                     votes[leading] = votes.get(leading, 0) + 1
-        voted = max(votes, key=lambda c: (votes[c], -c)) if votes else None
-        done, total = self.work
-        if voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total:
-            return voted
-        barred = {c.group_class for c in self.self_conflicts}
-        for value, role in zip(self.graph.inputs, self.roles, strict=True):
-            if role in (Role.PARAMETER, Role.OPTIMIZER):
-                barred.update(self.classes_of(value))
-        others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
-        best = max(others, key=lambda c: (others[c], -c), default=None)
-        return best if best is not None and 2 * others[best] >= total else voted
+        return votes
+
+    @cached_property
+    def _inner(self) -> frozenset[int]:
+        """Classes that some batch input holds on another dimension than its leading one."""
+        inputs = zip(self.graph.inputs, self.roles, strict=True)
+        batches = (value for value, role in inputs if role is Role.BATCH)
+        return frozenset(c for value in batches for c in self.classes_of(value)[1:])
+
+    @cached_property
+    def of_state(self) -> frozenset[int]:
+        """Classes that some parameter, or its optimizer's state, holds."""
+        kept = (Role.PARAMETER, Role.OPTIMIZER)
+        inputs = zip(self.graph.inputs, self.roles, strict=True)
+        return frozenset(
+            c for value, role in inputs if role in kept for c in self.classes_of(value)
+        )
 
     @cached_property
     def work(self) -> tuple[Mapping[int, float], float]:

@@ -3,7 +3,7 @@
 compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
                      or scatter iterates over, classes of neither that much of the work runs over
                      (sequences), and regional classes
-order                features, then sequences, the batch last: the first that a tensor has gets the axis
+order                features, then sequences, batches last: the first that a tensor has gets the axis
                      there; two features that meet in an op may share an axis too
 storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
@@ -15,6 +15,7 @@ import re
 
 import numpy as np
 
+from automap.space.batches import batch_classes
 from automap.space.leaves import LeafClass, leaf_classes, storage_dims
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.problem import Problem
@@ -40,32 +41,38 @@ class Space:
         return leaf_classes(self.problem)
 
     @cached_property
+    def batches(self) -> tuple[int, ...]:
+        """All classes of the batch, the one of most inputs first."""
+        return batch_classes(self.problem)
+
+    @cached_property
     def candidates(self) -> tuple[int, ...]:
         """Classes worth deciding: features by parameter bytes, regional ones before, the batch last.
 
         Between them stand classes of no parameter that much of the work runs over: sequences, images (at
         all scales together).
         """
-        problem, batch = self.problem, self.problem.batch_class
+        problem, batches = self.problem, self.batches
         done, total = problem.work
         weight = {c: 0 for c in (*done, *self.regional) if problem.limits[c] > 1}
         for leaf in self.leaves:
             for group_class in {*leaf.compute, *leaf.regional} & weight.keys():
                 weight[group_class] += leaf.n_bytes * len(leaf.inputs)
-        features = [c for c, n in weight.items() if n and c != batch]
+        features = [c for c, n in weight.items() if n and c not in batches]
         features.sort(key=lambda c: (c not in self.regional, -weight[c], c))
         others = [
             c
             for c, n in weight.items()
             if not n
-            and c not in (batch, *self._stepped)
+            and c not in (*batches, *self._stepped)
             and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
             >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
         most = _MAX_CANDIDATES if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
-        return (*chosen, *([batch] if batch in weight else []))
+        beside = [c for c in batches[1:] if c in weight and c not in self._stepped]
+        return (*chosen, *beside, *(c for c in batches[:1] if c in weight))
 
     @cached_property
     def sided(self) -> tuple[int, ...]:
@@ -76,8 +83,8 @@ class Space:
     @cached_property
     def parted(self) -> tuple[int, ...]:
         """Candidates whose small part may be left whole; the batch's is always split."""
-        small, batch = self.problem.small.classes, self.problem.batch_class
-        return tuple(c for c in self.candidates if c in small and c != batch)
+        small, batches = self.problem.small.classes, self.batches
+        return tuple(c for c in self.candidates if c in small and c not in batches)
 
     @cached_property
     def regional(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """How much of a step's work runs over each class: what splitting it would divide."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import math
 
 import numpy as np
@@ -15,21 +15,38 @@ def work(linkage: Linkage, class_of_group: np.ndarray) -> tuple[Mapping[int, flo
 
     A look-up counts one operation per element it copies.
     """
-    graph, total = linkage.graph, 0.0
+    total = 0.0
     of_class: dict[int, float] = {}
+    for count, present in _counted(linkage, class_of_group):
+        total += count
+        for group_class in present:
+            of_class[group_class] = of_class.get(group_class, 0.0) + count
+    return of_class, total
+
+
+def shared_work(linkage: Linkage, class_of_group: np.ndarray, first: int, second: int) -> float:
+    """Operations per step of the `ITERATING` ops that iterate over both classes."""
+    return sum(
+        count
+        for count, present in _counted(linkage, class_of_group)
+        if first in present and second in present
+    )
+
+
+def _counted(
+    linkage: Linkage, class_of_group: np.ndarray
+) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Operations per step of each `ITERATING` op, with the classes it iterates over."""
+    graph = linkage.graph
     of_row: dict[bytes, tuple[int, ...]] = {}
     classes = np.append(class_of_group, -1)[linkage.factor_groups]
     for index, (op, rule) in enumerate(zip(graph.ops, linkage.rules, strict=True)):
         if op.opcode not in ITERATING:
             continue
         copied = math.prod(graph.values[op.outputs[0]].dims) if op.outputs else 0
-        count = op.trip_count * float(flops(graph, op, rule) or copied)
-        total += count
         row = classes[index]
         key = row.tobytes()
         present = of_row.get(key)
         if present is None:
             present = of_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
-        for group_class in present:
-            of_class[group_class] = of_class.get(group_class, 0.0) + count
-    return of_class, total
+        yield op.trip_count * float(flops(graph, op, rule) or copied), present

@@ -91,6 +91,80 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     assert parallel.compute == ((problem.batch_class,),)
 
 
+def _two_towers(params, batch):
+    def tower(x, layers):
+        for w in layers:
+            x = jnp.tanh(x @ w)
+        return x
+
+    def loss(params):
+        images, texts = (tower(batch[name], params[name]) for name in ("images", "texts"))
+        logits = images @ texts.T
+        return -jnp.diagonal(jax.nn.log_softmax(logits)).mean() + batch["positions"].sum()
+
+    return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params))
+
+
+def _inside_and_boundary(params, batch):
+    def loss(params):
+        inside, boundary = (
+            jnp.tanh(batch[n] @ params["in"]) @ params["out"] for n in ("x", "edge")
+        )
+        return (inside**2).mean() + (boundary**2).mean()
+
+    return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params))
+
+
+def _attending(params, batch):
+    """As many positions as sequences: what meets the batch in every layer is none."""
+
+    def loss(params):
+        x = batch["x"] + (batch["positions"] @ params["table"])[None]
+        for w in params["layers"]:
+            x = jnp.tanh(x @ w)
+        return (x**2).mean()
+
+    return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params))
+
+
+def _shapes(tree):
+    return jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s, "float32"), tree, is_leaf=lambda s: isinstance(s, tuple)
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "params", "batch", "expected"),
+    [
+        (
+            _two_towers,
+            {name: [(16, 64), (64, 64), (64, 32)] for name in ("images", "texts")},
+            {"images": (64, 16), "texts": (64, 16), "positions": (64,)},
+            {"images", "texts"},
+        ),
+        (
+            _inside_and_boundary, {"in": (4, 32), "out": (32, 1)}, {"x": (64, 4), "edge": (16, 4)},
+            {"x", "edge"},
+        ),
+        (
+            _attending, {"table": (8, 16), "layers": [(16, 16)] * 3},
+            {"x": (32, 32, 16), "positions": (32, 8)}, {"x"},
+        ),
+    ],
+)  # fmt: skip
+def test_data_parallel_splits_every_batch_that_a_step_has(step, params, batch, expected):
+    problem = problem_of(step, (_shapes(params), _shapes(batch)))
+    space = Space(problem)
+    (point,) = PRESETS["data-parallel"].points(space, Mesh(("data",), (8,)))
+    leading = {
+        path.split("'")[1]: problem.classes_of(value)[0]
+        for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles)
+        if role is Role.BATCH
+    }
+    assert set(point.compute[0]) == {leading[name] for name in expected}
+    assert problem.batch_class == point.compute[0][-1]
+
+
 def test_layers_apart_have_their_own_decisions_and_the_same_presets():
     step, args = decoder(layers=3)
     folded, apart = (Space(problem_of(step, args, layers=layers)) for layers in ("folded", "apart"))

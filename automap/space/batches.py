@@ -1,0 +1,37 @@
+"""All classes of the batch: a step may have several that share no dimension.
+
+The towers of a contrastive loss meet in its logits only, points inside a domain and on its boundary never.  Who runs such a
+step data-parallel splits them all.
+"""
+
+from automap.space.problem import Problem
+from automap.space.work import shared_work
+
+
+def batch_classes(problem: Problem) -> tuple[int, ...]:
+    """The class of the batch first, then those of no parameter that other batch inputs hold on their leading dimension.
+
+    One that meets the batch is of the same size, and less than half of its work and of the batch's is where they meet: else
+    it is a sequence (positions), or a set that all of the batch shares.
+    """
+    batch = problem.batch_class
+    if batch is None:
+        return ()
+    if batch not in problem.leading:
+        return (batch,)
+    met = {
+        c
+        for p in problem.pair_conflicts
+        if batch in (p.first, p.second)
+        for c in (p.first, p.second)
+    }
+    others = (c for c in problem.leading if c != batch and c not in problem.of_state)
+    return (batch, *(c for c in others if c not in met or _is_tower(problem, batch, c)))
+
+
+def _is_tower(problem: Problem, batch: int, other: int) -> bool:
+    if problem.limits[other] != problem.limits[batch]:
+        return False
+    done, _ = problem.work
+    both = shared_work(problem.linkage, problem.class_of_group, batch, other)
+    return 2 * both < min(done.get(batch, 0.0), done.get(other, 0.0))
