@@ -25,11 +25,12 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, PERMUTE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One kind of collective at all edges: its axes (0: none) and bytes, [edges]."""
+    """One kind of collective at all edges: its axes (0: none), bytes, and how often it runs (None: `Edges.trips`), [edges]."""
 
     kind: int
     mask: np.ndarray
     n_bytes: np.ndarray
+    count: np.ndarray | None = None
 
 
 def edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:
@@ -106,7 +107,12 @@ def entries(edges: Edges, flows: Sequence[Flow]) -> Entries:
         kind=kind,
         mask=np.concatenate([flow.mask[f] for flow, f in zip(flows, found)]),
         n_bytes=np.concatenate([flow.n_bytes[f] for flow, f in zip(flows, found)]),
-        count=np.where(kind == ALL_REDUCE, edges.count[edge], edges.trips[edge]),
+        count=np.concatenate(
+            [
+                (edges.trips if flow.count is None else flow.count)[f]
+                for flow, f in zip(flows, found)
+            ]
+        ),
         phase=edges.phase[edge],
         combinable=edges.combinable[edge],
         edge=edge,

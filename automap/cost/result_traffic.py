@@ -27,7 +27,8 @@ class _Wanted:
     `summed_over` [sums, edges]: by `Edges.sum_of_factor`. `dim_of` [axes, edges]: the dimension that is gathered
     along an axis, -1 for none. `kept_dims`, `scattered_dims`: masks of dimensions. `computed`, `kept` and
     `scattered` are in how many parts the tensor is made, kept, and scattered by sums. `is_pinned`: whether
-    the result is pinned as it is made, so that one all-reduce comes before anything is split.
+    the result is pinned as it is made, so that one all-reduce comes before anything is split. `is_sliced`: whether
+    it is split along an axis along which the op does nothing.
     """
 
     reduced: np.ndarray
@@ -42,6 +43,7 @@ class _Wanted:
     kept: np.ndarray
     scattered: np.ndarray
     is_pinned: np.ndarray
+    is_sliced: np.ndarray
 
 
 def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tuple[Entries, Flow]:
@@ -61,11 +63,13 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tupl
     ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / want.kept)
+    # A loop that adds up slices of what is reduced reduces it in every trip.
+    count = np.where(want.is_sliced | (at_once & (want.to_scatter != 0)), edges.trips, edges.count)
     flows = [
         Flow(REDUCE_SCATTER, to_scatter, n_bytes),
         Flow(ALL_TO_ALL, want.moved, n_bytes),
         *gathers_apart(want.gathered | partial, whole, want.dim_of, sizes),
-        *_sums_apart(reduced, n_bytes / scattered, want.summed_over),
+        *_sums_apart(reduced, n_bytes / scattered, want.summed_over, count),
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
     return entries(edges, flows), again
@@ -79,7 +83,7 @@ def _wanted(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Wanted:
         summed_over=np.zeros((n_factors, n), np.int64),
         dim_of=np.full((len(sizes), n), -1, np.int64), kept_dims=masks[4],
         scattered_dims=masks[5], computed=parts[0], kept=parts[1], scattered=parts[2],
-        is_pinned=np.zeros(n, bool),
+        is_pinned=np.zeros(n, bool), is_sliced=np.zeros(n, bool),
     )  # fmt: skip
     for axis, size in enumerate(sizes.tolist()):
         dim, own, factor = edge_dims(edges, sharding, axis)
@@ -101,12 +105,15 @@ def _wanted(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Wanted:
         want.computed *= np.where(stays | elsewhere, size, 1)
         want.kept *= np.where(stays | (elsewhere & is_kept), size, 1)
         want.scattered *= np.where(summed & is_kept, size, 1)
+        want.is_sliced |= is_kept & ~active
         want.is_pinned |= ~active | edges.is_alone[rows, factor]
     want.is_pinned |= want.kept_dims & want.scattered_dims != 0
     return want
 
 
-def _sums_apart(mask: np.ndarray, n_bytes: np.ndarray, summed_over: np.ndarray) -> list[Flow]:
+def _sums_apart(
+    mask: np.ndarray, n_bytes: np.ndarray, summed_over: np.ndarray, count: np.ndarray
+) -> list[Flow]:
     """The all-reduces of `mask`, one for each sum; `summed_over` [sums, edges] are the axes of each."""
     used = np.flatnonzero((summed_over & mask).any(axis=1))
-    return [Flow(ALL_REDUCE, summed_over[number] & mask, n_bytes) for number in used]
+    return [Flow(ALL_REDUCE, summed_over[number] & mask, n_bytes, count) for number in used]

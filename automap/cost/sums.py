@@ -7,7 +7,7 @@ The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(
 (XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler, for GPUs only
 read from its list of passes).  So a value that is only added to others of its
 kind is a *term*, all terms of one sum have one name, and a sum may be reduced at the trip count outside of a
-loop instead of its own; reduce-scatters stay where they are.  A scatter-add is first merged with what it is added to, whatever that is.
+loop instead of its own; reduce-scatters stay where they are, and so does what is sliced before it is added.  A scatter-add is first merged with what it is added to, whatever that is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

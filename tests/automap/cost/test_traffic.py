@@ -4,13 +4,14 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from automap.cost.flows import KINDS
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic import collectives
-from automap.space.point import Mesh
+from automap.space.point import Level, Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from hlo_tools.phases import Phase
@@ -75,3 +76,31 @@ def test_operands_of_products_are_gathered_as_they_are_multiplied(
         if op == products[0]
     ]
     assert first and set(first) == {8 * 64 * n_bytes}
+
+
+@pytest.mark.parametrize(
+    ("stored", "trips"),
+    [
+        # Added up as it is: reduced after the last trip.
+        ((Level.REPLICATED, Level.REPLICATED), 1),
+        # Reduced along "data", then sliced along "model": the loop adds up slices.
+        ((Level.REPLICATED, Level.FULL), 4),
+        ((Level.FULL, Level.FULL), 4),
+    ],
+)
+def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
+    def step(w, x):
+        def add(total, micro):
+            return total + jax.grad(lambda w: jnp.tanh(micro @ w).sum())(w), None
+
+        gradient, _ = jax.lax.scan(add, jnp.zeros_like(w), x)
+        return w - gradient
+
+    shapes = [(64, 64), (4, 16, 64)]
+    problem = problem_of(step, tuple(jax.ShapeDtypeStruct(s, "float32") for s in shapes))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    mesh = Mesh(("data", "model"), (2, 4))
+    point = space.point(mesh, [[problem.batch_class], []], stored)
+    found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (2, 4))
+    is_sum = np.isin(found.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
+    assert found.count[is_sum].tolist() == [trips]
