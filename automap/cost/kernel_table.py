@@ -28,7 +28,8 @@ class KernelTable:
     `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge` is the result edge
     of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
-    dimension of its result with what lies beside them; 1 for all others.
+    dimension of its result with what lies beside them; 1 for all others. `row_sizes` [kernels, factors]: the size of the
+    factor of the rows of a table that is scattered into; 1 for all others.
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
     """
 
@@ -39,6 +40,7 @@ class KernelTable:
     product_sizes: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
+    row_sizes: np.ndarray
     flops: np.ndarray
     dtype: tuple[str, ...]
     count: np.ndarray
@@ -63,6 +65,7 @@ class _Key:
     product_sizes: tuple[int, ...]
     kernel_class: OpClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
+    table_row: tuple[int, ...]
     sizes: tuple[int, ...]
     flops: int
     phase: int
@@ -106,7 +109,8 @@ def kernel_table(
             () if product is None else problem.graph.values[product].dims,
             _class_of(op),
             sides[id(rule)] if is_dot else ((), ()),
-            tuple(f.size for f in rule.factors) if is_dot else (),
+            _table_row(op, rule),
+            tuple(f.size for f in rule.factors) if is_dot or op.opcode == "scatter" else (),
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in (*kernel.reads, *kernel.writes) if a.n_bytes),
         )  # fmt: skip
@@ -127,6 +131,10 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         for side, factors in enumerate(key.sides):
             for factor in factors:
                 side_sizes[side, k, factor] = key.sizes[factor]
+    row_sizes = np.ones((len(keys), width), np.int64)
+    for k, key in enumerate(keys):
+        for factor in key.table_row:
+            row_sizes[k, factor] = key.sizes[factor]
     rank = max((len(key.product_sizes) for key in keys), default=0)
     product_sizes = np.ones((len(keys), rank), np.int64)
     for k, key in enumerate(keys):
@@ -137,7 +145,7 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
-        side_sizes=side_sizes,
+        side_sizes=side_sizes, row_sizes=row_sizes,
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
@@ -152,7 +160,17 @@ def _class_of(op: Op) -> OpClass:
         return "product"
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
-    return "copy" if op.opcode == LOOP_ENTER else "elementwise"
+    return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
+
+
+def _table_row(op: Op, rule: Rule) -> tuple[int, ...]:
+    """Factors of the last dimension of a table of which a scatter changes rows."""
+    numbers = op.instruction.attributes.scatter
+    dims = rule.results[0] if op.opcode == "scatter" else ()
+    if numbers is None or len(dims) < 2:
+        return ()
+    is_looked_up = len(dims) - 1 in (*numbers.inserted_window_dims, *numbers.input_batching_dims)
+    return () if is_looked_up else dims[-1]
 
 
 def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -105,6 +105,41 @@ def test_a_class_of_kernels_has_its_own_share_of_the_memory(efficiency, share):
     assert longest == pytest.approx(n_bytes / (BYTES_PER_S * share))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts", "held"),
+    [
+        (10_000, 16, 1, 128),
+        (10_000, 16, 8, 128),
+        (10_000, 200, 1, 256),
+        (10_000, 256, 2, 128),
+        (10_000, 1, 1, 1),
+        # Over 512 MiB: the columns lie side by side.
+        (2_000_000, 16, 1, 16),
+        (2_000_000, 16, 8, 8),
+    ],
+)
+def test_what_is_scattered_into_is_rounded_up_to_the_tiles_of_the_memory(
+    rows, columns, parts, held
+):
+    looked_up = 32
+
+    def step(table, index):
+        return table - jax.grad(lambda t: (t[index] ** 2).sum())(table)
+
+    shapes = ((rows, columns), "float32"), ((looked_up,), "int32")
+    topology = machine("v5e:2x4", matmul_tile=256, class_efficiency=(("copy", 0.25),))
+    cost, space = evaluator(step, [jax.ShapeDtypeStruct(*s) for s in shapes], topology)
+    (leaf,) = space.leaves
+    mesh = Mesh(("replica", "model"), (8 // parts, parts))
+    point = space.point(mesh, [[], [leaf.compute[1]] if parts > 1 else []])
+    kernels = cost.tables.kernels
+    (scatter,) = (n for n, shape in enumerate(kernels.shape) if shape.family == "scatter")
+    # Zeros, and what is added to some rows of them.
+    n_bytes = 4 * held * (rows + looked_up)
+    found = cost.priced(space.lanes(point)).of_kernel[scatter]
+    assert found == pytest.approx(n_bytes / (BYTES_PER_S * 0.25), rel=0.01)
+
+
 def test_no_kernel_takes_less_than_its_launch():
     cost, space = evaluator(*mlp(), machine("v5e:2x4", launch_seconds=1.0))
     assert (cost.priced(whole(space)).of_kernel == 1.0).all()
