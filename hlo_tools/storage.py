@@ -4,7 +4,7 @@ ZeRO keeps parameters, gradients and optimizer state split over the devices that
 copies.  That concerns only part of the graph, found by data flow:
 
     parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op that
-                     uses it (there it is gathered), and the new parameter the step returns
+                     uses it (there it is gathered), stacks of that, and the new parameter the step returns
     optimizer side   every op of the update, and the gradient back to the contraction that makes it
                      (there a partial sum is scattered instead of reduced whole)
 
@@ -12,13 +12,13 @@ Within one side, the rules link dimensions into groups as `linkage` does; betwee
 linked, so that parameters may be whole while the optimizer is split (ZeRO-1, ZeRO-2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, HandOver, Op
 from hlo_tools.linkage import Edges, Linkage, node_sizes
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
@@ -144,9 +144,15 @@ def _sides(
     for output, source in state_map.items():
         if graph.values[graph.outputs[output]].dims:
             side[graph.outputs[output]] = side[graph.inputs[source]]
+    stacks = set[int]()
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             _into_loop(graph, op, graph.ops[graph.exit_of[index]], side)
+        elif op.opcode == LOOP_EXIT:
+            _out_of_loop(op, stacks, side)
+        elif _is_stacked(graph, op, side):
+            stacks.add(op.outputs[0])
+            side[op.inputs[0]] = side[op.outputs[0]] = Side.PARAMETER
         elif (
             op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]
         ):
@@ -167,13 +173,37 @@ def _into_loop(graph: Graph, enter: Op, leave: Op, side: list[Side]) -> None:
             side[carried] = side[root] = side[source]
 
 
+def _is_stacked(graph: Graph, op: Op, side: Sequence[Side]) -> bool:
+    """Whether a loop over layers keeps what it made of a weight for the backward pass: such casts are split as the weight is.
+
+    Vectors, such as the scales of norms, the partitioner keeps whole.
+    """
+    if op.opcode != "dynamic-update-slice":
+        return False
+    stack, part = op.inputs[:2]
+    return (
+        side[part] is Side.PARAMETER
+        and side[stack] is side[op.outputs[0]] is Side.NONE
+        and sum(size > 1 for size in graph.values[part].dims) > 1
+        and graph.hand_over(stack) is HandOver.CHANGED
+    )
+
+
+def _out_of_loop(leave: Op, stacks: Collection[int], side: list[Side]) -> None:
+    for root, result in zip(leave.inputs, leave.outputs, strict=True):
+        if root in stacks:
+            side[result] = Side.PARAMETER
+
+
 def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:
     result = []
     for index, op in enumerate(graph.ops):
         is_table_gradient = op.opcode == "scatter" and side[op.outputs[0]] is Side.OPTIMIZER
         if in_update[index] or is_table_gradient:
             result.append(Side.OPTIMIZER)
-        elif op.opcode in _CARRIERS and side[op.outputs[0]] is Side.PARAMETER:
+        elif (op.opcode in _CARRIERS or op.opcode == "dynamic-update-slice") and side[
+            op.outputs[0]
+        ] is Side.PARAMETER:
             result.append(Side.PARAMETER)
         else:
             result.append(Side.NONE)

@@ -104,3 +104,28 @@ def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
     found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (2, 4))
     is_sum = np.isin(found.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
     assert found.count[is_sum].tolist() == [trips]
+
+
+def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there():
+    layers, width = 3, 64
+
+    def step(w, x):
+        def layer(x, w):
+            return jnp.tanh(x @ w.astype(jnp.bfloat16)), None
+
+        def loss(w):
+            return jax.lax.scan(layer, x, w)[0].sum().astype(jnp.float32)
+
+        return jax.tree.map(lambda w, g: w - g, w, jax.grad(loss)(w))
+
+    w = jax.ShapeDtypeStruct((layers, width, width), "float32")
+    x = jax.ShapeDtypeStruct((16, width), "bfloat16")
+    problem = problem_of(step, (w, x))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+    found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (8,))
+    is_gather = found.kind == KINDS.index("all-gather")
+    sizes = dict.fromkeys(found.n_bytes[is_gather].tolist())
+    assert sizes == {2 * width**2: None}
+    # Each layer's weights in the forward pass, and again for the gradient of its input.
+    assert found.count[is_gather].sum() == 2 * layers
