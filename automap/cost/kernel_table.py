@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
+from automap.cost.ring_operands import Operand, Operands
 from automap.space.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
@@ -19,6 +20,7 @@ from hlo_tools.rules import FactorKind, Rule
 
 # How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
 _CARRIED = 4.0
+_NOTHING = (Operand(), Operand())
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class KernelTable:
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others. `row_sizes` [kernels, factors]: the size of the
     factor of the rows of a table that is scattered into; 1 for all others.
+    `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
+    it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them.
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
     """
 
@@ -38,6 +42,8 @@ class KernelTable:
     product_edge: np.ndarray
     product_row: np.ndarray
     product_sizes: np.ndarray
+    written_bytes: np.ndarray
+    written_factors: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
     row_sizes: np.ndarray
@@ -63,6 +69,7 @@ class _Key:
     product_edge: int
     product_row: int
     product_sizes: tuple[int, ...]
+    operands: tuple[Operand, Operand]
     kernel_class: OpClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     table_row: tuple[int, ...]
@@ -90,6 +97,7 @@ def kernel_table(
     counts: list[int] = []
     row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    operands = Operands(problem.graph, n_bytes)
 
     def access_of(access: Access) -> tuple[int, int, int]:
         value = access.value
@@ -107,7 +115,8 @@ def kernel_table(
             -1 if product is None else edges[kernel.op],
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
-            _class_of(op),
+            _NOTHING if product is None else operands.of(op, rule, kernel, problem.phases[kernel.op]),
+            _class_of(problem, op, kernel),
             sides[id(rule)] if is_dot else ((), ()),
             _table_row(op, rule),
             tuple(f.size for f in rule.factors) if is_dot or op.opcode == "scatter" else (),
@@ -144,6 +153,8 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
+        written_bytes=np.array([[k.operands[i].moved_bytes for k in keys] for i in (0, 1)], float),
+        written_factors=np.array([[k.operands[i].factors for k in keys] for i in (0, 1)], np.int64),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         side_sizes=side_sizes, row_sizes=row_sizes,
         flops=np.array([k.flops for k in keys], float),
@@ -155,9 +166,11 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
     )  # fmt: skip
 
 
-def _class_of(op: Op) -> OpClass:
+def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
     if op.opcode in CONTRACTIONS:
         return "product"
+    if op.opcode == "convert" and [a.value for a in kernel.reads] == [*op.inputs]:
+        return "copy"  # a cast that is fused with nothing
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
     return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"

@@ -3,18 +3,19 @@
 A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once: in
 each of n / 2 rounds it multiplies two shards of the product, one for each way, and adds to them what it was sent (seen
 in programs of libtpu 0.0.51, 2026-11, for rings of 4, 8 and 16).  The two shards are the columns of the product,
-rounded up to tiles; additions read two and write one, in float32 whatever they hold; six kernels in each round have
-1.2 us each that the compiler adds to what they compute or move:
+rounded up to tiles; additions read two and write one, in float32 whatever they hold; three kernels are launched in
+each round:
 
-    ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 6 * n / 2 * launch
+    ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 3 * n / 2 * launch
+           + written / (bandwidth * e_b)
 
-where product is the seconds of the product alone (`automap.cost.compute`), and elements are those that a device has of
-it before they are scattered.  The shards travel while it multiplies, so of the reduce-scatter only what is longer than
-the ring is left.  Products whose sum is scattered go round a ring each.
+where product is the seconds of the product alone (`automap.cost.compute`), elements are those that a device has of
+it before they are scattered, and written are the bytes moved for its operands (`automap.cost.ring_operands`).  The
+shards travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.  Products whose
+sum is scattered go round a ring each.
 
-Beside 34 such rings (bf16 and f32, 4 to 16 devices of v5e, 8 and 16 of v5p; without what float32 operands take to be
-rounded first, which a ring of 8 or more does before it begins) that is from 5 % more to 22 % less; those of 16 take
-most over it, as each of their kernels reads a whole operand.
+Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16 and f32, 4 to 16 devices of v5e, 8 and
+16 of v5p); those of 16 take most over it, as each of their kernels reads a whole operand.
 
 A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
 a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops
@@ -35,7 +36,7 @@ from automap.cost.traffic import Collectives
 from automap.topology.model import Device
 
 
-_BYTES_PER_ELEMENT, _KERNELS = 3.0 * 4, 6.0
+_BYTES_PER_ELEMENT, _KERNELS = 3.0 * 4, 3.0
 FLOPS_PER_BYTE: Final = 4190.0
 _FEWEST_DEVICES = 3
 
@@ -75,6 +76,7 @@ def with_rings(
         padding * of_kernel[rows]
         + _BYTES_PER_ELEMENT * elements / bytes_per_s
         + _KERNELS * devices / 2 * device.launch_seconds
+        + _written_bytes(table, rows, sharding) / bytes_per_s
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)
@@ -122,6 +124,19 @@ def _padding(
         columns = np.where(has, table.product_sizes[rows, dim], columns)
     columns *= 2 / devices
     return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
+
+
+def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
+    """Bytes on a device that are moved to write the operands of `rows`."""
+    total = np.zeros(len(rows))
+    for factors, n_bytes in zip(table.written_factors[:, rows], table.written_bytes[:, rows]):
+        parts = np.ones(len(rows))
+        for axis, size in enumerate(sharding.sizes):
+            factor = sharding.factor_of_axis[table.op_row[rows], axis]
+            is_split = (factor >= 0) & (factors >> np.maximum(factor, 0) & 1).astype(bool)
+            parts *= np.where(is_split, size, 1)
+        total += n_bytes / parts
+    return total
 
 
 def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

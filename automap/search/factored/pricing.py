@@ -173,6 +173,7 @@ class _Batch:
             shape=tuple(table.shape[k] for k in which.tolist()),
             dtype=tuple(table.dtype[k] for k in which.tolist()),
             product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which], row_sizes=table.row_sizes[which],
+            written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
             traffic_kernel=of,
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
             traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],
