@@ -49,16 +49,13 @@ class Roofline:
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
         if device.matmul_tile > 1:
-            by_row, by_column = (
-                self._padding(sharding, table.row_sizes, n)[table.traffic_kernel] for n in _TILE
-            )
-            local *= np.where(local * by_row <= _LARGEST_BY_ROW, by_row, by_column)
+            local = self._in_tiles(local, sharding)
         if device.on_chip_bytes:
             local *= self._off_chip(table.near_bytes / parts / device.on_chip_bytes)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if device.matmul_tile > 1:
-            for sizes in table.side_sizes:
-                flops = flops * self._padding(sharding, sizes, device.matmul_tile)
+            for side in self._sides:
+                flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
         memory = moved / self._bytes_per_s
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
@@ -70,17 +67,32 @@ class Roofline:
         doublings = np.log2(np.maximum(share, _STAYS) / _STAYS) / np.log2(_LEAVES / _STAYS)
         return np.where(self.kernels.near_bytes > 0, np.minimum(doublings, 1.0), 1.0)
 
-    def _padding(self, sharding: Shardings, sizes: np.ndarray, tile: int) -> np.ndarray:
-        """By how much tiles are larger than the products of `sizes` [kernels, factors] on a device, [kernels]."""
-        factor_of_axis = sharding.factor_of_axis[self.kernels.op_row]
-        size = sizes.prod(axis=1).astype(float)
-        for axis, parts in enumerate(sharding.sizes):
-            factor = factor_of_axis[:, axis]
-            is_split = (factor >= 0) & (factor < sizes.shape[1])
-            rows = np.flatnonzero(is_split)
-            rows = rows[sizes[rows, factor[rows]] > 1]
-            size[rows] /= parts
-        return np.where(size > 1, np.ceil(size / tile) * tile / size, 1.0)
+    def _in_tiles(self, local: np.ndarray, sharding: Shardings) -> np.ndarray:
+        """The bytes of each access in the tiles of the memory, [accesses]."""
+        size = self._tables.local(sharding)
+        by_row, by_column = (_rounded(size, n)[self._table_of_access] for n in _TILE)
+        held = local[self._accesses_of_tables]
+        local[self._accesses_of_tables] = held * np.where(
+            held * by_row <= _LARGEST_BY_ROW, by_row, by_column
+        )
+        return local
+
+    @cached_property
+    def _sides(self) -> tuple["_Sizes", ...]:
+        return tuple(_Sizes.of(sizes, self.kernels.op_row) for sizes in self.kernels.side_sizes)
+
+    @cached_property
+    def _tables(self) -> "_Sizes":
+        return _Sizes.of(self.kernels.row_sizes, self.kernels.op_row)
+
+    @cached_property
+    def _accesses_of_tables(self) -> np.ndarray:
+        return np.flatnonzero(np.isin(self.kernels.traffic_kernel, self._tables.kernels))
+
+    @cached_property
+    def _table_of_access(self) -> np.ndarray:
+        of_kernel = self.kernels.traffic_kernel[self._accesses_of_tables]
+        return np.searchsorted(self._tables.kernels, of_kernel)
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:
@@ -97,3 +109,33 @@ class Roofline:
         shares = dict(device.class_efficiency)
         of_class = np.array([shares.get(c, device.memory_efficiency) for c in OP_CLASSES])
         return device.hbm_bytes_per_s * of_class[self.kernels.kernel_class]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of the kernels that have any, sizes of factors that are rounded up to tiles together, [kernels, factors + 1].
+
+    The last column is of no factor.
+    """
+
+    kernels: np.ndarray
+    op_row: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, sizes: np.ndarray, op_row: np.ndarray) -> "_Sizes":
+        """`sizes` [all kernels, factors] and `op_row` [all kernels]."""
+        kernels = np.flatnonzero((sizes > 1).any(axis=1))
+        alone = np.ones((len(kernels), 1), sizes.dtype)
+        return cls(kernels, op_row[kernels], np.hstack([sizes[kernels], alone]))
+
+    def local(self, sharding: Shardings) -> np.ndarray:
+        """Their products on a device, [kernels]."""
+        factor = sharding.factor_of_axis[self.op_row]
+        is_split = np.take_along_axis(self.sizes, factor, axis=1) > 1 if len(factor) else factor > 0
+        return self.sizes.prod(axis=1) / np.where(is_split, sharding.sizes, 1).prod(axis=1)
+
+
+def _rounded(size: np.ndarray, tile: int) -> np.ndarray:
+    """By how much tiles are larger than `size`."""
+    return np.where(size > 1, np.ceil(size / tile) * tile / size, 1.0)

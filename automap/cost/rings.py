@@ -128,15 +128,10 @@ def _padding(
 
 def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
     """Bytes on a device that are moved to write the operands of `rows`."""
-    total = np.zeros(len(rows))
-    for factors, n_bytes in zip(table.written_factors[:, rows], table.written_bytes[:, rows]):
-        parts = np.ones(len(rows))
-        for axis, size in enumerate(sharding.sizes):
-            factor = sharding.factor_of_axis[table.op_row[rows], axis]
-            is_split = (factor >= 0) & (factors >> np.maximum(factor, 0) & 1).astype(bool)
-            parts *= np.where(is_split, size, 1)
-        total += n_bytes / parts
-    return total
+    factor = sharding.factor_of_axis[table.op_row[rows]]
+    is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
+    parts = np.where(is_split, sharding.sizes, 1).prod(axis=2)
+    return (table.written_bytes[:, rows] / parts).sum(axis=0)
 
 
 def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
