@@ -49,6 +49,8 @@ class Edges:
     `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
     `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
     `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
+    `least_messages`: the part of a message that each execution is at least: 0 outside loops, where anything may be merged;
+    1 in a loop, every trip of which sends its own; there the sums of vectors are one message together.
     `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
     it could be scattered (reduce, scatter; contractions scatter first).
     `sum_of_factor` [edges, factors]: factors of one number are summed over in one all-reduce.
@@ -72,6 +74,7 @@ class Edges:
     trips: np.ndarray
     phase: np.ndarray
     combinable: np.ndarray
+    least_messages: np.ndarray
     sums_at_once: np.ndarray
     sum_of_factor: np.ndarray
     is_alone: np.ndarray
@@ -114,6 +117,7 @@ class EdgeKey:
     partials: Partials = Partials.TERMS
     earlier: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
+    least_messages: float = 0.0
 
 
 class EdgeList:
@@ -166,6 +170,7 @@ class EdgeList:
             n_bytes=scalars[2], count=np.array(self.counts, np.int64), trips=np.array(self.trips, np.int64),
             phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
+            least_messages=np.array([key.least_messages for key in self.index], float),
             sum_of_factor=sums, is_alone=alone, partials=scalars[6],
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),

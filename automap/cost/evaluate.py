@@ -4,7 +4,7 @@ step = compute + waiting
 compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`;
             where a step's memory is new to it, also its first touch: bytes that are no input's, at the peak
 collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
-            collectives of gradients and parameters into messages of COMBINE_BYTES
+            collectives of gradients and parameters into messages of COMBINE_BYTES, but not those of a loop's trips
                                                                               -> in: `_collective`
 waiting     all of collective where a device does one thing after the other; where collectives run beside
             kernels, what is left of it                   -> in: `automap.cost.overlap`, `automap.cost.rings`
@@ -162,7 +162,11 @@ class Evaluator:
         merged = found.combinable
         if Habit.MERGES_GATHERS not in self.habits:
             merged = merged & (found.kind != ALL_GATHER)
-        messages = np.where(merged, np.minimum(1.0, found.n_bytes / COMBINE_BYTES), 1.0)
+        tables = (self.tables.results, self.tables.operands)
+        least = np.concatenate([t.least_messages for t in tables])
+        of_edge = found.edge + np.where(found.on_operand, len(tables[0].least_messages), 0)
+        messages = np.clip(found.n_bytes / COMBINE_BYTES, least[of_edge], 1.0)
+        messages = np.where(merged, messages, 1.0)
         seconds = np.zeros(len(messages))
         of_link = (found.kind << len(sizes)) + found.mask
         for link in np.unique(of_link).tolist():

@@ -61,11 +61,13 @@ def operand_edges(
                 copies[key][2] = index
                 continue
             before = copies_of.setdefault(sources[value], [])
+            trips = min(op.trip_count, changed[value])
             edge = found.add(
                 EdgeKey(values[value], row, demanded, (), gathered_bytes(graph, op, value, narrows=narrows),
                          int(problem.phases[index]), side[value] != Side.NONE,
-                         earlier=tuple(sorted({e for _, e in before})), windows=windows),
-                min(op.trip_count, changed[value]), value, index,
+                         earlier=tuple(sorted({e for _, e in before})), windows=windows,
+                         least_messages=float(trips > 1)),
+                trips, value, index,
             )  # fmt: skip
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))

@@ -1,5 +1,6 @@
 """Result edges: where ops make tensors, and what is summed there."""
 
+from collections import defaultdict
 from dataclasses import replace
 import math
 
@@ -9,7 +10,7 @@ from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, majors, rank_
 from automap.cost.sums import Sums, merged_sums
 from automap.space.problem import Problem
 from hlo_tools.constants import Constants, counts_up
-from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.convolution import partitioned_alone
 from hlo_tools.storage import Side
@@ -38,6 +39,7 @@ def result_edges(
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sums_of = row_of_op.tolist(), merged_sums(graph) if simplifies else Sums({}, {})
     partials_of = _Partials(graph, simplifies=simplifies)
+    least_messages = _Messages(problem)
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
@@ -50,7 +52,7 @@ def result_edges(
                     values[value], ops[index], majors(dims), sums[0], graph.values[value].n_bytes,
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
-                    partials_of(op),
+                    partials_of(op), least_messages=least_messages(value, op),
                 )  # fmt: skip
                 name = sums_of.name_of.get(value)
                 terms = {} if name is None else first_terms.setdefault(name, {})
@@ -61,6 +63,41 @@ def result_edges(
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge
     return found.edges(), edge_of_op
+
+
+class _Messages:
+    """`Edges.least_messages` of results: the sums of vectors in one trip of a loop are one message together."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._graph, self._loop = problem.graph, _innermost_loops(problem.graph)
+        self._side = problem.storage.side.tolist()
+        self._n_bytes: dict[int, int] = defaultdict(int)
+        for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
+            if _reduced_factors(rule):
+                small = filter(self._is_small, op.outputs)
+                self._n_bytes[loop] += sum(self._graph.values[v].n_bytes for v in small)
+
+    def __call__(self, value: int, op: Op) -> float:
+        array = self._graph.values[value]
+        together = self._n_bytes[self._loop[array.producer]]
+        if op.trip_count == 1 or not self._is_small(value):
+            return float(op.trip_count > 1)
+        return min(array.n_bytes / together, 1.0) if together else 1.0
+
+    def _is_small(self, value: int) -> bool:
+        return self._side[value] != Side.NONE and len(self._graph.values[value].dims) < 2
+
+
+def _innermost_loops(graph: Graph) -> list[int]:
+    """For each op the one that enters the loop it is in, -1 for none."""
+    found, inside = [], [-1]
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            inside.append(index)
+        found.append(inside[-1])
+        if op.opcode == LOOP_EXIT:
+            inside.pop()
+    return found
 
 
 class _Partials:

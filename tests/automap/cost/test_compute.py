@@ -11,7 +11,7 @@ import pytest
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.evaluate import Evaluator
-from automap.cost.flows import ALL_GATHER, REDUCE_SCATTER
+from automap.cost.flows import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from automap.cost.rings import FLOPS_PER_BYTE, with_rings
 from automap.cost.tables import build_tables
 from automap.space.point import Mesh
@@ -331,3 +331,31 @@ def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
     assert len(chosen) and (priced.of_collective[chosen] < alone).all() == is_merged
     if not is_merged:
         np.testing.assert_allclose(priced.of_collective[chosen], alone)
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
+    shapes = {"w": (depth, 64, 64), "b": (depth, 64), "c": (depth, 64)}
+    weights = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+
+    def step(state, batch):
+        def layer(x, p):
+            return jnp.tanh(x @ p["w"] + p["b"]) * p["c"], None
+
+        def loss(p):
+            return jax.lax.scan(layer, batch, p)[0].sum()
+
+        return jax.tree.map(jnp.subtract, state, jax.grad(loss)(state)), loss(state)
+
+    batch = jax.ShapeDtypeStruct((4096, 64), "float32")
+    cost, space = evaluator(step, (weights, batch), get_topology("v5e:2x4"))
+    mesh = Mesh(("data",), (8,))
+    (point,) = PRESETS["data-parallel"].points(space, mesh)
+    found, seconds = (priced := cost.priced(space.lanes(point))).found, priced.of_collective
+    chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
+    (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
+    n_bytes = 4 * depth * (64 * 64 + 2 * 64)
+    assert float((found.n_bytes * found.count)[chosen].sum()) == n_bytes
+    # Per trip one message for the matrix and one for both vectors.
+    expected = 2 * depth * line.alpha_seconds + line.beta_seconds_per_byte * n_bytes
+    assert float((seconds * found.count)[chosen].sum()) == pytest.approx(expected)
