@@ -6,6 +6,8 @@ scattered or gathered after it; `automap.cost.traffic` reads them under a plan.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,9 +102,11 @@ class Copies:
     repeats: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeKey:
-    """What makes two incidences the same row; `earlier` are edges of the same tensor before it."""
+class EdgeKey(NamedTuple):
+    """What makes two incidences the same row; `earlier` are edges of the same tensor before it.
+
+    A tuple, as tens of thousands are hashed.
+    """
 
     value_row: int
     op_row: int
@@ -186,6 +190,7 @@ def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
     return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
 
 
+@cache
 def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """The major factor of each dimension, -1 for one that no factor runs over."""
     return tuple(factors[0] if factors else -1 for factors in dims)

@@ -42,18 +42,23 @@ def operand_edges(
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
     classes_of_row = [tuple(sorted(row[:, ::2].ravel().tolist())) for row in op_rows]
+    wanted_by: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
     copies: dict[tuple[object, ...], list[int]] = {}
     copies_of: dict[int, list[tuple[int, int]]] = {}
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        slides = any(factor.halo is not None for factor in rule.factors)
         for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
             if not _is_counted(problem, op, value):
                 continue
             demanded, row = majors(dims), ops[index]
-            wanted = tuple(tuple(op_rows[row, f]) if f >= 0 else () for f in demanded)
-            windows = _windows(rule, number, graph.values[value].dims, op.opcode)
+            wanted = wanted_by.get((row, demanded))
+            if wanted is None:
+                wanted = wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
+            shape = graph.values[value].dims
+            windows = _windows(rule, number, shape, op.opcode) if slides else ()
             # What windows exchange is told apart by `automap.cost.halos`.
             place = index if windows else op.opcode in CONTESTED_OPCODES and row
             key = (value, wanted, classes_of_row[row], place)
@@ -77,6 +82,11 @@ def operand_edges(
         edge=uses[:, 0], first=uses[:, 1], last=uses[:, 2],
         repeats=np.array(pairs, np.int64).reshape(-1, 3),
     )  # fmt: skip
+
+
+def _wanted(op_row: np.ndarray, demanded: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The classes that an op of a row splits each dimension by."""
+    return tuple(tuple(op_row[f].tolist()) if f >= 0 else () for f in demanded)
 
 
 def _windows(rule: Rule, number: int, sizes: tuple[int, ...], opcode: str) -> tuple[Window, ...]:

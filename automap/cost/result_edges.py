@@ -1,7 +1,6 @@
 """Result edges: where ops make tensors, and what is summed there."""
 
 from collections import defaultdict
-from dataclasses import replace
 import math
 
 import numpy as np
@@ -56,7 +55,7 @@ def result_edges(
                 )  # fmt: skip
                 name = sums_of.name_of.get(value)
                 terms = {} if name is None else first_terms.setdefault(name, {})
-                merged = replace(key, earlier=tuple(sorted(terms.values()))) if terms else key
+                merged = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
                 count = sums_of.trips(value, op.trip_count)
                 edge = found.add(merged, count, value, index, op.trip_count)
                 terms.setdefault(key, edge)
