@@ -81,7 +81,10 @@ class Evaluator:
 
     def evaluate(self, lanes: Lanes) -> Estimate:
         """Seconds and bytes of one step under `lanes`."""
-        priced = self.priced(lanes)
+        return self.estimate(self.priced(lanes))
+
+    def estimate(self, priced: Priced) -> Estimate:
+        """The parts of one point taken together."""
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy

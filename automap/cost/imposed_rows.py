@@ -79,9 +79,9 @@ def imposed_rows(places: Mapping[int, Places], row_of: np.ndarray) -> tuple[Impo
 
 
 def impose(ranks: np.ndarray, rows: Sequence[ImposedRow], axis: str, never: int) -> None:
-    """Change `ranks` [rows, places] along one mesh axis."""
+    """Change `ranks` [..., rows, places] along one mesh axis."""
     for imposed in rows:
-        ranks[imposed.row, list(imposed.places.fixed)] = never
+        ranks[..., imposed.row, list(imposed.places.fixed)] = never
         for name, place in imposed.places.of_axis:
             if name == axis:
-                ranks[imposed.row, place] = -1
+                ranks[..., imposed.row, place] = -1

@@ -10,6 +10,7 @@ n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.  
 ranks of their own (`automap.cost.imposed_rows`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,32 +39,49 @@ class Shardings:
 
 def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
     """Shardings of all rows under `lanes`."""
-    sizes = np.array(lanes.mesh.sizes, np.int64)
+    return joint_shardings(tables, n_classes, [lanes])
+
+
+def joint_shardings(tables: Tables, n_classes: int, each: Sequence[Lanes]) -> Shardings:
+    """Shardings of all rows under the first lanes, then of all under the next; they are of one mesh."""
+    mesh = each[0].mesh
+    sizes = np.array(mesh.sizes, np.int64)
     dims, factors = [], []
-    for (name, size), classes in zip(lanes.mesh.axes, lanes.classes, strict=True):
-        rank = np.full((2, n_classes + 1), _NEVER, np.int64)
-        rank[:, list(classes)] = np.arange(len(classes))
-        rank[1, list(lanes.whole)] = _NEVER
-        rank = rank.ravel()
-        goes_last = np.array([c in lanes.last for c in classes], bool)
-        of_dims = _smallest(rank[tables.value_rows])
+    for axis, (name, size) in enumerate(mesh.axes):
+        rank, goes_last = _ranks_of_classes(n_classes, each, axis)
+        of_dims = _smallest(rank[:, tables.value_rows])
         impose(of_dims, tables.imposed.values, name, _NEVER)
         dims.append(_first(of_dims, goes_last, tables.turned_values))
-        of_factors = rank[tables.op_rows]
+        of_factors = rank[:, tables.op_rows]
         ranks = _smallest(of_factors)
         impose(ranks, tables.imposed.ops, name, _NEVER)
         factors.append(_first(ranks, goes_last, tables.turned_ops))
         of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
         tables.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
-    dim_of_axis = np.stack(dims, axis=1)
-    factor_of_axis = np.stack(factors, axis=1)
+    dim_of_axis = np.stack(dims, axis=-1).reshape(-1, len(sizes))
+    factor_of_axis = np.stack(factors, axis=-1).reshape(-1, len(sizes))
     return Shardings(
-        sizes=lanes.mesh.sizes,
+        sizes=mesh.sizes,
         dim_of_axis=dim_of_axis,
         factor_of_axis=factor_of_axis,
         parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),
         parts_of_op=np.where(factor_of_axis >= 0, sizes, 1).prod(axis=1),
     )
+
+
+def _ranks_of_classes(
+    n_classes: int, each: Sequence[Lanes], axis: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks on an axis, [lanes, classes and their small parts], and whether a rank is in `Lanes.last`, [lanes, ranks + 1]."""
+    most = max(len(lanes.classes[axis]) for lanes in each)
+    rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
+    goes_last = np.zeros((len(each), most + 1), bool)
+    for of_lanes, is_last, lanes in zip(rank, goes_last, each, strict=True):
+        classes = lanes.classes[axis]
+        of_lanes[:, list(classes)] = np.arange(len(classes))
+        of_lanes[1, list(lanes.whole)] = _NEVER
+        is_last[: len(classes)] = [c in lanes.last for c in classes]
+    return rank.reshape(len(each), -1), goes_last
 
 
 def _smallest(ranks: np.ndarray) -> np.ndarray:
@@ -75,15 +93,16 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
 
 
 def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
-    """The position of each row's smallest rank, -1 if it has none; of equal ones the first or the last.
+    """The position of each row's smallest rank, -1 if it has none, [lanes, rows]; of equal ones the first or the last.
 
     Rows that are `turned` take the other of equal ones.
     """
-    best = ranks.argmin(axis=1)
-    smallest = ranks[np.arange(len(ranks)), best]
+    best = ranks.argmin(axis=2)
+    smallest = np.take_along_axis(ranks, np.expand_dims(best, 2), axis=2)[..., 0]
     if goes_last.any() or turned.any():
-        from_end = ranks.shape[1] - 1 - ranks[:, ::-1].argmin(axis=1)
-        at = np.where(smallest < _NEVER, smallest, len(goes_last))
-        is_last = np.append(goes_last, False)[at]  # noqa: FBT003 - an element
+        from_end = ranks.shape[2] - 1 - ranks[..., ::-1].argmin(axis=2)
+        none = goes_last.shape[1] - 1
+        at = np.where(smallest < _NEVER, smallest, none)
+        is_last = np.take_along_axis(goes_last, at, axis=1)
         best = np.where(is_last ^ turned, from_end, best)
     return np.where(smallest < _NEVER, best, -1)

@@ -5,16 +5,18 @@ among those that do not, if its peak is lower                                   
 Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `allows`
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 import math
 import time
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.layouts import distinct
 from automap.cost.shardings import shardings
+from automap.search.batch import Batches
 from automap.search.pins import Pin
 from automap.space.as_imposed import as_imposed
 from automap.space.point import Lanes, Mesh, Point
@@ -165,6 +167,32 @@ class SearchContext:
         """
         self.check_time()
         return self.consider(point, origin)
+
+    def evaluate_all(self, points: Iterable[Point], origin: str) -> Iterator[Candidate | None]:
+        """`evaluate` of each point, in order; those of one mesh are priced together."""
+        rest = iter(points)
+        while chunk := list(islice(rest, self._batches.most_points)):
+            self.check_time()
+            self._price_together(chunk)
+            yield from (self.consider(point, origin) for point in chunk)
+
+    def _price_together(self, points: Sequence[Point]) -> None:
+        """Have the estimates of points ready that `consider` would price one by one."""
+        of_mesh: dict[Mesh, dict[Lanes, None]] = {}
+        for point in points:
+            if point not in self._priced and self.space.is_valid(point):
+                lanes = self.space.lanes(point)
+                if lanes not in self._seen and self.allows(point, lanes):
+                    of_mesh.setdefault(point.mesh, {})[lanes] = None
+        for together in of_mesh.values():
+            before = self.evaluations
+            self._seen.update(zip(together, self._batches.estimates(list(together))))
+            if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
+                self.on_progress(self)
+
+    @cached_property
+    def _batches(self) -> Batches:
+        return Batches(self.evaluator)
 
     def check_time(self) -> None:
         """Raise `OutOfBudget` when the time is up and there is a plan."""

@@ -15,8 +15,8 @@ from automap.space.point import Level, Mesh, Point
 def exhaustive(context: SearchContext) -> None:
     """Price every point of every mesh."""
     for mesh in context.meshes:
-        for point in points(context, mesh):
-            context.evaluate(point, "exhaustive")
+        for _ in context.evaluate_all(points(context, mesh), "exhaustive"):
+            pass
 
 
 def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:

@@ -59,42 +59,48 @@ def starts(context: SearchContext, more: Iterable[Candidate] = ()) -> list[Candi
     """Presets, the empty points of all meshes and `more` candidates, best first."""
     points = [context.pinned(point) for _, point in preset_points(context)]
     points += [context.empty(mesh) for mesh in context.meshes]
-    found = [c for c in (context.evaluate(p, "greedy") for p in points) if c is not None]
+    found = [c for c in context.evaluate_all(points, "greedy") if c is not None]
     return sorted((*more, *found), key=lambda candidate: context.objective.key(candidate.estimate))
 
 
 def climb(context: SearchContext, start: Candidate, most_rounds: int | None = None) -> Candidate:
     """Rounds of improving moves until none helps, or `most_rounds`."""
 
-    def after(candidate: Candidate, move: Move) -> Candidate | None:
-        point = context.pinned(move.apply(context.space, candidate.point))
-        changed = context.evaluate(point, "greedy")
-        return changed if changed and context.is_better(changed, candidate) else None
+    def after(candidate: Candidate, tried: Iterable[Move]) -> list[tuple[Candidate, Move]]:
+        """The moves that make it better."""
+        each = list(tried)
+        points = [context.pinned(move.apply(context.space, candidate.point)) for move in each]
+        changed = zip(context.evaluate_all(points, "greedy"), each, strict=True)
+        return [(c, move) for c, move in changed if c and context.is_better(c, candidate)]
 
     current, rounds = start, 0
     while rounds != most_rounds:
         rounds += 1
-        found = [(after(current, move), move) for move in moves(context.space, current.point)]
-        better = [(candidate, move) for candidate, move in found if candidate is not None]
+        better = after(current, moves(context.space, current.point))
         if not better:
             break
         better.sort(key=lambda pair: context.objective.key(pair[0].estimate))
         current = better[0][0]
         for _, move in better[1 : 1 + _MORE_MOVES]:
-            current = after(current, move) or current
+            for changed, _ in after(current, [move]):
+                current = changed
     return current
 
 
 def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
-    """Any compute classes, joined by those they meet or not, one storage level for each axis."""
-    compute = []
-    for _ in mesh.sizes:
+    """Any compute classes that divide, joined by those they meet or not, one storage level for each axis."""
+    compute, limits = [], context.space.problem.limits
+    parts = dict.fromkeys(context.space.candidates, 1)
+    for size in mesh.sizes:
         chosen: set[int] = set()
         for group_class in context.space.candidates:
-            if source.random() < 0.5:
+            divides = limits[group_class] % (parts[group_class] * size) == 0
+            if divides and source.random() < 0.5:
                 joined = {*chosen, group_class}
                 alone = toggled(context.space, chosen, group_class)
                 chosen = source.choice((alone, joined))
+        for group_class in chosen:
+            parts[group_class] *= size
         compute.append(chosen)
     levels = [source.choice(list(Level)) for _ in mesh.sizes]
     return context.space.point(mesh, compute, levels)

@@ -1,0 +1,121 @@
+"""The evaluator's tables put together from copies: of each cell, and each way that its rows may be split, one of its rows.
+
+Rows, edges, windows and kernels of copies are numbered apart (`automap.search.factored.copies`), so the evaluator prices
+them all in one call, each as if it were alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from automap.cost.backends import Habit
+from automap.cost.edges import Edges
+from automap.cost.evaluate import Evaluator
+from automap.cost.halos import Windows
+from automap.cost.kernel_table import KernelTable
+from automap.cost.tables import Tables
+from automap.search.factored.cells import Cell
+from automap.search.factored.copies import Copies, copies_of
+
+
+class Copied:
+    """Copies of cells; each cell has as many as `n_ways` says."""
+
+    def __init__(self, evaluator: Evaluator, cells: Sequence[Cell], n_ways: Sequence[int]) -> None:
+        """Copies of rows of `evaluator`'s tables."""
+        self.evaluator, self.cells = evaluator, cells
+        self.n_ways = np.array(n_ways, np.int64)
+        old = evaluator.tables
+        self.value_rows = self._copies([c.value_rows for c in self.cells], len(old.value_rows))
+        self.op_rows = self._copies([c.op_rows for c in self.cells], len(old.op_rows))
+        self.operands = self._copies([c.operands for c in self.cells], len(old.operands.count))
+        self.results = self._copies([c.results for c in self.cells], len(old.results.count))
+        self.kernels = self._copies([c.kernels for c in self.cells], len(old.kernels.count))
+
+    def _copies(self, things: Sequence[Sequence[int] | np.ndarray], n_things: int) -> Copies:
+        return copies_of(things, self.n_ways, n_things)
+
+    def tables(self) -> Tables:
+        """The evaluator's tables with copies of edges, windows and kernels instead of its own."""
+        old = self.evaluator.tables
+        return replace(
+            old,
+            operands=self._edges(old.operands, self.operands),
+            results=self._edges(old.results, self.results),
+            windows=self._windows(old.windows),
+            kernels=self._kernels(old.kernels),
+        )
+
+    def _edges(self, edges: Edges, copies: Copies) -> Edges:
+        which, cell, way = copies.thing, copies.cell, copies.way
+        columns = {f.name for f in fields(Edges)} - {"repeats", "windows", "incidences"}
+        taken = {name: getattr(edges, name)[which] for name in columns - {"value_row", "op_row"}}
+        return replace(
+            edges,
+            **taken,
+            value_row=self.value_rows.number(cell, way, edges.value_row[which]),
+            op_row=self.op_rows.number(cell, way, edges.op_row[which]),
+            repeats=self._pairs(copies, edges.repeats),
+        )
+
+    def _pairs(self, copies: Copies, pairs: np.ndarray) -> np.ndarray:
+        """Copies of pairs of things: in each cell of those that it has both of."""
+        held = [
+            np.flatnonzero((copies.place[cell, pairs] >= 0).all(axis=1))
+            if copies.count[cell] > 1
+            else ()
+            for cell in range(len(self.cells))
+        ]
+        of = self._copies(held, len(pairs))
+        first, second = (copies.number(of.cell, of.way, pairs[of.thing, side]) for side in (0, 1))
+        return np.stack([first, second], axis=1)
+
+    def _windows(self, windows: Windows) -> Windows:
+        held = [
+            np.flatnonzero(np.isin(windows.edge, c.operands)) if len(windows.edge) else ()
+            for c in self.cells
+        ]
+        copies = self._copies(held, len(windows.edge))
+        which, cell, way = copies.thing, copies.cell, copies.way
+        halos = windows.halos
+        return Windows(
+            edge=self.operands.number(cell, way, windows.edge[which]),
+            factor=windows.factor[which], size=windows.size[which], place=windows.place[which],
+            repeats=self._pairs(copies, windows.repeats),
+            halos=replace(halos, **{f.name: getattr(halos, f.name)[which] for f in fields(halos)}),
+        )  # fmt: skip
+
+    def _kernels(self, table: KernelTable) -> KernelTable:
+        copies = self.kernels
+        which, cell, way = copies.thing, copies.cell, copies.way
+        starts, kernel = self._accesses_of, np.arange(len(which))
+        counts = np.diff(starts)[which]
+        before = np.cumsum(counts) - counts
+        access = np.repeat(starts[which] - before, counts) + np.arange(counts.sum())
+        is_product = (table.product_edge[which] >= 0) & (Habit.RINGS in self.evaluator.habits)
+        edge, row = np.full(len(which), -1), np.full(len(which), -1)
+        made = np.flatnonzero(is_product)
+        edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])
+        row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
+        same = ("product_sizes", "kernel_class", "flops", "count", "phase")
+        of = np.repeat(kernel, counts)
+        return replace(
+            table,
+            **{name: getattr(table, name)[which] for name in same},
+            op_row=self.op_rows.number(cell, way, table.op_row[which]),
+            shape=tuple(table.shape[k] for k in which.tolist()),
+            dtype=tuple(table.dtype[k] for k in which.tolist()),
+            product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which], row_sizes=table.row_sizes[which],
+            written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
+            traffic_kernel=of,
+            traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
+            traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],
+        )  # fmt: skip
+
+    @cached_property
+    def _accesses_of(self) -> np.ndarray:
+        """Where the accesses of each kernel begin, [kernels + 1]."""
+        table = self.evaluator.tables.kernels
+        return np.searchsorted(table.traffic_kernel, np.arange(len(table.op_row) + 1))

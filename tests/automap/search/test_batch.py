@@ -1,0 +1,70 @@
+"""Points priced together against one at a time: equal to the last bit."""
+
+import random
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import pytest
+
+from automap.options import Options
+from automap.planner import find
+from automap.search.batch import Batches
+from automap.search.greedy import random_point
+from automap.topology import get_topology
+from automap.workload import trace_step
+from tests.automap.search.contexts import context_of
+from tests.steps import decoder, images, mlp
+from tests.user_shardings import FOUR_BY_TWO
+
+
+STEPS = {
+    "mlp": mlp,
+    "decoder": decoder,
+    # Windows are rows of their own.
+    "images": images,
+}
+
+
+@pytest.mark.parametrize("topology", ["8xh100", "v5e:2x4", "cpu:8"])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_batch_gives_what_single_points_give(name, topology):
+    check(context_of(*STEPS[name](), topology=topology))
+
+
+def test_a_batch_keeps_to_shardings_of_the_steps_code():
+    def step(weights, x):
+        return jnp.tanh(lax.with_sharding_constraint(x @ weights, FOUR_BY_TWO(None, "model"))).sum()
+
+    workload = trace_step(jax.jit(step), (jnp.ones((16, 32)), jnp.ones((64, 16))))
+    context = find(workload, get_topology("8xh100"), Options(strategy="optcnn")).context
+    assert context.evaluator.tables.imposed.ops
+    check(context)
+
+
+def check(context):
+    """Compare on all meshes, at several sizes of batches."""
+    source = random.Random(0)
+    evaluator, batches = context.evaluator, Batches(context.evaluator)
+    assert batches.most_points > 1
+    for mesh in context.meshes:
+        points = [random_point(context, mesh, source) for _ in range(batches.most_points)]
+        assert all(map(context.space.is_valid, points))
+        lanes = list({context.space.lanes(point): None for point in points})
+        for n in (1, 2, len(lanes)):
+            assert batches.estimates(lanes[:n]) == [evaluator.evaluate(e) for e in lanes[:n]]
+
+
+def test_evaluate_all_is_evaluate_of_each():
+    single, together = context_of(*decoder(batch=6)), context_of(*decoder(batch=6))
+    source, space = random.Random(0), single.space
+    meshes = single.meshes[:2]
+    points = [random_point(single, mesh, source) for _ in range(40) for mesh in meshes]
+    # One that does not divide, and points given twice.
+    odd = space.point(meshes[1], [space.candidates] * len(meshes[1].sizes))
+    assert not space.is_valid(odd)
+    points = [*points, odd, *points[:5]]
+    wanted = [single.evaluate(point, "here") for point in points]
+    assert list(together.evaluate_all(points, "here")) == wanted
+    assert together.evaluations == single.evaluations
+    assert together.best == single.best
