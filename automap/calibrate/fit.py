@@ -13,7 +13,7 @@ from dataclasses import replace
 from statistics import median
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
 
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import DotTime, KernelProfile, StreamTime, TransferTime
@@ -89,7 +89,7 @@ def fit_level(topology: Topology, index: int, rows: Sequence[TransferTime]) -> L
     # Where latency alone explains the least time, and bandwidth alone the greatest rate.
     logs = np.array([measured.min(), np.max(np.log(n_bytes) - measured)])
     for scale in _NOISE_SCALES:
-        logs = least_squares(
+        logs = scipy.optimize.least_squares(
             residuals, np.clip(logs, *bounds), bounds=bounds, loss="cauchy", f_scale=scale
         ).x
     return _with_level(topology, index, *np.exp(logs).tolist()).levels[index]

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import optimize, sparse
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
+from scipy import sparse
 
 from automap.cost.evaluate import Evaluator
 from automap.search.exact.eliminate import Elimination, order_of
@@ -111,7 +112,7 @@ class Dual:
         matrix = sparse.vstack([np.array(rows), sparse.hstack([padding, self.weights.matrix])]) \
             if n_free else np.array(rows)  # fmt: skip
         bounds = [(None, None), *[(0, _DEAREST * scale_seconds)] * n_prices, *[(0, 1)] * n_free]
-        found = optimize.linprog(
+        found = scipy.optimize.linprog(
             np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
             A_ub=matrix, b_ub=np.concatenate([fixed, self.weights.most]), bounds=bounds,
         )  # fmt: skip

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import time
 
 import numpy as np
-from scipy import optimize, sparse
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
+from scipy import sparse
 
 from automap.search.exact.eliminate import merged, spread
 from automap.search.factored.model import Factored, Table
@@ -121,10 +122,10 @@ class Programme:
                 )
             )
         n_x, seconds = int(self.first[-1]), deadline_seconds - time.monotonic()
-        found = optimize.milp(
+        found = scipy.optimize.milp(
             cost / scale,
             integrality=np.arange(len(cost)) < n_x,
-            bounds=optimize.Bounds(0, 1),
+            bounds=scipy.optimize.Bounds(0, 1),
             constraints=constraints,
             options={"time_limit": max(seconds, _LEAST_SECONDS), "mip_rel_gap": _GAP},
         )
