@@ -184,8 +184,10 @@ class AutoPeer:
 
 
 def _environment() -> dict[str, str]:
-    # Packages of ours that are found by PYTHONPATH are not of that environment.
-    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": ""}
+    # Packages of ours that are found by PYTHONPATH are not of that environment, nor is the compiler (libtpu) that JAX
+    # names here when it is imported.
+    kept = {name: value for name, value in os.environ.items() if name != "TPU_LIBRARY_PATH"}
+    return {**kept, **_ENVIRONMENT, "PYTHONPATH": ""}
 
 
 def _nothing(outcome: Literal["timeout", "died"], message: str, seconds: float) -> AutoAnswer:

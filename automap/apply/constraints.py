@@ -9,6 +9,7 @@ partitioner derives the plan by itself from the inputs.  The other places are *t
                                                       partitioner would move the change to the operands
     what a loop hands on, or slices of what it scans, is used otherwise
                                                    -> `<site>:from<j>` where it is used first
+    a scalar is spread over tensors split differently -> `<site>:spread<j>` (`automap.apply.spread`)
     a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
                                                       the partitioner would split the op itself
 
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
+from automap.apply.spread import scalars_spread_differently, spread_number
 from automap.apply.transitions import Transition, moved_values, transitions
 from automap.space.problem import Problem
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
@@ -82,6 +84,8 @@ def derive_constraints(
             elif spot.at not in found:
                 what = _describe(sharded.problem, op, change.value, change.place)
                 found[spot.at] = Constraint(spot.at, what, spot.axes)
+    for constraint in _of_scalars(sharded, site_of, equations):
+        found.setdefault(constraint.at, constraint)
     warnings = tuple(
         f"sharding changes around {opcode!r} inside one equation: {n}; the partitioner decides them"
         for opcode, n in missed.items()
@@ -95,6 +99,27 @@ def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[T
     for number, value in enumerate(op.inputs):
         if value in unpinned:
             yield Transition(f"from{number}", value, unpinned[value], is_change=False)
+
+
+def _of_scalars(
+    sharded: ShardedGraph,
+    site_of: Callable[[Op], str | None],
+    equations: Mapping[str, EquationShapes] | None,
+) -> Iterator[Constraint]:
+    """Spread scalars, whole; of an equation that only spreads one its result."""
+    graph = sharded.problem.graph
+    for index, value in scalars_spread_differently(sharded):
+        op, dims = graph.ops[index], graph.values[value].dims
+        site, place = site_of(op), "out0"
+        if site is None or (equations is not None and site not in equations):
+            continue
+        if equations is not None and len(operands := equations[site].operands) > 1:
+            number = spread_number(operands, dims)
+            if number is None:
+                continue
+            place = f"spread{number}"
+        what = _describe(sharded.problem, op, value, place)
+        yield Constraint(f"{site}:{place}", what, ((),) * len(dims))
 
 
 def _is_at_end(graph: Graph, change: Transition) -> bool:

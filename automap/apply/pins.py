@@ -3,6 +3,7 @@
     arg<i>         x' = constrain(x) once, and every equation that uses input x uses x'
     <site>:from<j> x' = constrain(x), for that equation and all that follow it
     <site>:in<j>   x' = constrain(x), for that equation only; equal pins on one value share one x'
+    <site>:spread<j> x' = constrain(broadcast(x)), a scalar operand over the result's shape (`automap.apply.spread`)
     <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
     <site>:made<j> as out, and before it: what the op itself makes
 
@@ -32,6 +33,7 @@ from automap.apply.convolutions import (
 from automap.apply.flatten import Level
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
+from automap.apply.spread import spread, spread_aval, spread_number
 from automap.apply.top_k import is_top_k, written_out_top_k
 from automap.apply.user_constraints import constrained_jaxpr, is_constraint, left_out, on_mesh
 from automap.errors import PlanError
@@ -112,6 +114,10 @@ class PinRewriter:
                     self._copies[value, id(pin)] = core.Var(value.aval)
                     before.append(_placed(pin, eqn, value, self._copies[value, id(pin)]))
                 operands[place.number] = self._copies[value, id(pin)]
+            elif place.side == "spread":
+                made = spread(operands[place.number], results[0].aval.shape, eqn)
+                operands[place.number] = core.Var(made.outvars[0].aval)
+                before += [made, _placed(pin, eqn, made.outvars[0], operands[place.number])]
             else:
                 value = results[place.number]
                 results[place.number] = core.Var(value.aval)
@@ -170,7 +176,7 @@ def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> A
         avals, whole = tuple(var.aval for var in step.invars), "the step"
     elif place.site in sites:
         site = sites[place.site]
-        is_operand = place.side in ("from", "in")
+        is_operand = place.side in ("from", "in", "spread")
         avals = site.in_avals if is_operand else site.out_avals
         whole = f"{site.primitive} at {site.path}"
         if is_operand and place.number in site.literal_operands:
@@ -185,7 +191,12 @@ def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> A
         raise PlanError(
             f"constraint {at!r}: {whole} has {len(avals)} such values; allowed: 0 to {len(avals) - 1}"
         )
-    return avals[place.number]
+    if place.side != "spread":
+        return avals[place.number]
+    scalar, shape = avals[place.number], sites[place.site].out_avals[0].shape
+    if spread_number([aval.shape for aval in avals], shape) != place.number:
+        raise PlanError(f"constraint {at!r}: this operand of {whole} is no scalar that is spread")
+    return spread_aval(scalar, shape)
 
 
 def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> Any:

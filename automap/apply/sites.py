@@ -3,7 +3,7 @@
     site  := index | site "." body "." index     "12", "12.b0.3"
     body  := "b" n | "c" n                       a body or branch; the condition of a while
     tag   := "am" site "~"                       a named scope around the equation
-    place := "arg" i | site ":from" j | site ":in" j | site ":made" j | site ":out" j
+    place := "arg" i | site ":from" j | site ":in" j | site ":spread" j | site ":made" j | site ":out" j
 
 Indices count the equations of one body after inlining its calls, so a site depends on the step alone.
 "~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
@@ -25,11 +25,11 @@ from automap.space.names import TAG
 # of an inner body, (site.body, i).
 Source: TypeAlias = tuple[str, int]
 
-_SIDES: Mapping[str, Literal["from", "in", "made", "out"]] = {
-    "from": "from", "in": "in", "made": "made", "out": "out",
+_SIDES: Mapping[str, Literal["from", "in", "spread", "made", "out"]] = {
+    "from": "from", "in": "in", "spread": "spread", "made": "made", "out": "out",
 }  # fmt: skip
 _PLACE = re.compile(
-    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>from|in|made|out)(?P<number>[0-9]+)"
+    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>from|in|spread|made|out)(?P<number>[0-9]+)"
 )
 
 
@@ -56,7 +56,7 @@ class Place:
     """A parsed constraint site; `site` is "" for a step input."""
 
     site: str
-    side: Literal["arg", "from", "in", "made", "out"]
+    side: Literal["arg", "from", "in", "spread", "made", "out"]
     number: int
 
 
@@ -72,12 +72,12 @@ def parse_site(op_name: str) -> str | None:
 
 
 def parse_place(at: str) -> Place:
-    """The parts of a constraint site. Raises `PlanError` if it has none of the five forms."""
+    """The parts of a constraint site. Raises `PlanError` if it has none of the six forms."""
     match = _PLACE.fullmatch(at)
     if match is None:
         raise PlanError(
             f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:from<j>, <site>:in<j>,"
-            " <site>:made<j>, <site>:out<j> (for instance arg0, 12:out0, 12.b0.3:in1)"
+            " <site>:spread<j>, <site>:made<j>, <site>:out<j> (for instance arg0, 12:out0, 12.b0.3:in1)"
         )
     if match["arg"] is not None:
         return Place(site="", side="arg", number=int(match["arg"]))

@@ -64,6 +64,14 @@ def _asked(peer):
     return log.read_text().count('"slice"') if log.exists() else 0
 
 
+def test_a_process_finds_its_own_packages_and_compiler(peer, monkeypatch):
+    """JAX names the compiler of this environment in TPU_LIBRARY_PATH where the extra `tpu` is installed."""
+    monkeypatch.setenv("TPU_LIBRARY_PATH", "/elsewhere/libtpu.so")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    body = "import os; assert not {os.environ.get(n) for n in ('TPU_LIBRARY_PATH', 'PYTHONPATH')} - {None, ''}"
+    assert peer(body).ask(b"abc", "sha", REQUEST).answer.outcome == "done"
+
+
 def test_a_program_is_asked_about_once(peer):
     found = peer().ask(b"abc", "sha", REQUEST)
     assert found.answer == decode(AutoAnswer, ANSWER, "")
