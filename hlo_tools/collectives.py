@@ -84,9 +84,11 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
         if op.opcode in COLLECTIVE_OPCODES:
             attributes = op.instruction.attributes
             key = op.opcode, attributes.channel_id
-            name = first.setdefault(key, op.op_name)
+            # Without the names of the calls around it, which are not the same for all of its steps.
+            own = op.instruction.op_name
+            name = first.setdefault(key, own)
             like = (
-                name if op.op_name.endswith(name) else op.op_name,
+                name if own.endswith(name) else own,
                 attributes.groups,
                 op.instruction.shape.dims,
             )

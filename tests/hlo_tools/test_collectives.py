@@ -191,6 +191,38 @@ def test_steps_that_are_fused_into_other_ops_count_once():
     assert [(c.kind, c.n_bytes, c.op_name) for c in found] == [("all-gather", 256, "q")]
 
 
+def test_steps_in_a_loop_of_which_one_is_fused_count_once():
+    """As libtpu writes the gather of a kernel in a scan: only the step in the fusion has the fusion's name before its own."""
+    gather = (
+        "all-gather(%x), channel_id=3, replica_groups={}, dimensions={0}"
+        ', metadata={op_name="squeeze"}'
+    )
+    found = _collectives(
+        f"""%fused (x: f32[8]) -> f32[64] {{
+  %x = f32[8] parameter(0)
+  ROOT %g = f32[64] {gather}
+}}
+%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %s = (s32[], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[8] get-tuple-element(%s), index=1
+  %first = f32[64] {gather}
+  %second = f32[64] fusion(%x), kind=kCustom, calls=%fused, metadata={{op_name="mlp/dot"}}
+  ROOT %t = (s32[], f32[8]) tuple(%i, %x)
+}}
+%condition (s: (s32[], f32[8])) -> pred[] {{
+  %s = (s32[], f32[8]) parameter(0)
+  ROOT %never = pred[] constant(true)
+}}
+ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %p = (s32[], f32[8]) parameter(0)
+  ROOT %w = (s32[], f32[8]) while(%p), condition=%condition, body=%body,
+    backend_config={{"known_trip_count":{{"n":"7"}}}}, metadata={{op_name="step/while"}}
+}}"""
+    )
+    assert [(c.op_name, c.count) for c in found] == [("step/while/squeeze", 7)]
+
+
 def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
     found = _collectives(
         """%all-reduce-scatter (p: f32[64]) -> f32[8] {
