@@ -7,6 +7,7 @@ all-to-all at its edge (GShard's expert parallelism).
 
 A region starts at the factors of matmuls that are major in both operands and the result, one of which is a
 weight or its gradient, and grows through ops that move or combine elements one by one, up to those in which a dimension meets others.
+Sums over a weight or its gradient, as in a norm of all gradients, are made in parts.
 """
 
 from dataclasses import dataclass
@@ -42,17 +43,22 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
     varies = np.array(graph.varies, bool)
     seeds: list[tuple[Batch, int, Places]] = []
     grown: list[tuple[Batch, int, Places]] = []
+    summed: list[tuple[Batch, int, Places]] = []
     for batch in linkage.batches:
         opcode = graph.ops[int(batch.ops[0])].opcode
         for part, held in batch.split(varies[batch.values]):
             for factor, places in enumerate(part.places(held)):
                 what = part.rule.factors[factor]
-                if not places or what.kind is not FactorKind.PASSTHROUGH or what.halo is not None:
+                if not places or what.halo is not None:
                     continue
-                if opcode not in ITERATING:
+                of_weight = (side[part.values] != Side.NONE).any(axis=1)
+                if what.kind is FactorKind.REDUCTION and opcode == "reduce":
+                    summed.append((part.only(of_weight), factor, places))
+                elif what.kind is not FactorKind.PASSTHROUGH:
+                    continue
+                elif opcode not in ITERATING:
                     grown.append((part, factor, places))
                 elif opcode == "dot" and _is_batch(part.rule, factor):
-                    of_weight = (side[part.values] != Side.NONE).any(axis=1)
                     seeds.append((part.only(of_weight), factor, places))
     for part, factor, places in (*seeds, *grown):
         edges.link(part, places, part.rule.factors[factor].size)
@@ -65,7 +71,7 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
     # A step of scalars has no groups at all.
     class_of_node = np.where(held_by, np.append(class_of_group, -1)[linkage.group_of_node], -1)
     class_of_factor = np.full(linkage.factor_groups.shape, -1, np.int64)
-    for part, factor, places in (*seeds, *grown):
+    for part, factor, places in (*seeds, *grown, *summed):
         class_of_factor[part.ops, factor] = class_of_node[edges.nodes(part, places[0])]
     class_of_factor[linkage.factor_groups < 0] = -1
     return Regions(class_of_node, class_of_factor)

@@ -62,6 +62,26 @@ def test_experts_have_a_region_around_their_weights(experts_first):
     assert not any(here in problem.regional_classes_of(v) for v in masks)
 
 
+def test_sums_over_gradients_of_experts_are_in_their_region_and_others_are_not():
+    step, args = _mixture(True)
+
+    def with_norm(params, batch):
+        new = step(params, batch)
+        squares = [((new[name] - params[name]) ** 2).sum() for name in ("up", "down")]
+        return new, sum(squares)
+
+    problem = problem_of(with_norm, args)
+    here = problem.n_split
+    sums = {True: 0, False: 0}
+    for index, op in enumerate(problem.graph.ops):
+        if op.opcode == "reduce":
+            dims = problem.graph.values[op.inputs[0]].dims
+            is_of_weight = sorted(dims) == sorted((EXPERTS, WIDTH, HIDDEN))
+            sums[is_of_weight] += 1
+            assert (here in problem.regional_class_of_factor[index].tolist()) == is_of_weight
+    assert sums[True] == 2 and sums[False] > 2
+
+
 def test_attention_has_no_region():
     def step(w, x):
         def loss(w):

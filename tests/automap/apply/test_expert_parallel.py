@@ -1,0 +1,60 @@
+"""Expert parallelism with a norm of all gradients, as clipping needs it: no kernel of an expert leaves its device."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.options import Options
+from automap.plan_build import build_plan
+from automap.planner import find
+from automap.space.point import Mesh
+from automap.topology import get_topology
+from automap.workload import trace_step
+
+
+GROUPS, TOKENS, EXPERTS, ROOM, WIDTH, HIDDEN = 8, 16, 8, 8, 32, 64
+
+
+def _step(state, batch):
+    def loss(w):
+        gates = jax.nn.softmax(batch @ w["router"])
+        place = jax.nn.one_hot(jnp.arange(TOKENS) % ROOM, ROOM)
+        dispatch = gates[..., None] * place[:, None]
+        y = jnp.einsum("gsec,gsm->egcm", dispatch, batch)
+        y = jax.nn.relu(jnp.einsum("egcm,emf->egcf", y, w["up"]))
+        y = jnp.einsum("egcf,efm->egcm", y, w["down"])
+        return (jnp.einsum("gsec,egcm->gsm", dispatch, y) ** 2).mean()
+
+    gradients = jax.grad(loss)(state)
+    norm = jnp.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradients)))
+    clipped = jax.tree.map(lambda w, g: w - g / jnp.maximum(norm, 1.0), state, gradients)
+    return clipped, norm
+
+
+@pytest.mark.slow  # a smaller one is in tests/hlo_tools/test_regions.py
+def test_a_norm_of_gradients_gathers_no_kernels():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = {
+        "router": (WIDTH, EXPERTS), "up": (EXPERTS, WIDTH, HIDDEN), "down": (EXPERTS, HIDDEN, WIDTH),
+    }  # fmt: skip
+    state = {n: jax.random.normal(k, shape) for (n, shape), k in zip(shapes.items(), keys)}
+    batch = jax.random.normal(keys[3], (GROUPS, TOKENS, WIDTH))
+    workload = trace_step(_step, (state, batch))
+    options = Options(mesh=Mesh(("x",), (8,)), preset="expert-parallel")
+    plan = build_plan(find(workload, get_topology("cpu:8"), options))
+    assert [leaf.spec[0] for leaf in plan.inputs if leaf.path.endswith(("['up']", "['down']"))] == [
+        ("x",), ("x",)
+    ]  # fmt: skip
+    update = {c.kind for c in plan.predicted.collectives if c.phase == "update"}
+    assert update == {"all-reduce"}
+    run = plan.jit(_step)
+    for got, expected in zip(
+        jax.tree.leaves(run(state, batch)), jax.tree.leaves(_step(state, batch))
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    program = run.lower(state, batch).compile().as_text()
+    assert re.search(r"all-to-all", program)
+    assert not re.search(r" = \S* all-gather", program)
