@@ -322,4 +322,7 @@ _HANDLERS: Mapping[str, _Handler] = {
     "while": _while,
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
-_KEEPING_FUSIONS = {name: handler for name, handler in _HANDLERS.items() if name != "fusion"}
+# What a compiled program copies takes time.
+_KEEPING_FUSIONS = {
+    name: handler for name, handler in _HANDLERS.items() if name not in ("fusion", "copy")
+}

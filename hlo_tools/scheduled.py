@@ -1,6 +1,7 @@
 """The time of a compiled TPU program by its compiler's own estimates.
 
-The TPU compiler writes on each fusion and on each op that runs by itself how many cycles it takes it to be,
+The TPU compiler writes on each fusion, on each op that runs by itself and on each copy that others wait for (into another
+order of dimensions, mostly) how many cycles it takes it to be,
     {"window_config": {"estimated_cycles": "45363", ...}, ...}
 so with c_i the cycles of instruction i, t_i how often it runs in a step (loops times trips, `hlo_tools.flatten`)
 and f the clock,

@@ -4,9 +4,8 @@
 
 parts is how many ways the op's factors are split, bytes are local, e_m and e_b the device's efficiencies for
 matmuls and for the memory accesses of a class of ops (`OP_CLASSES`).  The matrix unit of a TPU multiplies tiles:
-what it sums over and the columns of the result are rounded up to them.  So are the tiles of 8 x 128 numbers that its
-memory holds: the rows of a table that is scattered into are rounded up to 128, or, if all that is too large, its
-columns lie side by side, and are rounded up to 8                               -> in: `Roofline._padding`
+what it sums over and the columns of the result are rounded up to them.  So are the rows or columns of tables that are
+looked up and updated to those of its memory                                    -> in: `automap.cost.row_layouts`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
 there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
@@ -24,14 +23,10 @@ import numpy as np
 from automap.cost.kernel_table import KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
-from automap.topology.model import OP_CLASSES, Topology
+from automap.topology.model import OP_CLASSES, OpClass, Topology
 
 
 _STAYS, _LEAVES = 1 / 16, 1 / 2
-# Numbers side by side in the tiles of a TPU's memory, and under each other.
-_TILE = (128, 8)
-# libtpu 0.0.51 for v5e rounds up rows to 512 MB in all, and does not to 640.
-_LARGEST_BY_ROW = 2**29
 
 
 @dataclass(frozen=True)
@@ -48,15 +43,21 @@ class Roofline:
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
-        if device.matmul_tile > 1:
-            local = self._in_tiles(local, sharding)
+        turns = np.zeros(len(flops))
+        if device.matmul_tile > 1 and len(table.tables.access):
+            held, turned = table.tables.in_memory(
+                sharding.dim_of_axis, sharding.sizes, device.memory_bytes
+            )
+            local[table.tables.access] *= held
+            of_kernel = table.traffic_kernel[table.tables.access]
+            turns = np.bincount(of_kernel, weights=turned, minlength=len(flops))
         if device.on_chip_bytes:
             local *= self._off_chip(table.near_bytes / parts / device.on_chip_bytes)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if device.matmul_tile > 1:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
-        memory = moved / self._bytes_per_s
+        memory = moved / self._bytes_per_s + turns / self._class_bytes_per_s("turn")
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
@@ -67,32 +68,9 @@ class Roofline:
         doublings = np.log2(np.maximum(share, _STAYS) / _STAYS) / np.log2(_LEAVES / _STAYS)
         return np.where(self.kernels.near_bytes > 0, np.minimum(doublings, 1.0), 1.0)
 
-    def _in_tiles(self, local: np.ndarray, sharding: Shardings) -> np.ndarray:
-        """The bytes of each access in the tiles of the memory, [accesses]."""
-        size = self._tables.local(sharding)
-        by_row, by_column = (_rounded(size, n)[self._table_of_access] for n in _TILE)
-        held = local[self._accesses_of_tables]
-        local[self._accesses_of_tables] = held * np.where(
-            held * by_row <= _LARGEST_BY_ROW, by_row, by_column
-        )
-        return local
-
     @cached_property
     def _sides(self) -> tuple["_Sizes", ...]:
         return tuple(_Sizes.of(sizes, self.kernels.op_row) for sizes in self.kernels.side_sizes)
-
-    @cached_property
-    def _tables(self) -> "_Sizes":
-        return _Sizes.of(self.kernels.row_sizes, self.kernels.op_row)
-
-    @cached_property
-    def _accesses_of_tables(self) -> np.ndarray:
-        return np.flatnonzero(np.isin(self.kernels.traffic_kernel, self._tables.kernels))
-
-    @cached_property
-    def _table_of_access(self) -> np.ndarray:
-        of_kernel = self.kernels.traffic_kernel[self._accesses_of_tables]
-        return np.searchsorted(self._tables.kernels, of_kernel)
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:
@@ -105,10 +83,13 @@ class Roofline:
 
     @cached_property
     def _bytes_per_s(self) -> np.ndarray:
+        of_class = np.array([self._class_bytes_per_s(c) for c in OP_CLASSES])
+        return of_class[self.kernels.kernel_class]
+
+    def _class_bytes_per_s(self, name: OpClass) -> float:
         device = self.topology.device
-        shares = dict(device.class_efficiency)
-        of_class = np.array([shares.get(c, device.memory_efficiency) for c in OP_CLASSES])
-        return device.hbm_bytes_per_s * of_class[self.kernels.kernel_class]
+        share = dict(device.class_efficiency).get(name, device.memory_efficiency)
+        return device.hbm_bytes_per_s * share
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ class Edges:
     `partials`: what the devices hold that split a reduction, `Partials`.
     `count`: how often a step sums there; `trips`: how often anything else is moved, or scattered.
     `value`, `op`: one example incidence each row stands for, to name it.
-    `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather or
-    reduce over the same axes, the second does nothing.
+    `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather, or all
+    before it reduce, over the same axes, the second does nothing.
     `windows`: of each edge, the dimensions that the op slides a window along.
     `incidences` [incidences, 5]: row, value, op, and how often a step sums there, and moves anything else.
     """

@@ -64,6 +64,19 @@ def without_repeats(
     return is_repeat
 
 
+def without_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> None:
+    """Clear the masks of terms that are added to the others of their sum before all of it is reduced.
+
+    A backend turns all-reduce(a) + all-reduce(b) into all-reduce(a + b), from the first term on: after one that is not
+    reduced alike each has its own.
+    """
+    later, earlier = edges.repeats.T
+    is_alike = (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
+    is_merged = np.bincount(later, minlength=len(mask)) > 0
+    is_merged[later[~is_alike]] = False
+    mask[is_merged] = 0
+
+
 def gathers_apart(
     mask: np.ndarray, n_bytes: np.ndarray, gathered_dim: np.ndarray, sizes: np.ndarray
 ) -> list[Flow]:

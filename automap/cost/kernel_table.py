@@ -3,13 +3,14 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.ring_operands import Operand, Operands
+from automap.cost.row_layouts import TableUse, TableUses, uses_of_tables
 from automap.space.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
@@ -30,11 +31,11 @@ class KernelTable:
     `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge` is the result edge
     of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
-    dimension of its result with what lies beside them; 1 for all others. `row_sizes` [kernels, factors]: the size of the
-    factor of the rows of a table that is scattered into; 1 for all others.
+    dimension of its result with what lies beside them; 1 for all others.
     `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
     it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them.
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
+    `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`).
     """
 
     op_row: np.ndarray
@@ -46,7 +47,6 @@ class KernelTable:
     written_factors: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
-    row_sizes: np.ndarray
     flops: np.ndarray
     dtype: tuple[str, ...]
     count: np.ndarray
@@ -55,6 +55,7 @@ class KernelTable:
     traffic_row: np.ndarray
     traffic_bytes: np.ndarray
     near_bytes: np.ndarray
+    tables: TableUses
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
@@ -72,11 +73,11 @@ class _Key:
     operands: tuple[Operand, Operand]
     kernel_class: OpClass
     sides: tuple[tuple[int, ...], tuple[int, ...]]
-    table_row: tuple[int, ...]
     sizes: tuple[int, ...]
     flops: int
     phase: int
     access: tuple[tuple[int, int, int], ...]
+    tables: tuple[tuple[int, ...], ...]
 
 
 def kernel_table(
@@ -104,7 +105,10 @@ def kernel_table(
         near = round(n_bytes[value] / claims[value]) if claims[value] else 0
         return rows[value], access.n_bytes, near
 
-    for kernel in kernels:
+    for kernel, uses in zip(kernels, uses_of_tables(problem.graph, kernels), strict=True):
+        accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
+        # A cell of a search has the rows of all that its kernels access: of what decides how tables lie, too.
+        accessed.extend(Access(v, 0) for v in _added(uses) - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         is_dot = op.opcode == "dot"
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
@@ -118,10 +122,13 @@ def kernel_table(
             _NOTHING if product is None else operands.of(op, rule, kernel, problem.phases[kernel.op]),
             _class_of(problem, op, kernel),
             sides[id(rule)] if is_dot else ((), ()),
-            _table_row(op, rule),
-            tuple(f.size for f in rule.factors) if is_dot or op.opcode == "scatter" else (),
+            tuple(f.size for f in rule.factors) if is_dot else (),
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
-            tuple(access_of(a) for a in (*kernel.reads, *kernel.writes) if a.n_bytes),
+            tuple(access_of(a) for a in accessed),
+            tuple(
+                (position, *_use(uses[a.value], problem, rows))
+                for position, a in enumerate(accessed) if a.value in uses
+            ),
         )  # fmt: skip
         row = index.setdefault(key, len(index))
         if row == len(counts):
@@ -140,10 +147,6 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         for side, factors in enumerate(key.sides):
             for factor in factors:
                 side_sizes[side, k, factor] = key.sizes[factor]
-    row_sizes = np.ones((len(keys), width), np.int64)
-    for k, key in enumerate(keys):
-        for factor in key.table_row:
-            row_sizes[k, factor] = key.sizes[factor]
     rank = max((len(key.product_sizes) for key in keys), default=0)
     product_sizes = np.ones((len(keys), rank), np.int64)
     for k, key in enumerate(keys):
@@ -156,13 +159,13 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         written_bytes=np.array([[k.operands[i].moved_bytes for k in keys] for i in (0, 1)], float),
         written_factors=np.array([[k.operands[i].factors for k in keys] for i in (0, 1)], np.int64),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
-        side_sizes=side_sizes, row_sizes=row_sizes,
+        side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
-        near_bytes=accesses[:, 3],
+        near_bytes=accesses[:, 3], tables=_table_uses(keys),
     )  # fmt: skip
 
 
@@ -176,14 +179,25 @@ def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
     return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
 
 
-def _table_row(op: Op, rule: Rule) -> tuple[int, ...]:
-    """Factors of the last dimension of a table of which a scatter changes rows."""
-    numbers = op.instruction.attributes.scatter
-    dims = rule.results[0] if op.opcode == "scatter" else ()
-    if numbers is None or len(dims) < 2:
-        return ()
-    is_looked_up = len(dims) - 1 in (*numbers.inserted_window_dims, *numbers.input_batching_dims)
-    return () if is_looked_up else dims[-1]
+def _use(use: TableUse, problem: Problem, rows: Sequence[int]) -> tuple[int, ...]:
+    places = [
+        place
+        for value in (use.table, use.added)
+        for place in (rows[value], len(problem.graph.values[value].dims) - 1)
+    ]
+    return *places, use.lies, use.rows, use.width, use.updates, use.item_bytes
+
+
+def _added(uses: Mapping[int, TableUse]) -> set[int]:
+    return {use.added for use in uses.values() if use.updates}
+
+
+def _table_uses(keys: Sequence[_Key]) -> TableUses:
+    found, first = [], 0
+    for key in keys:
+        found.extend((first + position, *rest) for position, *rest in key.tables)
+        first += len(key.access)
+    return TableUses(*np.array(found, np.int64).reshape(-1, 10).T)
 
 
 def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:

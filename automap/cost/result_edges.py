@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, majors, rank_of
-from automap.cost.sums import Sums, merged_sums
+from automap.cost.sums import Sums, keeps_elements, merged_sums
 from automap.space.problem import Problem
 from hlo_tools.constants import Constants, counts_up
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
@@ -53,7 +53,9 @@ def result_edges(
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials_of(op), least_messages=least_messages(value, op),
                 )  # fmt: skip
-                name = sums_of.name_of.get(value)
+                # Not what is made of terms: transposed, added.
+                is_term = bool(sums[0]) and not keeps_elements(graph, op)
+                name = sums_of.name_of.get(value) if is_term else None
                 terms = {} if name is None else first_terms.setdefault(name, {})
                 merged = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
                 count = sums_of.trips(value, op.trip_count)

@@ -15,7 +15,7 @@ from automap.cost.flows import (
     entries,
     gathers_apart,
     holds,
-    without_repeats,
+    without_merged_terms,
 )
 from automap.cost.shardings import Shardings
 
@@ -59,7 +59,7 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tupl
     want.dim_of[:, partial != 0] = -1
     every_scatter = to_scatter.copy()
     for mask in (reduced, to_scatter):
-        without_repeats(mask, edges, n_bytes)
+        without_merged_terms(mask, edges, n_bytes)
     ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / want.kept)

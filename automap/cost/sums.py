@@ -6,7 +6,8 @@ The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(
 
 (XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler, for GPUs only
 read from its list of passes).  So a value that is only added to others of its
-kind is a *term*, all terms of one sum have one name, and a sum may be reduced at the trip count outside of a
+kind is a *term*, all terms of one sum have one name (those are added first that come before any that is reduced otherwise,
+`automap.cost.flows.without_merged_terms`), and a sum may be reduced at the trip count outside of a
 loop instead of its own; reduce-scatters stay where they are, and so does what is sliced before it is added.  A scatter-add is first merged with what it is added to, whatever that is.
 """
 
@@ -51,7 +52,7 @@ def merged_sums(graph: Graph) -> Sums:
             if left != right and all(used_once[v] and v in terms.name_of for v in op.inputs):
                 terms.merge(left, right)
                 terms.merge(left, op.outputs[0])
-        elif _keeps_elements(graph, op):
+        elif keeps_elements(graph, op):
             if used_once[op.inputs[0]] and op.inputs[0] in terms.name_of:
                 terms.merge(op.inputs[0], op.outputs[0])
         elif op.opcode in CONTRACTIONS or _is_sum(op):
@@ -59,7 +60,7 @@ def merged_sums(graph: Graph) -> Sums:
     return Sums({**_scatters(graph), **terms.name_of}, trips_of)
 
 
-def _keeps_elements(graph: Graph, op: Op) -> bool:
+def keeps_elements(graph: Graph, op: Op) -> bool:
     """Whether an op permutes dimensions, or adds or drops some of one: the gradient of a broadcast does."""
     if op.opcode == "transpose":
         return True

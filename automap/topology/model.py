@@ -23,10 +23,11 @@ from automap.topology.dtypes import DTYPE_FALLBACK
 Platform = Literal["tpu", "cuda", "cpu"]
 LevelKind = Literal["ring", "line", "switch"]
 Reach = Literal["host", "network"]
-OpClass = Literal["product", "reduce", "copy", "elementwise"]
+OpClass = Literal["product", "reduce", "copy", "turn", "elementwise"]
 """Classes of ops that a device may have an efficiency of its own for.
 
-A copy is written before a loop: zeros, or what the loop reads in another type.
+A copy is written before a loop: zeros, or what the loop reads in another type. A turn is a copy of a table into another
+order of its dimensions.
 """
 OP_CLASSES: Final[tuple[OpClass, ...]] = get_args(OpClass)
 MAX_DEVICES: Final = 65536

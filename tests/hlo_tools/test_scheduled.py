@@ -54,26 +54,27 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
   %loop = (s32[], f32[8]) while(%start), condition=%condition, body=%body
   %y = f32[8] get-tuple-element(%loop), index=1
   %sum = f32[8] all-reduce(%y), replica_groups={{}}, to_apply=%add
-  ROOT %out = f32[8] exponential(%sum), backend_config={_config(7)}
+  %turned = f32[8] copy(%sum), backend_config={_config(11)}
+  ROOT %out = f32[8] exponential(%turned), backend_config={_config(7)}
 }}
 """
 
 
-def test_cycles_are_counted_once_per_trip():
+def test_cycles_are_counted_once_per_trip_and_those_of_copies_too():
     schedule = read_schedule(text_to_proto(PROGRAM))
-    assert schedule.cycles == 5 * 100 + 7
+    assert schedule.cycles == 5 * 100 + 11 + 7
     assert {(op.opcode, op.count) for op in schedule.unestimated} == {("add", 5)}
     assert not schedule.assumptions
 
 
 def test_a_gzipped_proto_is_read_too():
-    assert read_schedule(gzip.compress(text_to_proto(PROGRAM))).cycles == 507
+    assert read_schedule(gzip.compress(text_to_proto(PROGRAM))).cycles == 518
 
 
 @pytest.mark.parametrize("config", ["{", "[1]", "estimated_cycles", '{\\"estimated_cycles\\": 7}'])
 def test_estimates_that_are_none_are_left_out(config):
     text = PROGRAM.replace(_config(7), f'"{config}"')
-    assert read_schedule(text_to_proto(text)).cycles == 500
+    assert read_schedule(text_to_proto(text)).cycles == 511
 
 
 def test_a_broken_proto_is_refused():

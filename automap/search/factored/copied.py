@@ -15,6 +15,7 @@ from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator
 from automap.cost.halos import Windows
 from automap.cost.kernel_table import KernelTable
+from automap.cost.row_layouts import TableUses
 from automap.cost.tables import Tables
 from automap.search.factored.cells import Cell
 from automap.search.factored.copies import Copies, copies_of
@@ -107,12 +108,24 @@ class Copied:
             op_row=self.op_rows.number(cell, way, table.op_row[which]),
             shape=tuple(table.shape[k] for k in which.tolist()),
             dtype=tuple(table.dtype[k] for k in which.tolist()),
-            product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which], row_sizes=table.row_sizes[which],
+            product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which],
             written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
             traffic_kernel=of,
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
             traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],
+            tables=self._table_uses(table.tables, access, cell[of], way[of]),
         )  # fmt: skip
+
+    def _table_uses(
+        self, uses: TableUses, access: np.ndarray, cell: np.ndarray, way: np.ndarray
+    ) -> TableUses:
+        """Those of copied accesses; `access` are numbers of the copied, `cell` and `way` theirs, [accesses]."""
+        here = np.flatnonzero(np.isin(access, uses.access))
+        use = np.searchsorted(uses.access, access[here])
+        taken = {f.name: getattr(uses, f.name)[use] for f in fields(uses)}
+        for name in ("value_row", "added_row"):
+            taken[name] = self.value_rows.number(cell[here], way[here], taken[name])
+        return replace(uses, **{**taken, "access": here})
 
     @cached_property
     def _accesses_of(self) -> np.ndarray:

@@ -51,6 +51,29 @@ def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
 
 
 @pytest.mark.parametrize(
+    ("partial", "messages"),
+    # As libtpu 0.0.51 compiles h1 @ w1 + h2 @ w2 + ... for v5e:2x4, P: the sum's dimension is split, -: it is whole.
+    [("PPP", 1), ("-PP", 2), ("P-P", 2), ("PP-", 1), ("-PPP", 3), ("PP-PP", 3), ("PPP-", 1)],
+)
+def test_terms_are_added_first_up_to_one_that_is_whole(partial, messages):
+    def step(w, x):
+        return w, sum((h @ v for h, v in zip(x[1:], w[1:], strict=True)), start=x[0] @ w[0])
+
+    # Each term has sizes of its own, so that its dimension is one decision.
+    inner = [64 * (n + 1) for n in range(len(partial))]
+    w = [jax.ShapeDtypeStruct((k, 32), "float32") for k in inner]
+    x = [jax.ShapeDtypeStruct((16, k), "float32") for k in inner]
+    problem = problem_of(step, (w, x))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    of_weight = [problem.classes_of(value)[0] for value in problem.graph.inputs[: len(w)]]
+    split = [c for c, kind in zip(of_weight, partial, strict=True) if kind == "P"]
+    point = space.point(Mesh(("model",), (8,)), [split])
+    found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (8,))
+    is_sum = found.kind == KINDS.index("all-reduce")
+    assert found.count[is_sum].sum() == messages
+
+
+@pytest.mark.parametrize(
     ("platform", "dtype", "precision", "n_bytes"),
     [
         ("tpu", "float32", None, 2),  # multiplied as bfloat16, and gathered so

@@ -1,0 +1,120 @@
+"""How tables lie in a TPU's memory: what libtpu 0.0.51 for v5e made of small programs, and copies in closed form."""
+
+from dataclasses import replace
+import math
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.row_layouts import Lies, TableUses
+from automap.cost.tables import build_tables
+from automap.space.point import Mesh
+from automap.space.space import Space
+from automap.topology import get_topology
+from tests.steps import problem_of
+
+
+V5E = get_topology("v5e:2x4")
+
+# Rows and width of a table, rows added to it on each device, and whether its scatter was compiled by row.
+# One program each: a look-up, two products, Adagrad, the batch split over eight devices.
+SCATTERED = [
+    (1_000, 64, 1024, True), (10_000, 16, 8192, True), (50_000, 64, 1024, True),
+    (300_000, 8, 1024, False), (300_000, 16, 1024, False), (300_000, 32, 1024, True),
+    (349_000, 32, 1024, True), (349_600, 32, 1024, False), (400_000, 40, 1024, False),
+    (400_000, 48, 1024, True), (500_000, 48, 1024, False), (400_000, 64, 64, True),
+    (262_144, 64, 1024, True), (524_288, 64, 1024, False), (1_000_000, 64, 1024, True),
+    (1_200_000, 64, 1024, False), (1_500_000, 64, 1024, True), (5_000_000, 64, 1024, True),
+    (2_000_000, 96, 1024, True), (270_000, 8, 128, True), (280_000, 8, 128, False),
+    (400_000, 32, 1024, False), (400_000, 32, 1408, True), (1_000_000, 8, 3900, False),
+    (1_000_000, 8, 4000, True), (700_000, 64, 1536, True), (960_000, 64, 1536, False),
+    (1_000_000, 32, 8192, True), (1_700_000, 32, 8192, False), (2_000_000, 32, 16384, False),
+    (1_200_000, 64, 8192, True), (2_000_000, 64, 8192, False), (2_000_001, 64, 8192, True),
+]  # fmt: skip
+# Rows and width of a table, and whether its look-up of 1024 rows turned it.
+LOOKED_UP = [
+    (100_000, 32, True), (300_000, 32, True), (400_000, 32, False), (1_000_000, 32, False),
+    (1_000_003, 64, True), (4_000_003, 64, True), (1_000_000, 96, True), (1_000_000, 128, False),
+]  # fmt: skip
+
+
+def held(rows, width, added, lies):
+    """By how much a whole table is larger in memory, and the bytes that turn it."""
+    columns = (0, 0, 1, 1, 1, lies, rows, width, added, 4)
+    uses = TableUses(*np.array([columns], np.int64).T)
+    larger, turned = uses.in_memory(np.full((2, 1), -1), (8,), V5E.device.memory_bytes)
+    return float(larger[0]), float(turned[0])
+
+
+@pytest.mark.parametrize(("rows", "width", "added", "by_row"), SCATTERED)
+def test_what_is_scattered_into_lies_as_the_compiler_lays_it(rows, width, added, by_row):
+    larger, turned = held(rows, width, added, Lies.BY_ROW)
+    assert turned == 0
+    assert larger * width == (math.ceil(width / 128) * 128 if by_row else math.ceil(width / 8) * 8)
+
+
+@pytest.mark.parametrize(("rows", "width", "turns"), LOOKED_UP)
+def test_look_ups_turn_the_tables_that_the_compiler_turns(rows, width, turns):
+    larger, turned = held(rows, width, 0, Lies.LOOKED_UP)
+    by_column = math.ceil(rows / 128) * 128 * math.ceil(width / 8) * 8
+    assert larger == 1
+    assert turned == (4 * (rows * math.ceil(width / 128) * 128 + by_column) if turns else 0)
+
+
+# Of the compiled programs: copies of the table, which of its updates ran by row.
+@pytest.mark.parametrize(
+    ("optimizer", "turned", "by_row"),
+    [
+        (optax.sgd(0.1), 2, True),
+        (optax.sgd(0.1, momentum=0.9), 4, True),
+        (optax.adagrad(0.1), 4, True),
+        (optax.rmsprop(0.1), 4, True),
+        (optax.adam(0.1), 2, False),
+        (optax.adamw(0.1), 2, False),
+        (optax.amsgrad(0.1), 2, False),
+        (optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), 2, True),
+        (optax.chain(optax.clip_by_global_norm(1.0), optax.adagrad(0.1)), 4, True),
+    ],
+)
+def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row):
+    rows, width, looked_up = 200_001, 64, 1024
+
+    def step(params, state, index):
+        gradient = jax.grad(lambda p: (p[index] ** 2).sum())(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = jax.ShapeDtypeStruct((rows, width), "float32")
+    index = jax.ShapeDtypeStruct((looked_up,), "int32")
+    problem = problem_of(step, (params, jax.eval_shape(optimizer.init, params), index))
+    tables = build_tables(problem, "tpu")
+    cost, space = Evaluator(tables, problem.n_classes, V5E), Space(problem)
+    uses = tables.kernels.tables
+    sharding = cost.priced(space.lanes(space.point(Mesh(("data",), (8,)), [()]))).sharding
+    larger, bytes_turned = uses.in_memory(
+        sharding.dim_of_axis, sharding.sizes, V5E.device.memory_bytes
+    )
+    once = 4 * (rows * 128 + math.ceil(rows / 128) * 128 * width)
+    assert bytes_turned.sum() == turned * once
+    is_update = tables.kernels.phase[tables.kernels.traffic_kernel[uses.access]] == 2
+    assert (larger[is_update] == 2).any() == by_row
+
+
+def test_what_is_turned_takes_its_time():
+    """A look-up in a table by column: the turn, and no more for a device with no tiles."""
+    params = jax.ShapeDtypeStruct((100_000, 32), "float32")
+    index = jax.ShapeDtypeStruct((16,), "int32")
+    problem = problem_of(lambda p, i: p[i], (params, index))
+    tables = build_tables(problem, "tpu")
+    space = Space(problem)
+    lanes = space.lanes(space.point(Mesh(("data",), (8,)), [()]))
+    device = replace(V5E.device, on_chip_bytes=0)
+    turned = 4 * (100_000 * 128 + 100_096 * 32)
+    expected = turned / (device.hbm_bytes_per_s * dict(device.class_efficiency)["turn"])
+    for tile, seconds in ((128, expected), (1, device.launch_seconds)):
+        topology = replace(V5E, device=replace(device, matmul_tile=tile))
+        found = Evaluator(tables, problem.n_classes, topology).priced(lanes).of_kernel
+        assert found.max() == pytest.approx(seconds, rel=0.01)
