@@ -33,6 +33,14 @@ class ShardedGraph:
     parameter_side: Mapping[int, int]
 
     @cached_property
+    def _row_of_value(self) -> list[int]:
+        return self.tables.row_of_value.tolist()
+
+    @cached_property
+    def _row_of_op(self) -> list[int]:
+        return self.tables.row_of_op.tolist()
+
+    @cached_property
     def _of_row(self) -> dict[tuple[int, int], AxesPerDim]:
         """The axes of rows of values, by row and rank: layers share them."""
         return {}
@@ -44,7 +52,7 @@ class ShardedGraph:
 
     def of_value(self, value: int) -> AxesPerDim:
         """Axes of each dimension of a value, compute axes before storage axes."""
-        row = int(self.tables.row_of_value[value])
+        row = self._row_of_value[value]
         rank = len(self.problem.graph.values[value].dims)
         axes = self._of_row.get((row, rank))
         if axes is None:
@@ -81,7 +89,7 @@ class ShardedGraph:
 
     def _factors(self, op: int) -> list[int]:
         """The factor that each axis splits, -1 for none."""
-        return self.sharding.factor_of_axis[int(self.tables.row_of_op[op])].tolist()
+        return self.sharding.factor_of_axis[self._row_of_op[op]].tolist()
 
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""
@@ -115,8 +123,8 @@ class ShardedGraph:
 
     def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
-        row = int(self.tables.row_of_value[value])
-        key = int(self.tables.row_of_op[op]), row, majors
+        row = self._row_of_value[value]
+        key = self._row_of_op[op], row, majors
         axes = self._run_of_rows.get(key)
         if axes is None:
             factors, classes = self._factors(op), self.tables.value_rows[row]

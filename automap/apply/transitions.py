@@ -41,12 +41,13 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
     A stored parameter is left out: it is gathered once, before it is cast or reshaped for each use.  But one
     that a loop of steps keeps whole would be split by its update.
     """
-    graph, side = sharded.problem.graph, sharded.problem.storage.side
+    graph = sharded.problem.graph
+    is_parameters = (sharded.problem.storage.side == Side.PARAMETER).tolist()
     moved = _sliced_outputs(sharded) | _gradients_of_pools(graph) | _constants_of_loops(graph)
     for index, op in enumerate(graph.ops):
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
-                is_parameter = side[value] == Side.PARAMETER
+                is_parameter = is_parameters[value]
                 is_kept = is_parameter and graph.hand_over(value) is None
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
