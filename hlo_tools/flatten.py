@@ -191,6 +191,14 @@ def _constant(flat: _Flattener, instruction: Instruction, operands: list[Tree]) 
     return result
 
 
+def _copy(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A copy that takes time; loops begin with copies of constants."""
+    result, source = flat.emit(instruction.opcode, _flat(operands), instruction), operands[0]
+    if isinstance(result, int) and source in flat.constants:
+        flat.constants[result] = flat.constants[source]
+    return result
+
+
 def _tuple(flat: _Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     return tuple(operands)
 
@@ -322,7 +330,7 @@ _HANDLERS: Mapping[str, _Handler] = {
     "while": _while,
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
-# What a compiled program copies takes time.
 _KEEPING_FUSIONS = {
-    name: handler for name, handler in _HANDLERS.items() if name not in ("fusion", "copy")
+    **{name: handler for name, handler in _HANDLERS.items() if name != "fusion"},
+    "copy": _copy,
 }
