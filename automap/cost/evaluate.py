@@ -14,6 +14,7 @@ peak        max over schedule positions of the bytes of live buffers and gathere
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -71,8 +72,12 @@ class Priced:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Prices lanes on one topology. Pure; `_links` only remembers costs by mesh."""
+    """Prices lanes on one topology. Pure; `_links` only remembers costs by mesh.
 
+    `has_parts` is whether what it gives is the `estimate` of what is `priced`.
+    """
+
+    has_parts: ClassVar[bool] = True
     tables: Tables
     n_classes: int
     topology: Topology

@@ -39,7 +39,8 @@ class Batches:
         """How many points are worth pricing at once; what is known of measured kernels is kept for single ones."""
         tables = self.evaluator.tables
         n_edges = len(tables.operands.count) + len(tables.results.count)
-        if self.evaluator.kernel_profile is not None or not n_edges:
+        is_alone = self.evaluator.kernel_profile is not None or not self.evaluator.has_parts
+        if is_alone or not n_edges:
             return 1
         return min(max(_MOST_EDGES // n_edges, 1), _MOST_POINTS)
 

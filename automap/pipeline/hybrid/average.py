@@ -5,6 +5,7 @@ the average stage has it with as many as the schedule allows.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -59,6 +60,7 @@ def totals(costs: Costs, setting: Setting) -> Totals:
 class StageEvaluator(Evaluator):
     """Prices a point as the inner plan of an average stage: what a search needs of an evaluator."""
 
+    has_parts: ClassVar[bool] = False
     pricer: Pricer = field(kw_only=True, repr=False)
     setting: Setting = field(kw_only=True)
 
