@@ -11,7 +11,7 @@ What is made and read within a phase may stay on the chip and move no bytes: all
 there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
 keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64; of what every trip of a loop
 reads, such as sums of gradients, it keeps 3 of 4 of 32 MiB.)
-                                                                                -> in: `Roofline._off_chip`
+                                                                                -> in: `off_chip`
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,8 @@ class Roofline:
             of_kernel = table.traffic_kernel[table.tables.access]
             turns = np.bincount(of_kernel, weights=turned, minlength=len(flops))
         if device.on_chip_bytes:
-            local *= self._off_chip(table.near_bytes / parts / device.on_chip_bytes)
+            share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
+            local *= np.where(table.near_bytes > 0, share, 1.0)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if device.matmul_tile > 1:
             for side in self._sides:
@@ -62,11 +63,6 @@ class Roofline:
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
-
-    def _off_chip(self, share: np.ndarray) -> np.ndarray:
-        """The part of accesses that goes to memory, by the share of the chip's that the value takes, [accesses]."""
-        doublings = np.log2(np.maximum(share, _STAYS) / _STAYS) / np.log2(_LEAVES / _STAYS)
-        return np.where(self.kernels.near_bytes > 0, np.minimum(doublings, 1.0), 1.0)
 
     @cached_property
     def _sides(self) -> tuple["_Sizes", ...]:
@@ -115,6 +111,12 @@ class _Sizes:
         factor = sharding.factor_of_axis[self.op_row]
         is_split = np.take_along_axis(self.sizes, factor, axis=1) > 1 if len(factor) else factor > 0
         return self.sizes.prod(axis=1) / np.where(is_split, sharding.sizes, 1).prod(axis=1)
+
+
+def off_chip(share: np.ndarray) -> np.ndarray:
+    """The part of accesses that goes to memory, by the share of the chip's that a value takes."""
+    doublings = np.log2(np.maximum(share, _STAYS) / _STAYS) / np.log2(_LEAVES / _STAYS)
+    return np.minimum(doublings, 1.0)
 
 
 def _rounded(size: np.ndarray, tile: int) -> np.ndarray:

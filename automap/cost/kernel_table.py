@@ -20,7 +20,7 @@ from hlo_tools.rules import FactorKind, Rule
 
 
 # How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
-_CARRIED = 4.0
+CARRIED = 4.0
 _NOTHING = (Operand(), Operand())
 
 
@@ -33,7 +33,8 @@ class KernelTable:
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
     dimension of its result with what lies beside them; 1 for all others.
     `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
-    it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them.
+    it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them; `turned_bytes` and `cut_dims`
+    those that it moves to turn them, and the bit masks of the product's dimensions that are cut then.
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
     `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`).
     """
@@ -45,6 +46,8 @@ class KernelTable:
     product_sizes: np.ndarray
     written_bytes: np.ndarray
     written_factors: np.ndarray
+    turned_bytes: np.ndarray
+    cut_dims: np.ndarray
     kernel_class: np.ndarray
     side_sizes: np.ndarray
     flops: np.ndarray
@@ -156,8 +159,10 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
-        written_bytes=np.array([[k.operands[i].moved_bytes for k in keys] for i in (0, 1)], float),
-        written_factors=np.array([[k.operands[i].factors for k in keys] for i in (0, 1)], np.int64),
+        written_bytes=_of_operands(keys, "moved_bytes").astype(float),
+        written_factors=_of_operands(keys, "factors"),
+        turned_bytes=_of_operands(keys, "turned_bytes").astype(float),
+        cut_dims=_of_operands(keys, "cut_dims"),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
@@ -167,6 +172,11 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
         near_bytes=accesses[:, 3], tables=_table_uses(keys),
     )  # fmt: skip
+
+
+def _of_operands(keys: Sequence[_Key], name: str) -> np.ndarray:
+    """A field of both operands of each kernel, [2, kernels]."""
+    return np.array([[getattr(k.operands[i], name) for k in keys] for i in (0, 1)], np.int64)
 
 
 def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
@@ -213,7 +223,7 @@ def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _claims(problem: Problem) -> list[float]:
     """For each value its claim to the memory on the chip: 0 for none.
 
-    1 if it is made and read within one phase, `_CARRIED` if a loop reads the whole of it in every trip, 0 for inputs,
+    1 if it is made and read within one phase, `CARRIED` if a loop reads the whole of it in every trip, 0 for inputs,
     results, and stacks that a loop fills or takes apart.
     """
     graph = problem.graph
@@ -221,7 +231,7 @@ def _claims(problem: Problem) -> list[float]:
     for op in graph.ops:
         carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
         for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
-            claims[value] *= _CARRIED
+            claims[value] *= CARRIED
     for value in graph.outputs:
         claims[value] = 0.0
     for index, op in enumerate(graph.ops):

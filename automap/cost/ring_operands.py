@@ -9,6 +9,11 @@ for all products of it in a phase.  Bytes that this moves, for each element     
     7     of slices of what a loop has stacked: the same 4, at half of the speed of fused ops
 
 (From programs of ViT and GPT under ZeRO-3 for v5e:2x4, libtpu 0.0.51, 2026-11, beside those of data parallelism.)
+
+The ring cuts slices of the operand that holds the dimension along which the product is scattered. Where that is the operand's
+last one, which lies side by side in memory, the operand is copied into another order of dimensions first, once for all
+products that cut it. That takes as long as of float32, 8 bytes for each element, and less of what may stay on the chip, where each trip of the ring reads it. (Gradients of
+logits and of hidden layers of GPT and Llama-1B under ZeRO-3.)
 """
 
 from collections.abc import Sequence
@@ -19,19 +24,27 @@ from hlo_tools.graph import CONSTRAINT, Graph, Op
 from hlo_tools.kernels import Kernel
 from hlo_tools.phases import Phase
 from hlo_tools.rules import Rule
+from hlo_tools.rules.rule import DimFactors
 
 
 _IN_MEMORY, _MADE, _SLICED = 2, 4, 7
+_TURNED = 8
 _SLICES = frozenset({"slice", "dynamic-slice"})
 _SAME_ELEMENTS = frozenset({"convert", "transpose", "reshape", "bitcast", "copy", CONSTRAINT})
+_SAME_DIMENSIONS = frozenset({"convert", "copy", CONSTRAINT})
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Bytes that are moved to write an operand, in all; `factors` of the op that it is split by, as a bit mask."""
+    """Bytes that are moved to write an operand, in all; `factors` of the op that it is split by, as a bit mask.
+
+    `turned_bytes` are moved to turn it if the product is scattered along one of the result's dimensions `cut_dims`, a bit mask.
+    """
 
     factors: int = 0
     moved_bytes: int = 0
+    turned_bytes: int = 0
+    cut_dims: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Operands:
     graph: Graph
     n_bytes: Sequence[int]
     written: set[tuple[int, Phase]] = field(default_factory=set)
+    turned: set[tuple[int, Phase]] = field(default_factory=set)
 
     def of(self, op: Op, rule: Rule, kernel: Kernel, phase: Phase) -> tuple[Operand, Operand]:
         """What a contraction reads on each side."""
@@ -49,6 +63,8 @@ class Operands:
             Operand(
                 sum(1 << f for f in {f for dim in dims for f in dim}),
                 self._moved(value, whole, phase),
+                self._turned(value, phase),
+                self._cut_dims(value, dims, rule),
             )
             for value, dims in zip(op.inputs[:2], rule.operands[:2], strict=True)
         )
@@ -66,6 +82,13 @@ class Operands:
         is_slice = producer >= 0 and self.graph.ops[producer].opcode in _SLICES
         return (_SLICED if is_slice else _MADE) * n_elements
 
+    def _turned(self, value: int, phase: Phase) -> int:
+        value = self._source(value)
+        if (value, phase) in self.turned:
+            return 0
+        self.turned.add((value, phase))
+        return _TURNED * math.prod(self.graph.values[value].dims)
+
     def _source(self, value: int) -> int:
         while (producer := self.graph.values[value].producer) >= 0:
             op = self.graph.ops[producer]
@@ -73,3 +96,19 @@ class Operands:
                 break
             value = op.inputs[0]
         return value
+
+    def _cut_dims(self, value: int, dims: DimFactors, rule: Rule) -> int:
+        """The dimensions of a product that run over an operand's innermost dimension."""
+        inner = set(dims[self._innermost(value)]) if dims else set()
+        return sum(1 << d for d, factors in enumerate(rule.results[0]) if inner & set(factors[:1]))
+
+    def _innermost(self, value: int) -> int:
+        """The dimension of a value that is the last one in memory."""
+        array = self.graph.values[value]
+        if array.producer >= 0:
+            op = self.graph.ops[array.producer]
+            if op.opcode == "transpose":
+                return op.instruction.dimensions.index(self._innermost(op.inputs[0]))
+            if op.opcode in _SAME_DIMENSIONS:
+                return self._innermost(op.inputs[0])
+        return len(array.dims) - 1

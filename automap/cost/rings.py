@@ -7,10 +7,11 @@ rounded up to tiles; additions read two and write one, in float32 whatever they 
 each round:
 
     ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 3 * n / 2 * launch
-           + written / (bandwidth * e_b)
+           + written / (bandwidth * e_b) + turned / (bandwidth * e_t)
 
 where product is the seconds of the product alone (`automap.cost.compute`), elements are those that a device has of
-it before they are scattered, and written are the bytes moved for its operands (`automap.cost.ring_operands`).  The
+it before they are scattered, written and turned are the bytes moved for its operands (`automap.cost.ring_operands`), and e_t
+is the device's efficiency of turning.  The
 shards travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.  Products whose
 sum is scattered go round a ring each.
 
@@ -29,8 +30,9 @@ from typing import Final
 
 import numpy as np
 
+from automap.cost.compute import off_chip
 from automap.cost.flows import REDUCE_SCATTER
-from automap.cost.kernel_table import KernelTable
+from automap.cost.kernel_table import CARRIED, KernelTable
 from automap.cost.shardings import Shardings
 from automap.cost.traffic import Collectives
 from automap.topology.model import Device
@@ -39,6 +41,8 @@ from automap.topology.model import Device
 _BYTES_PER_ELEMENT, _KERNELS = 3.0 * 4, 3.0
 FLOPS_PER_BYTE: Final = 4190.0
 _FEWEST_DEVICES = 3
+# What an operand takes as bfloat16, of the bytes that are moved to turn it.
+_HELD = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ def with_rings(
         + _BYTES_PER_ELEMENT * elements / bytes_per_s
         + _KERNELS * devices / 2 * device.launch_seconds
         + _written_bytes(table, rows, sharding) / bytes_per_s
+        + _turned_bytes(table, rows, mask[rows], sharding, device) / _turned_per_s(device)
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)
@@ -128,10 +133,34 @@ def _padding(
 
 def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
     """Bytes on a device that are moved to write the operands of `rows`."""
+    return (table.written_bytes[:, rows] / _parts_of_operands(table, rows, sharding)).sum(axis=0)
+
+
+def _turned_bytes(
+    table: KernelTable, rows: np.ndarray, mask: np.ndarray, sharding: Shardings, device: Device
+) -> np.ndarray:
+    """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over axes `mask`."""
+    is_cut = np.zeros((2, len(rows)), bool)
+    for axis in range(len(sharding.sizes)):
+        dim = sharding.dim_of_axis[table.product_row[rows], axis]
+        has = (mask >> axis & 1).astype(bool) & (dim >= 0)
+        is_cut |= has & (table.cut_dims[:, rows] >> np.maximum(dim, 0) & 1).astype(bool)
+    local = is_cut * table.turned_bytes[:, rows] / _parts_of_operands(table, rows, sharding)
+    if device.on_chip_bytes:
+        local *= off_chip(local * _HELD / CARRIED / device.on_chip_bytes)
+    return local.sum(axis=0)
+
+
+def _turned_per_s(device: Device) -> float:
+    share = dict(device.class_efficiency).get("turn", device.memory_efficiency)
+    return device.hbm_bytes_per_s * share
+
+
+def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
+    """In how many parts the operands of `rows` are, [2, rows]."""
     factor = sharding.factor_of_axis[table.op_row[rows]]
     is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
-    parts = np.where(is_split, sharding.sizes, 1).prod(axis=2)
-    return (table.written_bytes[:, rows] / parts).sum(axis=0)
+    return np.where(is_split, sharding.sizes, 1).prod(axis=2)
 
 
 def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

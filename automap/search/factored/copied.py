@@ -110,6 +110,7 @@ class Copied:
             dtype=tuple(table.dtype[k] for k in which.tolist()),
             product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which],
             written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
+            turned_bytes=table.turned_bytes[:, which], cut_dims=table.cut_dims[:, which],
             traffic_kernel=of,
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
             traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],

@@ -277,6 +277,21 @@ def test_a_ring_writes_its_operands_first():
     assert {round(n) for n in more} <= {round(1e6 / 8 + 1e6 / 4), round(2e6 / 8)}
 
 
+def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
+    """Gradients of weights that are kept split along a dimension: activations or their gradients, 1/8 of them on a device."""
+    rows, width, hidden = 8704, 64, 128
+    seconds = []
+    for efficiency in (0.5, 0.25):
+        topology = machine("v5e:2x4", class_efficiency=(("turn", efficiency),), **FAST_MEMORY)
+        topology = replace(topology, device=replace(topology.device, hbm_bytes_per_s=BYTES_PER_S))
+        cost, space = evaluator(*mlp(batch=rows, width=width, hidden=hidden), topology)
+        (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+        seconds.append(cost.priced(space.lanes(point)).of_kernel)
+    more = (seconds[1] - seconds[0]) * BYTES_PER_S / (1 / 0.25 - 1 / 0.5)
+    # Both are kept split along the hidden dimension, which is the last one of what flows forth and back.
+    assert more[more > 0] == pytest.approx([8 * rows * hidden / 8] * 2)
+
+
 def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
     wide = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY))
     tiled = ringed(LONG, machine("v5e:2x4", matmul_tile=4096, **FAST_MEMORY))

@@ -52,3 +52,31 @@ def test_two_products_of_one_operand_write_it_once():
         return state, (batch @ state, batch @ (state * 2))
 
     assert written(step, w, x) == (0, 4 * SUMMED * COLUMNS)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_operands_whose_last_dimension_is_cut_are_turned_once(turned):
+    """Of a weight's gradient x^T g either dimension may be cut: the first is the last one of x, the second of g."""
+    x, g = array(ROWS, SUMMED, dtype="bfloat16"), array(ROWS, COLUMNS, dtype="bfloat16")
+
+    def gradient(x, g):
+        # The same, with the transposition that the compiler folds into the product.
+        return x.T @ g if turned else jax.lax.dot_general(x, g, (((0,), (0,)), ((), ())))
+
+    def step(state, batch):
+        return state, (gradient(batch["x"], batch["g"]), gradient(batch["x"], batch["g"] * 2))
+
+    table = build_tables(problem_of(step, (x, {"x": x, "g": g})), "tpu").kernels
+    first, second = np.flatnonzero(table.product_edge >= 0)
+    assert table.cut_dims[:, first].tolist() == [0b01, 0b10]
+    assert table.turned_bytes[:, first].tolist() == [8 * ROWS * SUMMED, 8 * ROWS * COLUMNS]
+    assert table.turned_bytes[:, second].tolist() == [0, 8 * ROWS * COLUMNS]
+
+
+def test_a_dimension_that_is_not_last_is_cut_as_it_is():
+    x, w = array(ROWS, SUMMED, dtype="bfloat16"), array(SUMMED, COLUMNS, dtype="bfloat16")
+    table = build_tables(
+        problem_of(lambda state, batch: (state, batch @ state), (w, x)), "tpu"
+    ).kernels
+    (product,) = np.flatnonzero(table.product_edge >= 0)
+    assert table.cut_dims[:, product].tolist() == [0, 0b10]
