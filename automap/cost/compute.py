@@ -23,7 +23,7 @@ import numpy as np
 from automap.cost.kernel_table import KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
-from automap.topology.model import OP_CLASSES, OpClass, Topology
+from automap.topology.model import OP_CLASSES, Topology
 
 
 _STAYS, _LEAVES = 1 / 16, 1 / 2
@@ -58,7 +58,7 @@ class Roofline:
         if device.matmul_tile > 1:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
-        memory = moved / self._bytes_per_s + turns / self._class_bytes_per_s("turn")
+        memory = moved / self._bytes_per_s + turns / device.memory_bytes_per_s("turn")
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
@@ -79,13 +79,8 @@ class Roofline:
 
     @cached_property
     def _bytes_per_s(self) -> np.ndarray:
-        of_class = np.array([self._class_bytes_per_s(c) for c in OP_CLASSES])
+        of_class = np.array([self.topology.device.memory_bytes_per_s(c) for c in OP_CLASSES])
         return of_class[self.kernels.kernel_class]
-
-    def _class_bytes_per_s(self, name: OpClass) -> float:
-        device = self.topology.device
-        share = dict(device.class_efficiency).get(name, device.memory_efficiency)
-        return device.hbm_bytes_per_s * share
 
 
 @dataclass(frozen=True, slots=True)

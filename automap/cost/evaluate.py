@@ -170,10 +170,8 @@ class Evaluator:
         merged = found.combinable
         if Habit.MERGES_GATHERS not in self.habits:
             merged = merged & (found.kind != ALL_GATHER)
-        tables = (self.tables.results, self.tables.operands)
-        least = np.concatenate([t.least_messages for t in tables])
-        of_edge = found.edge + np.where(found.on_operand, len(tables[0].least_messages), 0)
-        messages = np.clip(found.n_bytes / COMBINE_BYTES, least[of_edge], 1.0)
+        of_edge = found.edge + np.where(found.on_operand, len(self.tables.results.count), 0)
+        messages = np.clip(found.n_bytes / COMBINE_BYTES, self._least_messages[of_edge], 1.0)
         messages = np.where(merged, messages, 1.0)
         seconds = np.zeros(len(messages))
         of_link = (found.kind << len(sizes)) + found.mask
@@ -182,6 +180,12 @@ class Evaluator:
             cost = self._link(link >> len(sizes), link & (1 << len(sizes)) - 1, sizes)
             seconds[rows] = cost.seconds(found.n_bytes[rows], messages[rows])
         return seconds
+
+    @cached_property
+    def _least_messages(self) -> np.ndarray:
+        """Those of result edges, then of operand edges."""
+        tables = (self.tables.results, self.tables.operands)
+        return np.concatenate([t.least_messages for t in tables])
 
     def _link(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
         key = (kind, mask, sizes)

@@ -81,7 +81,8 @@ def with_rings(
         + _BYTES_PER_ELEMENT * elements / bytes_per_s
         + _KERNELS * devices / 2 * device.launch_seconds
         + _written_bytes(table, rows, sharding) / bytes_per_s
-        + _turned_bytes(table, rows, mask[rows], sharding, device) / _turned_per_s(device)
+        + _turned_bytes(table, rows, mask[rows], sharding, device)
+        / device.memory_bytes_per_s("turn")
     )
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(of_collective), np.inf)
@@ -149,11 +150,6 @@ def _turned_bytes(
     if device.on_chip_bytes:
         local *= off_chip(local * _HELD / CARRIED / device.on_chip_bytes)
     return local.sum(axis=0)
-
-
-def _turned_per_s(device: Device) -> float:
-    share = dict(device.class_efficiency).get("turn", device.memory_efficiency)
-    return device.hbm_bytes_per_s * share
 
 
 def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:

@@ -117,6 +117,7 @@ def uses_of_tables(graph: Graph, kernels: Sequence[Kernel]) -> list[dict[int, Ta
 class _Uses:
     def __init__(self, graph: Graph, kernels: Sequence[Kernel]) -> None:
         self.graph, self.kernels = graph, kernels
+        self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
         self.found: list[dict[int, TableUse]] = [{} for _ in kernels]
         self.looked_up: set[int] = set()
         self.readers: dict[int, list[int]] = defaultdict(list)
@@ -136,7 +137,7 @@ class _Uses:
         numbers = op.instruction.attributes.gather
         for access in self.kernels[number].reads[:1]:
             table = self.graph.values[access.value].dims
-            is_table = access.value in self.graph.inputs and len(table) == 2 and table[-1] > 1
+            is_table = access.value in self.inputs and len(table) == 2 and table[-1] > 1
             if is_table and numbers is not None and numbers.start_index_map == (0,):
                 self.looked_up.add(access.value)
                 self.found[number][access.value] = self._use(access.value, Lies.LOOKED_UP)
@@ -156,10 +157,9 @@ class _Uses:
                 )
         members.sort()
         done |= sums
-        inputs = set(self.graph.inputs)
         read = {
             a.value for k in members for a in self.kernels[k].reads
-            if a.value in inputs and self.graph.values[a.value].dims == dims
+            if a.value in self.inputs and self.graph.values[a.value].dims == dims
         }  # fmt: skip
         for member in members:
             for value in self._like(member, dims):
@@ -172,13 +172,13 @@ class _Uses:
                 self.found[number][added] = self._use(table, Lies.BY_ROW, added)
 
     def _lies(self, member: int, value: int, sums: set[int], by_row: bool) -> Lies | None:  # noqa: FBT001 - of a pair
-        outputs, is_input = set(self.graph.outputs), value in self.graph.inputs
+        is_input, is_output = value in self.inputs, value in self.outputs
         made = set(self.graph.ops[self.kernels[member].op].outputs)
         if not by_row:
-            if is_input or value in outputs:
+            if is_input or is_output:
                 return None
-            return Lies.RETURNED if made & outputs else Lies.BY_ROW
-        if value in made and value in outputs:
+            return Lies.RETURNED if made & self.outputs else Lies.BY_ROW
+        if value in made and is_output:
             return Lies.TURNED
         if is_input and value not in self.looked_up:
             return Lies.TURNED

@@ -103,6 +103,11 @@ class Device:
         checks.check_integer("matmul_tile", self.matmul_tile, low=1, high=4096)
         checks.check_not_negative("fresh_seconds_per_byte", self.fresh_seconds_per_byte)
 
+    def memory_bytes_per_s(self, name: OpClass) -> float:
+        """Bytes that a class of ops moves in a second."""
+        share = dict(self.class_efficiency).get(name, self.memory_efficiency)
+        return self.hbm_bytes_per_s * share
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """The peak for an HLO element type, by the fallback rule of `automap.topology.dtypes`.
 
