@@ -178,17 +178,20 @@ class SearchContext:
 
     def _price_together(self, points: Sequence[Point]) -> None:
         """Have the estimates of points ready that `consider` would price one by one."""
+        of_point: dict[Point, Lanes] = {}
         of_mesh: dict[Mesh, dict[Lanes, None]] = {}
         for point in points:
-            if point not in self._priced and self.space.is_valid(point):
-                lanes = self.space.lanes(point)
-                if lanes not in self._seen and self.allows(point, lanes):
+            lanes = None if point in self._priced else self._allowed_lanes(point)
+            if lanes is not None:
+                of_point[point] = lanes
+                if lanes not in self._seen:
                     of_mesh.setdefault(point.mesh, {})[lanes] = None
         for together in of_mesh.values():
             before = self.evaluations
             self._seen.update(zip(together, self._batches.estimates(list(together))))
             if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
                 self.on_progress(self)
+        self._priced.update({point: self._seen[lanes] for point, lanes in of_point.items()})
 
     @cached_property
     def _batches(self) -> Batches:
@@ -201,10 +204,9 @@ class SearchContext:
 
     def consider(self, point: Point, origin: str) -> Candidate | None:
         """`evaluate` whatever the time."""
-        if point in self._priced:
-            estimate = self._priced[point]
-            return estimate and Candidate(point, estimate, origin)
-        estimate = self._priced[point] = self._price(point)
+        if point not in self._priced:
+            self._priced[point] = self._price(point)
+        estimate = self._priced[point]
         if estimate is None:
             return None
         candidate = Candidate(point, estimate, origin)
@@ -215,17 +217,22 @@ class SearchContext:
 
     def _price(self, point: Point) -> Estimate | None:
         """What a point costs, None if it is not allowed; different points may be one plan."""
-        if not self.space.is_valid(point):
+        lanes = self._allowed_lanes(point)
+        if lanes is None:
             return None
-        lanes = self.space.lanes(point)
         estimate = self._seen.get(lanes)
         if estimate is None:
-            if not self.allows(point, lanes):
-                return None
             estimate = self._seen[lanes] = self.evaluator.evaluate(lanes)
             if len(self._seen) % _REPORT_EVERY == 0:
                 self.on_progress(self)
         return estimate
+
+    def _allowed_lanes(self, point: Point) -> Lanes | None:
+        """What a point splits, None if it does not divide or breaks a pin."""
+        if not self.space.is_valid(point):
+            return None
+        lanes = self.space.lanes(point)
+        return lanes if self.allows(point, lanes) else None
 
     def best_candidates(self, count: int) -> list[Candidate]:
         """The best `count` different plans priced so far, the best first.

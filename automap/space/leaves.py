@@ -6,7 +6,7 @@ is only how far: not at all, its optimizer state, or itself too.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from automap.space.problem import Problem
 from automap.space.specs import ImposedSpec
@@ -31,6 +31,11 @@ class LeafClass:
     optimizer_side: tuple[int, ...]
     reach: tuple[int, ...]
     imposed: ImposedSpec | None
+    splitting: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Gather `splitting`: the classes by which computation splits a leaf."""
+        object.__setattr__(self, "splitting", frozenset((*self.compute, *self.regional)))
 
     def imposed_dim(self, axis: str) -> int | None:
         """The dimension that the user's code splits along an axis."""

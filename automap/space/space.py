@@ -16,9 +16,10 @@ import re
 import numpy as np
 
 from automap.space.batches import batch_classes
-from automap.space.leaves import LeafClass, leaf_classes, storage_dims
+from automap.space.leaves import LeafClass, leaf_classes
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.problem import Problem
+from automap.space.stored_leaves import StoredLeaves
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
@@ -212,41 +213,13 @@ class Space:
         for size, classes in zip(sizes, point.compute, strict=True):
             for group_class in classes:
                 parts_of[group_class] = parts_of.get(group_class, 1) * size
-        stored: list[list[int]] = [[] for _ in sizes]
-        for leaf, *levels in zip(self.leaves, *point.storage, strict=True):
-            if any(levels):
-                taken = tuple(
-                    level is Level.REPLICATED
-                    or not {*leaf.compute, *leaf.regional}.isdisjoint(classes)
-                    for level, classes in zip(levels, point.compute)
-                )
-                parts = tuple(
-                    parts_of.get(c, 1) * parts_of.get(r, 1)
-                    for c, r in zip(leaf.compute, leaf.regional)
-                )
-                self._store(leaf, point.mesh, tuple(levels), taken, parts, stored)
-        classes = ((*c, *dict.fromkeys(s)) for c, s in zip(point.compute, stored, strict=True))
-        return Lanes(point.mesh, tuple(classes), point.last, point.whole)
+        stored = self._stored_leaves.of_axes(point, parts_of)
+        classes = tuple((*c, *s) for c, s in zip(point.compute, stored, strict=True))
+        return Lanes(point.mesh, classes, point.last, point.whole)
 
-    def _store(
-        self,
-        leaf: LeafClass,
-        mesh: Mesh,
-        levels: tuple[Level, ...],
-        taken: tuple[bool, ...],
-        parts: tuple[int, ...],
-        stored: list[list[int]],
-    ) -> None:
-        """Add to `stored` the storage classes of one leaf; `taken` axes split it already, or not at all."""
-        none = self.problem.n_classes
-        wanted = [not is_taken for is_taken in taken]
-        for axis, dim in enumerate(storage_dims(leaf, mesh.axes, wanted, parts, none)):
-            if dim is None:
-                continue
-            if leaf.optimizer_side[dim] != none:
-                stored[axis].append(leaf.optimizer_side[dim])
-            if levels[axis] is Level.FULL:
-                stored[axis].append(leaf.parameter_side[dim])
+    @cached_property
+    def _stored_leaves(self) -> StoredLeaves:
+        return StoredLeaves(self.leaves, self.problem.n_classes)
 
     def label_of(self, group_class: int) -> str | None:
         """The largest parameter or batch dimension of a compute class, as `path[dim]`.
