@@ -19,6 +19,7 @@ from automap.plan_build import Outcome, build_plan
 from automap.plan_explain import all_the_same_text, bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
 from automap.search.context import preset_points
+from automap.space.batches import undivided
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -65,10 +66,15 @@ def plan_workload(
     plan = build_plan(outcome)
     if not plan.predicted.fits:
         limit = outcome.context.objective.memory_limit_bytes
+        advice = "; ".join(
+            [
+                *undivided(workload.problem, topology.device_count),
+                "use more devices, a smaller batch, or bfloat16",
+            ]
+        )
         raise InfeasiblePlanError(
             f"no plan fits: the smallest needs {bytes_text(plan.predicted.peak_bytes)} on each device, "
-            f"{bytes_text(round(limit))} are allowed; use more devices, a smaller batch, or bfloat16; "
-            f"{all_the_same_text(plan.predicted.peak_bytes)}"
+            f"{bytes_text(round(limit))} are allowed; {advice}; {all_the_same_text(plan.predicted.peak_bytes)}"
         )
     return plan
 
@@ -118,7 +124,7 @@ def find(
     return Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
-        warnings=warnings,
+        warnings=(*warnings, *undivided(workload.problem, topology.device_count)),
     )  # fmt: skip
 
 

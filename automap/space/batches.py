@@ -4,6 +4,8 @@ The towers of a contrastive loss meet in its logits only, points inside a domain
 step data-parallel splits them all.
 """
 
+import math
+
 from automap.space.problem import Problem
 from automap.space.work import shared_work
 
@@ -35,3 +37,17 @@ def _is_tower(problem: Problem, batch: int, other: int) -> bool:
     done, _ = problem.work
     both = shared_work(problem.linkage, problem.class_of_group, batch, other)
     return 2 * both < min(done.get(batch, 0.0), done.get(other, 0.0))
+
+
+def undivided(problem: Problem, n_devices: int) -> tuple[str, ...]:
+    """That the batch cannot be split over all devices though it is large enough, and the next size of which it can."""
+    batch = problem.batch_class
+    size = 0 if batch is None else int(problem.limits[batch])
+    parts = math.gcd(size, n_devices)
+    if size < 2 or parts == min(size, n_devices):
+        return ()
+    more = -(-size // n_devices) * n_devices
+    return (
+        f"the batch divides by {size}, so it can be split over {parts} of {n_devices} devices; a multiple of "
+        f"{n_devices} over all of them, as {more}",
+    )

@@ -34,6 +34,20 @@ def test_search_finds_megatron_when_the_batch_is_pinned_off_the_model_axis():
     assert split["o"] == split["down"] == split["embedding"] == [0]
 
 
+@pytest.mark.parametrize(
+    ("batch", "devices", "said"),
+    [(64, 24, "over 8 of 24 devices; a multiple of 24 over all of them, as 72"), (64, 8, None), (8, 64, None)],
+)  # fmt: skip
+def test_a_batch_that_leaves_devices_out_is_named_with_one_that_does_not(batch, devices, said):
+    """Where the batch is just small, that is no mistake, and not named."""
+    workload = trace_step(*mlp(batch=batch))
+    topology = get_topology(f"cpu:{devices}")
+    warnings = plan_workload(workload, topology, Options(preset="data-parallel")).warnings
+    assert [said in w for w in warnings if "the batch divides by 64" in w] == [True] * bool(said)
+    with pytest.raises(InfeasiblePlanError, match=said or r"allowed; use more devices"):
+        plan_workload(workload, topology, Options(memory_limit_bytes=1000))
+
+
 @pytest.mark.parametrize("strategy", ["auto", "greedy"])
 @pytest.mark.parametrize("model", [mlp, decoder])
 def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strategy):
