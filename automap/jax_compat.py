@@ -11,6 +11,7 @@ import jax
 from jax.extend import core
 
 from automap.errors import InputError
+from hlo_tools.tpu_executable import optimized_module
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
@@ -102,13 +103,19 @@ def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
     """The optimized, partitioned HLO module of a compiled step as a serialized proto.
 
     None where this JAX, or this compiler, does not give it.  The runtime's executable is public, what it
-    can do is not; it has the proto of TPU programs whose text XLA cannot print.
+    can do is not; it has the proto of TPU programs whose text XLA cannot print, and what it cannot load stands in
+    what it writes (`hlo_tools.tpu_executable`).
     """
     executable = compiled.runtime_executable()
     modules = getattr(executable, "hlo_modules", None)
+    serialize = getattr(executable, "serialize", None)
     try:
         found = modules() if modules is not None else ()
         return found[0].as_serialized_hlo_module_proto() if len(found) == 1 else None
+    except (jax.errors.JaxRuntimeError, AttributeError):
+        pass
+    try:
+        return optimized_module(serialize()) if serialize is not None else None
     except (jax.errors.JaxRuntimeError, AttributeError):
         return None
 

@@ -90,7 +90,23 @@ def module_message(data: bytes) -> Any:
         raise HloError(
             "no HLO module in this proto: no instructions; pass an HloProto or HloModuleProto"
         )
+    if message.shared_configs:
+        _give_shared_configs(message)
     return message
+
+
+def _give_shared_configs(message: Any) -> None:
+    """Give instructions their backend's configurations, where the module keeps equal ones once."""
+    for computation in message.computations:
+        for instruction in computation.instructions:
+            if instruction.HasField("shared_config"):
+                index = instruction.shared_config.index
+                if not 0 <= index < len(message.shared_configs):
+                    raise HloError(
+                        f"{text(instruction.name)}: configuration {index} of {len(message.shared_configs)}; dump "
+                        "the module again"
+                    )
+                instruction.backend_config = message.shared_configs[index]
 
 
 class _Known(dict[bytes, Any]):

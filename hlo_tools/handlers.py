@@ -1,0 +1,200 @@
+"""What flattening makes of opcodes that are no ops of their own: calls, loops, branches, tuples, custom calls.
+
+A handler takes the flattener, an instruction and its operands, and gives the instruction's result.  What has none is
+an op                                                                       -> `hlo_tools.flatten`
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hlo_tools.errors import HloError
+from hlo_tools.graph import (
+    BRANCH_ENTER,
+    BRANCH_EXIT,
+    CONSTRAINT,
+    CONSTRAINT_TARGET,
+    LOOP_ENTER,
+    LOOP_EXIT,
+)
+from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
+from hlo_tools.trees import Tree, flat_leaves, joined, leaves
+from hlo_tools.trips import trip_count
+
+
+if TYPE_CHECKING:
+    from hlo_tools.flatten import Flattener
+
+
+# Custom calls that hand their operand on: sharding annotations of either partitioner.
+_IDENTITY_TARGETS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+)
+_IDENTITY_OPCODES = frozenset(
+    {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
+)
+
+
+def _constant(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    result = flat.emit("constant", (), instruction)
+    if instruction.literal is not None and isinstance(result, int):
+        flat.constants[result] = instruction.literal
+    return result
+
+
+def _copy(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A copy that takes time; loops begin with copies of constants."""
+    result, source = flat.emit(instruction.opcode, flat_leaves(operands), instruction), operands[0]
+    if isinstance(result, int) and source in flat.constants:
+        flat.constants[result] = flat.constants[source]
+    return result
+
+
+def _tuple(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    return tuple(operands)
+
+
+def _element(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    whole = operands[0]
+    if isinstance(whole, int):
+        raise HloError(f"{instruction.name}: get-tuple-element of something that is not a tuple")
+    return whole[instruction.tuple_index]
+
+
+def _identity(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    return operands[0] if len(operands) == 1 else tuple(operands)
+
+
+def _call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    name = flat.ruled_name(instruction, operands)
+    if name is not None:
+        inputs = flat_leaves(operands)
+        as_call = replace(
+            instruction, opcode="custom-call", attributes=Attributes(custom_call_target=name)
+        )
+        return flat.emit("custom-call", inputs, as_call)
+    return flat.inline(instruction, instruction.called[0], operands)
+
+
+def _custom_call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    target = instruction.attributes.custom_call_target
+    is_identity = target in _IDENTITY_TARGETS
+    if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
+        return operands[0]
+    opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else "custom-call"
+    return flat.emit(opcode, flat_leaves(operands), instruction)
+
+
+def _has_shape(flat: "Flattener", tree: Tree, shape: Shape) -> bool:
+    """Whether a tree's values have these dimensions; a shard_map's parts are smaller than the whole."""
+    if isinstance(tree, int):
+        return flat.values[tree].dims == shape.dims
+    return all(_has_shape(flat, part, e) for part, e in zip(tree, shape.elements, strict=True))
+
+
+def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    body, condition = _body_and_condition(flat.module, instruction)
+    initial = tuple(leaves(operands[0]))
+    carried = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
+    trips = instruction.attributes.trip_count
+    if trips is None:
+        trips = _read_trips(flat, instruction, condition, body, operands[0])
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * trips
+    root = flat.inline(instruction, body.id, [carried])
+    flat.trip_count = outer
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_EXIT, tuple(leaves(root)), result, instruction)
+    for group in (initial, leaves(root), leaves(result)):
+        flat.ties.extend(zip(group, leaves(carried), strict=True))
+    return result
+
+
+def _read_trips(
+    flat: "Flattener", loop: Instruction, condition: Computation, body: Computation, carried: Tree
+) -> int:
+    def initial(element: int) -> int | None:
+        leaf = carried[element] if isinstance(carried, tuple) else None
+        value = flat.constants.get(leaf) if isinstance(leaf, int) else None
+        return value if isinstance(value, int) else None
+
+    trips = trip_count(flat.module, condition, body, initial)
+    where = joined(flat.prefix, loop.op_name) or loop.name
+    if trips.count is None:
+        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
+    elif not trips.is_step_known:
+        flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
+    return 1 if trips.count is None else trips.count
+
+
+def _body_and_condition(
+    module: Module, instruction: Instruction
+) -> tuple[Computation, Computation]:
+    # The proto lists both callees; the condition is the one that returns a single pred.
+    callees = [module.computations[i] for i in instruction.called]
+    if len(callees) != 2:
+        raise HloError(f"{instruction.name}: a while calls two computations, this {len(callees)}")
+    roots = [_root(c).shape.dtype for c in callees]
+    return (callees[0], callees[1]) if roots[1] == "pred" else (callees[1], callees[0])
+
+
+def _root(computation: Computation) -> Instruction:
+    return next(i for i in computation.instructions if i.id == computation.root_id)
+
+
+def _conditional(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    inputs = flat_leaves(operands)
+    flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
+    roots = [
+        flat.inline(instruction, branch, [argument])
+        for branch, argument in zip(instruction.called, operands[1:], strict=True)
+    ]
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    inside = tuple(leaf for root in roots for leaf in leaves(root))
+    flat.emit_with(BRANCH_EXIT, inside, result, instruction)
+    for root in roots:
+        flat.ties.extend(zip(leaves(root), leaves(result), strict=True))
+    return result
+
+
+def _async_start(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    """What it calls; if its operands come with an update (gathers of SparseCores), nothing yet."""
+    called = instruction.called[0]
+    parameters = flat.module.computations[called].instructions
+    if not operands and any(i.opcode == "parameter" for i in parameters):
+        flat.awaited[instruction.id] = called
+        return ((), ())
+    return (tuple(operands), flat.inline(instruction, called, operands))
+
+
+def _async_update(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    started, *own = operands
+    if not own:
+        return started
+    return (tuple(own), flat.inline(instruction, flat.awaited[instruction.operands[0]], own))
+
+
+def _async_done(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    started = operands[0]
+    return started if isinstance(started, int) else started[1]
+
+
+Handler = Callable[["Flattener", Instruction, list[Tree]], Tree]
+HANDLERS: Mapping[str, Handler] = {
+    "call": _call,
+    "async-start": _async_start,
+    "async-update": _async_update,
+    "async-done": _async_done,
+    "fusion": _call,
+    "constant": _constant,
+    "conditional": _conditional,
+    "custom-call": _custom_call,
+    "get-tuple-element": _element,
+    "tuple": _tuple,
+    "while": _while,
+    **dict.fromkeys(_IDENTITY_OPCODES, _identity),
+}
+KEEPING_FUSIONS = {
+    **{name: handler for name, handler in HANDLERS.items() if name != "fusion"},
+    "copy": _copy,
+}
