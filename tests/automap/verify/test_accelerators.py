@@ -8,6 +8,7 @@ import pytest
 
 import automap
 from automap.verify.gpu_targets import GPU_TARGETS
+from models.nmt import nmt
 from models.vit import vit_b16
 from tests.steps import decoder, mlp
 
@@ -63,6 +64,15 @@ def test_xla_compiles_for_slices(name, tmp_path):
     assert found.witness.memory is not None and found.witness.memory.generated_code > 0
     rows = {(row.kind, row.axes): row for row in found.comparison.rows or ()}
     assert any(kind == "all-reduce" for kind, _ in rows)
+
+
+@pytest.mark.parametrize("name", [pytest.param("v5p:2x2x1", marks=needs_tpu)])
+def test_what_the_runtime_cannot_load_is_read_all_the_same(name, tmp_path):
+    """SparseCores gather the rows of embeddings here, in calls of a form that XLA refuses to read back."""
+    target = nmt(batch=64, steps="scanned")
+    found = _verified(target, name, tmp_path, preset="data-parallel")
+    assert found.witness.program is not None
+    assert {row.kind for row in found.comparison.rows or ()} >= {"all-reduce"}
 
 
 @pytest.mark.parametrize("name", [pytest.param("v5e:2x2", marks=needs_tpu)])
