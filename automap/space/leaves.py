@@ -7,11 +7,17 @@ is only how far: not at all, its optimizer state, or itself too.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+import math
 
 from automap.space.problem import Problem
 from automap.space.specs import ImposedSpec
 from automap.space.storage_folding import update_groups
 from hlo_tools.roles import Role
+
+
+# Elements side by side in a TPU's tiles.  Where parts of the last dimension are no multiple of it, what is gathered of them
+# is copied into another order and back: 3.5 ms of a step of T5-base on v5p:2x2x4, 2.4 of ViT-B/16 (libtpu 0.0.51, 2026-11).
+_LANES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +108,30 @@ def storage_dim(
     axis: tuple[str, int],
     parts: Sequence[int],
     stored: Collection[int],
+    to_come: int,
     none: int,
 ) -> int | None:
     """Dimension along which to keep a leaf split by an axis (its name and size), or None.
 
-    `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other axes
-    store along.  Preferred: what the user's code splits along the axis, the furthest reach, then one of `stored`, as axes on one dimension are
+    `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other axes store along, and
+    `to_come` in how many parts this axis and later ones keep the leaf.  Preferred: what the user's code splits along the
+    axis, the furthest reach, then parts that are whole rows of tiles, then one of `stored`, as axes on one dimension are
     gathered and scattered by one collective, then a dimension nothing splits yet, then the largest.
     """
     name, axis_size = axis
-    allowed = [
+    given = leaf.imposed_dim(name)
+
+    def preferred(d: int) -> tuple[int, ...]:
+        size, is_last = leaf.dims[d], d == len(leaf.dims) - 1
+        is_whole = not is_last or size % (parts[d] * to_come * _LANES) == 0
+        return (d == given, leaf.reach[d], is_whole, d in stored, parts[d] == 1, size, -d)
+
+    allowed = (
         d
         for d, size in enumerate(leaf.dims)
         if size % (parts[d] * axis_size) == 0 and leaf.parameter_side[d] != none
-    ]
-    given = leaf.imposed_dim(name)
-    return max(
-        allowed,
-        key=lambda d: (d == given, leaf.reach[d], d in stored, parts[d] == 1, leaf.dims[d], -d),
-        default=None,
     )
+    return max(allowed, key=preferred, default=None)
 
 
 def storage_dims(
@@ -136,11 +146,13 @@ def storage_dims(
     `parts[d]` is how many ways computation splits dimension d.
     """
     left, stored = list(parts), set[int]()
+    to_come = math.prod(size for (_, size), is_wanted in zip(axes, wanted) if is_wanted)
     found: list[int | None] = []
     for axis, is_wanted in zip(axes, wanted, strict=True):
-        dim = storage_dim(leaf, axis, left, stored, none) if is_wanted else None
+        dim = storage_dim(leaf, axis, left, stored, to_come, none) if is_wanted else None
         if dim is not None:
             left[dim] *= axis[1]
             stored.add(dim)
+        to_come //= axis[1] if is_wanted else 1
         found.append(dim)
     return tuple(found)

@@ -279,7 +279,7 @@ def test_a_ring_writes_its_operands_first():
 
 def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
     """Gradients of weights that are kept split along a dimension: activations or their gradients, 1/8 of them on a device."""
-    rows, width, hidden = 8704, 64, 128
+    rows, width, hidden = 8704, 64, 1024
     seconds = []
     for efficiency in (0.5, 0.25):
         topology = machine("v5e:2x4", class_efficiency=(("turn", efficiency),), **FAST_MEMORY)
