@@ -127,7 +127,12 @@ class Programme:
             integrality=np.arange(len(cost)) < n_x,
             bounds=scipy.optimize.Bounds(0, 1),
             constraints=constraints,
-            options={"time_limit": max(seconds, _LEAST_SECONDS), "mip_rel_gap": _GAP},
+            # HiGHS 1.12's presolve does not look at the clock: 48 s of processor time to drop 8 of 48,462 columns.
+            options={
+                "time_limit": max(seconds, _LEAST_SECONDS),
+                "mip_rel_gap": _GAP,
+                "presolve": False,
+            },
         )
         if found.status == _INFEASIBLE:
             return Solution(None, np.inf)
