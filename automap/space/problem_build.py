@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap.space.frozen import with_frozen
 from automap.space.imposed import ImposedEnds, imposed
 from automap.space.names import readable
 from automap.space.problem import Layers, Problem
@@ -22,7 +23,7 @@ from hlo_tools.module import Module
 from hlo_tools.phases import Phase, phases
 from hlo_tools.regions import Regions, regions
 from hlo_tools.roles import Role, match_state, roles
-from hlo_tools.rules import NO_RULE_NEEDED, Notation, Rule, find_rule
+from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
 from hlo_tools.storage import Storage, storage
 
 
@@ -49,8 +50,11 @@ def build_problem(
     if state_map is None:
         state_map = match_state(graph)
     op_phases = phases(graph, frozenset(state_map))
+    linkage = link(graph, rules_of(graph, user_rules))
+    class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
-    linked = _link(graph, rules_of(graph, user_rules), op_phases, input_roles, state_map, layers)
+    input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
+    linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers)
     unknown = _unknown_ops(graph, user_rules)
     given = graph.donated if donated is None else donated
     return Problem(
@@ -88,21 +92,22 @@ class _Linked:
     regions: Regions
 
 
-def _link(
-    graph: Graph,
-    rules: Sequence[Rule],
+def _classes(linkage: Linkage, layers: Layers) -> np.ndarray:
+    return fold(linkage) if layers == "folded" else np.arange(linkage.n_groups)
+
+
+def _linked(
+    linkage: Linkage,
+    class_of_group: np.ndarray,
     op_phases: Sequence[Phase],
     input_roles: tuple[Role, ...],
     state_map: Mapping[int, int],
     layers: Layers,
 ) -> _Linked:
-    linkage = link(graph, rules)
     stored = storage(linkage, op_phases, input_roles, state_map)
-    is_folded = layers == "folded"
-    class_of_group = fold(linkage) if is_folded else np.arange(linkage.n_groups)
     class_of_storage_group = (
         fold_storage(linkage, stored, class_of_group, state_map)
-        if is_folded
+        if layers == "folded"
         else np.arange(len(stored.limits))
     )
     of_regions = regions(linkage, stored.side, class_of_group)
@@ -111,10 +116,11 @@ def _link(
 
 def interleaved(problem: Problem) -> Problem:
     """The problem as it would be if fused dimensions were stored interleaved (`hlo_tools.interleaved`)."""
-    rules = interleaved_rules(problem.graph, problem.linkage.rules)
-    linked = _link(
-        problem.graph, rules, problem.phases, problem.roles, problem.state_map, problem.layers
-    )
+    linkage = link(problem.graph, interleaved_rules(problem.graph, problem.linkage.rules))
+    linked = _linked(
+        linkage, _classes(linkage, problem.layers), problem.phases, problem.roles, problem.state_map,
+        problem.layers,
+    )  # fmt: skip
     return replace(
         problem,
         linkage=linked.linkage,
