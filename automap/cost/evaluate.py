@@ -36,6 +36,8 @@ from automap.topology.model import Topology
 
 # XLA:GPU's default threshold for merging small collectives (xla_gpu_*_combine_threshold_bytes).
 COMBINE_BYTES = 30 * 1024 * 1024
+# Seconds that are all waited for are one sum in two orders, up to this fraction.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,12 @@ class Evaluator:
         waiting = busy
         if Habit.ASYNCHRONOUS in self.habits:
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
+        hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
         peak_bytes, fresh_seconds = self._peak(priced.sharding, found)
         return Estimate(
             compute_seconds=float(of_kernel @ self.tables.kernels.count) + fresh_seconds,
             collective_seconds=waiting,
-            hidden_seconds=busy - waiting + float(priced.beside @ found.count),
+            hidden_seconds=hidden + float(priced.beside @ found.count),
             peak_bytes=peak_bytes,
         )
 
