@@ -120,7 +120,7 @@ def find(
     _price_presets(context)
     warnings = _search(context, options)
     if context.best is None:
-        raise InputError(_nothing_found(topology, options))
+        raise InputError(_nothing_found(context, options))
     return Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
@@ -191,7 +191,18 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
     return (f"{reason}; this is the best plan it had",)
 
 
-def _nothing_found(topology: Topology, options: Options) -> str:
+def _nothing_found(context: SearchContext, options: Options) -> str:
     what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
-    pins = f" with the pins {' and '.join(options.pins)}; drop one" if options.pins else ""
-    return f"{what} this workload on {topology.name}{pins or '; choose another mesh'}"
+    topology, known = context.evaluator.topology, context.best_per_preset
+    if options.pins:
+        why = f" with the pins {' and '.join(options.pins)}; drop one"
+    elif options.preset:
+        whole = (
+            ()
+            if "data-parallel" in known
+            else undivided(context.space.problem, topology.device_count)
+        )
+        why = "; ".join(["", *whole, f"presets that do: {', '.join(known) or 'none'}"])
+    else:
+        why = "; choose another mesh"
+    return f"{what} this workload on {topology.name}{why}"

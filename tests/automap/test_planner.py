@@ -99,6 +99,18 @@ TWO_HOSTS = get_topology("2x8xv100")
 NAMED = (Mesh(("data", "model"), (8, 2)), Mesh(("model", "data"), (2, 8)))
 
 
+@pytest.mark.parametrize(
+    ("batch", "preset", "said"),
+    [
+        (64, "one-weird-trick", "on v5e:2x4; presets that do: data-parallel, "),
+        (7, "zero-3", "over 1 of 8 devices; a multiple of 8 over all of them, as 8; presets that do: megatron"),
+    ],
+)  # fmt: skip
+def test_a_preset_that_does_not_suit_is_refused_with_those_that_do(batch, preset, said):
+    with pytest.raises(InputError, match=f"{preset} does not suit .*{said}"):
+        plan_workload(trace_step(*mlp(batch=batch)), TOPOLOGY, Options(preset=preset))
+
+
 @pytest.mark.parametrize("mesh", NAMED)
 @pytest.mark.parametrize(
     ("model", "inside"),
