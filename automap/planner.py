@@ -124,7 +124,7 @@ def find(
     return Outcome(
         workload=workload, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
-        warnings=(*warnings, *undivided(workload.problem, topology.device_count)),
+        warnings=(*warnings, *context.notes, *undivided(workload.problem, topology.device_count)),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ class SearchContext:
     """One search in progress. Strategies call `evaluate` and never keep the best themselves.
 
     `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan of the space that
-    keeps the pins and fits on these meshes has a shorter step.
+    keeps the pins and fits on these meshes has a shorter step. `notes` are for the plan's warnings.
     """
 
     space: Space
@@ -80,6 +80,7 @@ class SearchContext:
     best: Candidate | None = None
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     bound_seconds: float | None = None
+    notes: list[str] = field(default_factory=list)
     _seen: dict[Lanes, Estimate] = field(default_factory=dict)
     _priced: dict[Point, Estimate | None] = field(default_factory=dict)
 
@@ -113,8 +114,8 @@ class SearchContext:
         return distinct(self.evaluator.topology, self.meshes)
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """A part of a search that may take no longer; what is left of the budget may be less."""
+    def within(self, seconds: float, cut: str) -> Iterator[None]:
+        """A part of a search that may take no longer, with a note if it was `cut`; what is left of the budget may be less."""
         deadline = self.deadline_seconds
         self.deadline_seconds = min(deadline, time.monotonic() + seconds)
         try:
@@ -122,6 +123,7 @@ class SearchContext:
         except OutOfBudget:
             if time.monotonic() > deadline:
                 raise
+            self.notes.append(cut)
         finally:
             self.deadline_seconds = deadline
 

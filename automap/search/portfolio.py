@@ -44,6 +44,10 @@ _LEAST_GAIN = 0.03
 # Memory binds if some plan that does not fit is faster by this than the best that does.
 _BOUND_BY_MEMORY = 0.03
 _EXACT_SECONDS = 10.0
+_CUT = (
+    f"memory is short, and the exact search was ended after {_EXACT_SECONDS:g} s of the clock: on a machine of another speed "
+    "the plan may be another; --strategy exact goes on"
+)
 
 
 def auto(context: SearchContext) -> None:
@@ -72,7 +76,7 @@ def _portfolio(context: SearchContext) -> None:
     close = [c for c in unsolved if _is_close(context, c)]
     walked(context, close, random.Random(context.seed))
     if not context.is_proven and _is_bound_by_memory(context):
-        with context.within(_EXACT_SECONDS):
+        with context.within(_EXACT_SECONDS, _CUT):
             exact(context)
 
 

@@ -11,6 +11,7 @@ from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.planner import find, plan_workload
 from automap.search import get_strategy
+from automap.search.context import OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from automap.workload import trace_step
@@ -85,6 +86,22 @@ def test_where_no_preset_fits_it_finds_what_does():
     auto.objective = type(auto.objective)(least)
     get_strategy("auto")(auto)
     assert auto.objective.fits(auto.best.estimate)
+
+
+def test_a_part_of_a_search_that_the_clock_ends_is_noted():
+    context = context_of(problem_of(*decoder(layers=1)), "v5e:2x4", meshes=[(8,)])
+    context.evaluate(context.empty(context.meshes[0]), "test")
+    with context.within(1e3, "not cut"):
+        context.check_time()
+    with context.within(-1.0, "cut"):
+        context.check_time()
+        raise AssertionError("time is up")
+    assert context.notes == ["cut"]
+    context.check_time()
+    context.deadline_seconds = 0.0
+    with pytest.raises(OutOfBudget), context.within(1e3, "of no part"):
+        context.check_time()
+    assert context.notes == ["cut"]
 
 
 def test_what_fits_nowhere_is_refused():
