@@ -1,9 +1,9 @@
 """What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own schedule.
 
     python -m scripts.compare_presets -o docs/presets.md
-    python -m scripts.compare_presets --witness -o docs/presets.md
+    python -m scripts.compare_presets --witness --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/presets.md
 
-With `--witness` (extra `tpu`) the plan, and every preset predicted within a quarter of the best preset, are compiled ahead of time
+With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset predicted within a quarter of the best preset, are compiled ahead of time
 for the TPU slices of the matrix, and the least of the presets' scheduled steps stands beside the plan's.  What
 the compiler said is kept: a second run compiles only plans that changed.
 """
@@ -32,6 +32,8 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.compare_presets{flags} -o {output}"
+# The tables of the page: what is predicted, and what the compiler says.
+_PREDICTIONS, _SCHEDULES = "table", "schedules"
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5p:2x2x4", "2x8xh100", "4x8xv100")
 _SCANNED, _HALF = {"layers": "scanned"}, {"dtype": "bfloat16"}
 MODELS: Final[Mapping[str, dict[str, str]]] = {
@@ -210,19 +212,30 @@ def main(output: Path | None, **options: Any) -> None:
     """Print the table, or put it in OUTPUT."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
+    flags = _flags(options)
     options["models"] = options["models"] or list(MODELS)
     try:
         found = list(cells(**options))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
-    flags = " --witness" if options["witness"] else ""
     table = made_by(COMMAND.format(flags=flags, output=output), platform.machine())
     columns = len(HEADER) if options["witness"] else _PREDICTED
     table += summary(found) + markdown(HEADER[:columns], [row(cell)[:columns] for cell in found])
     if output is None:
         click.echo(table)
     else:
-        replace_table(output, table)
+        replace_table(output, table, _SCHEDULES if options["witness"] else _PREDICTIONS)
+
+
+def _flags(options: Mapping[str, Any]) -> str:
+    """The options as they were given."""
+    topologies = () if options["topologies"] == TOPOLOGIES else options["topologies"]
+    words = [
+        *(["--witness"] if options["witness"] else []),
+        *(f"--model {model}" for model in options["models"]),
+        *(f"--topology {topology}" for topology in topologies),
+    ]
+    return "".join(f" {word}" for word in words)
 
 
 if __name__ == "__main__":
