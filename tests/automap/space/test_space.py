@@ -78,6 +78,7 @@ def test_storage_of_equal_leaves_agrees_on_both_sides():
         ((768, 3072), (4, 4), (0, 0)),  # of both axes, so that one collective gathers them
         ((3072, 768), (16,), (0,)),
         ((1000,), (8,), (0,)),  # there is no other
+        ((16, 64), (8,), (1,)),  # less than a tile is not copied for it
         ((3, 3072), (16,), (1,)),
     ],
 )
