@@ -11,6 +11,7 @@ storage              a `Level` per leaf class and axis, free of conflicts by con
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+import math
 import re
 
 import numpy as np
@@ -184,13 +185,27 @@ class Space:
         return tuple(sorted(classes, key=lambda c: (rank.get(c, len(rank)), c)))
 
     def is_valid(self, point: Point) -> bool:
-        """Whether every class divides."""
+        """Whether every class divides, and those that are on one dimension together."""
         parts: dict[int, int] = {}
         for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
             for group_class in classes:
                 parts[group_class] = parts.get(group_class, 1) * size
         limits = self.problem.limits
-        return all(limits[c] % n == 0 for c, n in parts.items())
+        return all(limits[c] % n == 0 for c, n in parts.items()) and all(
+            size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
+            for (outside, inside), size in self._of_both.items()
+        )
+
+    @cached_property
+    def _of_both(self) -> dict[tuple[int, int], int]:
+        """What the sizes of dimensions have in common that a class splits, and a regional one too; of inputs."""
+        problem, found = self.problem, dict[tuple[int, int], int]()
+        for value in dict.fromkeys(problem.graph.inputs):
+            sides = zip(problem.classes_of(value), problem.regional_classes_of(value))
+            for pair, size in zip(sides, problem.graph.values[value].dims, strict=True):
+                if problem.n_classes not in pair:
+                    found[pair] = math.gcd(found.get(pair, 0), size)
+        return found
 
     def point(
         self,
