@@ -193,11 +193,11 @@ class Space:
         limits = self.problem.limits
         return all(limits[c] % n == 0 for c, n in parts.items()) and all(
             size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
-            for (outside, inside), size in self._of_both.items()
+            for (outside, inside), size in self.of_both.items()
         )
 
     @cached_property
-    def _of_both(self) -> dict[tuple[int, int], int]:
+    def of_both(self) -> dict[tuple[int, int], int]:
         """What the sizes of dimensions have in common that a class splits, and a regional one too; of inputs."""
         problem, found = self.problem, dict[tuple[int, int], int]()
         for value in dict.fromkeys(problem.graph.inputs):

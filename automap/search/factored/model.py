@@ -161,7 +161,8 @@ class Model:
         ]
         pins = [barrier for one in laid for barrier in self._pins(one, variables)]
         is_complete = len(groups) == len(self.groups)
-        return Factored(variables, tuple(parts), tuple(pins), is_complete)
+        barriers = (*pins, *_of_both(variables))
+        return Factored(variables, tuple(parts), barriers, is_complete)
 
     def _lay(self, group: Group, variables: Variables, stored: Stored) -> Laid:
         self.check_time()
@@ -213,6 +214,24 @@ class Model:
                     is_kept = (cell.ways.dims[:, 0] == wanted).all(axis=1)
                     barrier = np.where(is_kept, 0.0, np.inf)[cell.number]
                     yield Table(laid.group.scope, barrier[laid.way])
+
+
+def _of_both(variables: Variables) -> Iterator[Table]:
+    """Barriers of dimensions that two classes split in more parts than divide them."""
+    space, sizes = variables.space, variables.mesh.sizes
+    for pair, size in space.of_both.items():
+        if set(pair) <= set(space.candidates):
+            scope = tuple(sorted(space.candidates.index(c) for c in pair))
+            first, second = (
+                [
+                    prod(n for a, n in enumerate(sizes) if mask >> a & 1)
+                    for mask in variables.masks[v]
+                ]
+                for v in scope
+            )
+            divides = size % np.multiply.outer(first, second) == 0
+            if not divides.all():
+                yield Table(scope, np.where(divides, 0.0, np.inf))
 
 
 def _choices(group: Group, variables: Variables) -> int:
