@@ -197,12 +197,8 @@ def _nothing_found(context: SearchContext, options: Options) -> str:
     if options.pins:
         why = f" with the pins {' and '.join(options.pins)}; drop one"
     elif options.preset:
-        whole = (
-            ()
-            if "data-parallel" in known
-            else undivided(context.space.problem, topology.device_count)
-        )
-        why = "; ".join(["", *whole, f"presets that do: {', '.join(known) or 'none'}"])
+        batch = undivided(context.space.problem, topology.device_count)
+        why = "; ".join(["", *batch, f"presets that do: {', '.join(known) or 'none'}"])
     else:
         why = "; choose another mesh"
     return f"{what} this workload on {topology.name}{why}"

@@ -186,10 +186,7 @@ class Space:
 
     def is_valid(self, point: Point) -> bool:
         """Whether every class divides, and those that are on one dimension together."""
-        parts: dict[int, int] = {}
-        for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
-            for group_class in classes:
-                parts[group_class] = parts.get(group_class, 1) * size
+        parts = _parts(point)
         limits = self.problem.limits
         return all(limits[c] % n == 0 for c, n in parts.items()) and all(
             size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
@@ -223,12 +220,7 @@ class Space:
 
     def lanes(self, point: Point) -> Lanes:
         """Classes of each axis with the storage classes that the point's levels turn on."""
-        sizes = point.mesh.sizes
-        parts_of: dict[int, int] = {}
-        for size, classes in zip(sizes, point.compute, strict=True):
-            for group_class in classes:
-                parts_of[group_class] = parts_of.get(group_class, 1) * size
-        stored = self._stored_leaves.of_axes(point, parts_of)
+        stored = self._stored_leaves.of_axes(point, _parts(point))
         classes = tuple((*c, *s) for c, s in zip(point.compute, stored, strict=True))
         return Lanes(point.mesh, classes, point.last, point.whole)
 
@@ -261,6 +253,15 @@ class Space:
             return None
         name = starred(largest[1])
         return largest[1] if name in others or len(held[name]) == 1 else name
+
+
+def _parts(point: Point) -> dict[int, int]:
+    """In how many parts each compute class is split, over all axes."""
+    parts: dict[int, int] = {}
+    for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
+        for group_class in classes:
+            parts[group_class] = parts.get(group_class, 1) * size
+    return parts
 
 
 def starred(path: str) -> str:

@@ -28,7 +28,7 @@ from automap.search.factored.codes import Group
 from automap.search.factored.laying import Laid, LaidCell, lay
 from automap.search.factored.pricing import Prices, Ways, prices
 from automap.search.factored.stored import Stored
-from automap.search.factored.variables import Variables
+from automap.search.factored.variables import Variables, parts_of
 from automap.search.pins import Pin
 
 
@@ -222,13 +222,7 @@ def _of_both(variables: Variables) -> Iterator[Table]:
     for pair, size in space.of_both.items():
         if set(pair) <= set(space.candidates):
             scope = tuple(sorted(space.candidates.index(c) for c in pair))
-            first, second = (
-                [
-                    prod(n for a, n in enumerate(sizes) if mask >> a & 1)
-                    for mask in variables.masks[v]
-                ]
-                for v in scope
-            )
+            first, second = ([parts_of(m, sizes) for m in variables.masks[v]] for v in scope)
             divides = size % np.multiply.outer(first, second) == 0
             if not divides.all():
                 yield Table(scope, np.where(divides, 0.0, np.inf))

@@ -134,9 +134,12 @@ def variables_of(space: Space, mesh: Mesh) -> Variables:
 
 def _masks(limit: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """Sets of axes that a class of at most `limit` equal parts divides by."""
-    masks = range(1 << len(sizes))
-    parts = (prod(size for a, size in enumerate(sizes) if mask >> a & 1) for mask in masks)
-    return tuple(mask for mask, n in zip(masks, parts, strict=True) if limit % n == 0)
+    return tuple(mask for mask in range(1 << len(sizes)) if limit % parts_of(mask, sizes) == 0)
+
+
+def parts_of(mask: int, sizes: Sequence[int]) -> int:
+    """In how many parts a set of axes splits."""
+    return prod(size for a, size in enumerate(sizes) if mask >> a & 1)
 
 
 def _levels(space: Space, leaf: LeafClass, size: int) -> Levels:
