@@ -43,14 +43,18 @@ class Roofline:
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
-        turns = np.zeros(len(flops))
+        laying = np.zeros(len(flops))
         if device.matmul_tile > 1 and len(table.tables.access):
-            held, turned = table.tables.in_memory(
-                sharding.dim_of_axis, sharding.sizes, device.memory_bytes
-            )
-            local[table.tables.access] *= held
             of_kernel = table.traffic_kernel[table.tables.access]
-            turns = np.bincount(of_kernel, weights=turned, minlength=len(flops))
+            factors = sharding.factor_of_axis[table.op_row[of_kernel]]
+            found = table.tables.in_memory(
+                sharding.dim_of_axis, factors, sharding.sizes, device.memory_bytes
+            )
+            local[table.tables.access] *= found.held
+            seconds = found.turned_bytes / device.memory_bytes_per_s("turn")
+            seconds += found.copied_bytes / device.memory_bytes_per_s("copy")
+            seconds += found.launches * device.launch_seconds
+            laying = np.bincount(of_kernel, weights=seconds, minlength=len(flops))
         if device.on_chip_bytes:
             share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
             local *= np.where(table.near_bytes > 0, share, 1.0)
@@ -58,7 +62,7 @@ class Roofline:
         if device.matmul_tile > 1:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
-        memory = moved / self._bytes_per_s + turns / device.memory_bytes_per_s("turn")
+        memory = moved / self._bytes_per_s + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)

@@ -63,6 +63,7 @@ class Edges:
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather, or all
     before it reduce, over the same axes, the second does nothing.
+    `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not), and its elements.
     `windows`: of each edge, the dimensions that the op slides a window along.
     `incidences` [incidences, 5]: row, value, op, and how often a step sums there, and moves anything else.
     """
@@ -83,6 +84,8 @@ class Edges:
     partials: np.ndarray
     value: np.ndarray
     op: np.ndarray
+    last_dim: np.ndarray
+    last_size: np.ndarray
     repeats: np.ndarray
     windows: tuple[tuple[Window, ...], ...]
     incidences: np.ndarray
@@ -122,6 +125,7 @@ class EdgeKey(NamedTuple):
     earlier: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
     least_messages: float = 0.0
+    last_size: int = 0
 
 
 class EdgeList:
@@ -158,7 +162,7 @@ class EdgeList:
         reduced = np.zeros((n, self.width), bool)
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
-        scalars = np.zeros((7, n), np.int64)
+        scalars = np.zeros((9, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
@@ -166,7 +170,7 @@ class EdgeList:
             sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
             scalars[:, row] = (
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
-                key.partials,
+                key.partials, len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1, key.last_size,
             )  # fmt: skip
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
@@ -175,7 +179,7 @@ class EdgeList:
             phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
             least_messages=np.array([key.least_messages for key in self.index], float),
-            sum_of_factor=sums, is_alone=alone, partials=scalars[6],
+            sum_of_factor=sums, is_alone=alone, partials=scalars[6], last_dim=scalars[7], last_size=scalars[8],
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),
@@ -188,6 +192,11 @@ def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
     array = graph.values[value]
     is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
     return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
+
+
+def last_size(graph: Graph, value: int) -> int:
+    """Elements along the last dimension of a value, 1 if it has none."""
+    return (1, *graph.values[value].dims)[-1]
 
 
 @cache

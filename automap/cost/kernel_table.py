@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.cost.edges import majors
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.ring_operands import Operand, Operands
-from automap.cost.row_layouts import TableUse, TableUses, uses_of_tables
+from automap.cost.row_layouts import TableUses
+from automap.cost.table_uses import TableUse, uses_of_tables
 from automap.space.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
@@ -129,7 +131,7 @@ def kernel_table(
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in accessed),
             tuple(
-                (position, *_use(uses[a.value], problem, rows))
+                (position, *_use(uses[a.value], problem, rows), _columns_factor(op, rule, a.value))
                 for position, a in enumerate(accessed) if a.value in uses
             ),
         )  # fmt: skip
@@ -198,6 +200,12 @@ def _use(use: TableUse, problem: Problem, rows: Sequence[int]) -> tuple[int, ...
     return *places, use.lies, use.rows, use.width, use.updates, use.item_bytes
 
 
+def _columns_factor(op: Op, rule: Rule, table: int) -> int:
+    """The factor of the last dimension of an operand, -1 for what is none."""
+    dims = rule.operands[op.inputs.index(table)] if table in op.inputs else ()
+    return majors(dims)[-1] if dims else -1
+
+
 def _added(uses: Mapping[int, TableUse]) -> set[int]:
     return {use.added for use in uses.values() if use.updates}
 
@@ -207,7 +215,7 @@ def _table_uses(keys: Sequence[_Key]) -> TableUses:
     for key in keys:
         found.extend((first + position, *rest) for position, *rest in key.tables)
         first += len(key.access)
-    return TableUses(*np.array(found, np.int64).reshape(-1, 10).T)
+    return TableUses(*np.array(found, np.int64).reshape(-1, 11).T)
 
 
 def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:

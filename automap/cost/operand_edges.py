@@ -10,6 +10,7 @@ from automap.cost.edges import (
     Edges,
     Window,
     gathered_bytes,
+    last_size,
     majors,
     rank_of,
 )
@@ -71,7 +72,7 @@ def operand_edges(
                 EdgeKey(values[value], row, demanded, (), gathered_bytes(graph, op, value, narrows=narrows),
                          int(problem.phases[index]), side[value] != Side.NONE,
                          earlier=tuple(sorted({e for _, e in before})), windows=windows,
-                         least_messages=float(trips > 1)),
+                         least_messages=float(trips > 1), last_size=last_size(graph, value)),
                 trips, value, index,
             )  # fmt: skip
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]

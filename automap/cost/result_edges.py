@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, majors, rank_of
+from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, last_size, majors, rank_of
 from automap.cost.sums import Sums, keeps_elements, merged_sums
 from automap.space.problem import Problem
 from hlo_tools.constants import Constants, counts_up
@@ -52,6 +52,7 @@ def result_edges(
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials_of(op), least_messages=least_messages(value, op),
+                    last_size=last_size(graph, value),
                 )  # fmt: skip
                 # Not what is made of terms: transposed, added.
                 is_term = bool(sums[0]) and not keeps_elements(graph, op)

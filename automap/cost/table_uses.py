@@ -1,0 +1,167 @@
+"""Where a program looks rows up in tables, adds to some, and updates them: what decides which way they lie.
+
+What becomes of the sums of a scatter depends on how many tables the update reads besides. With up to two (SGD, Adagrad,
+momentum) it runs by row: all that it reads was turned, and all that it makes is turned back. With more (Adam) the sums are
+turned, and the update runs by column (libtpu 0.0.51 for v5e)                     -> in: `_Uses._lies`
+What that costs                                                                  -> in: `automap.cost.row_layouts`
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+import math
+from typing import Final
+
+from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Graph, Op
+from hlo_tools.kernels import Kernel
+
+
+# An update that reads more tables runs by column.
+_MOST_BY_ROW: Final = 2
+
+
+class Lies(IntEnum):
+    """How an access finds a table.
+
+    LOOKED_UP in a turned copy, BY_ROW, FILLED by row with zeros and sums, TURNED to or from rows, RETURNED to columns,
+    or BY_COLUMN as it is given and handed on.
+    """
+
+    LOOKED_UP = 1
+    BY_ROW = 2
+    TURNED = 3
+    RETURNED = 4
+    FILLED = 5
+    BY_COLUMN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """A `table` where a kernel has it: `rows` of `width` numbers, and the value that a scatter adds as `updates` rows.
+
+    A look-up has none of these: 0, and the table itself.
+    """
+
+    lies: Lies
+    table: int
+    added: int
+    rows: int
+    width: int
+    updates: int
+    item_bytes: int
+
+
+def uses_of_tables(graph: Graph, kernels: Sequence[Kernel]) -> list[dict[int, TableUse]]:
+    """For each kernel its accesses (by value) of tables that it looks rows up in, scatters to, or updates."""
+    return _Uses(graph, kernels).found
+
+
+class _Uses:
+    def __init__(self, graph: Graph, kernels: Sequence[Kernel]) -> None:
+        self.graph, self.kernels = graph, kernels
+        self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
+        self.found: list[dict[int, TableUse]] = [{} for _ in kernels]
+        self.looked_up: set[int] = set()
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        for number, kernel in enumerate(kernels):
+            for access in kernel.reads:
+                self.readers[access.value].append(number)
+            if graph.ops[kernel.op].opcode == "gather":
+                self._look_up(number)
+        done: set[int] = set()
+        for number, kernel in enumerate(kernels):
+            op = graph.ops[kernel.op]
+            if op.opcode == "scatter" and is_of_rows(op) and op.outputs[0] not in done:
+                self._scatter(number, done)
+
+    def _look_up(self, number: int) -> None:
+        op = self.graph.ops[self.kernels[number].op]
+        numbers = op.instruction.attributes.gather
+        for access in self.kernels[number].reads[:1]:
+            table = self.graph.values[access.value].dims
+            is_table = self._is_given(access.value) and len(table) == 2 and table[-1] > 1
+            if is_table and numbers is not None and numbers.start_index_map == (0,):
+                self.looked_up.add(access.value)
+                self.found[number][access.value] = self._use(access.value, Lies.LOOKED_UP)
+
+    def _is_given(self, value: int) -> bool:
+        """Whether a value is an input, or an input in another type."""
+        producer = self.graph.values[value].producer
+        if producer >= 0 and self.graph.ops[producer].opcode == "convert":
+            value = self.graph.ops[producer].inputs[0]
+        return value in self.inputs
+
+    def _scatter(self, number: int, done: set[int]) -> None:
+        """Uses of a scatter, and of all kernels that make tables as large of its sums."""
+        op = self.graph.ops[self.kernels[number].op]
+        table = op.outputs[0]
+        dims = self.graph.values[table].dims
+        added = op.inputs[-1]
+        sums, members = {table}, [number]
+        for member in members:
+            sums |= self._made(member, dims)
+            for value in self._made(member, dims):
+                members.extend(
+                    k for k in self.readers[value] if k not in members and self._joins(k)
+                )
+        members.sort()
+        done |= sums
+        read = {
+            a.value for k in members for a in self.kernels[k].reads
+            if a.value in self.inputs and self.graph.values[a.value].dims == dims
+        }  # fmt: skip
+        for member in members:
+            for value in self._like(member, dims):
+                lies = self._lies(member, value, sums, len(read) <= _MOST_BY_ROW)
+                if lies is Lies.BY_ROW and member == number:
+                    lies = Lies.FILLED
+                if lies is not None:
+                    self.found[member].setdefault(value, self._use(value, lies, added))
+        # The rows that are added are as wide as the table's.
+        for access in self.kernels[number].reads:
+            if access.value not in self.found[number] and access.value == added:
+                self.found[number][added] = self._use(table, Lies.BY_ROW, added)
+
+    def _lies(self, member: int, value: int, sums: set[int], by_row: bool) -> Lies | None:  # noqa: FBT001 - of a pair
+        is_input, is_output = value in self.inputs, value in self.outputs
+        made = set(self.graph.ops[self.kernels[member].op].outputs)
+        if not by_row:
+            if is_input or is_output:
+                return Lies.BY_COLUMN
+            return Lies.RETURNED if made & self.outputs else Lies.BY_ROW
+        if value in made and is_output:
+            return Lies.TURNED
+        if is_input and value not in self.looked_up:
+            return Lies.TURNED
+        return Lies.BY_ROW if is_input or value in sums else None
+
+    def _made(self, member: int, dims: tuple[int, ...]) -> set[int]:
+        return {
+            a.value for a in self.kernels[member].writes if self.graph.values[a.value].dims == dims
+        }
+
+    def _like(self, member: int, dims: tuple[int, ...]) -> list[int]:
+        kernel = self.kernels[member]
+        values = dict.fromkeys(a.value for a in (*kernel.reads, *kernel.writes) if a.n_bytes)
+        return [v for v in values if self.graph.values[v].dims == dims]
+
+    def _joins(self, number: int) -> bool:
+        op = self.graph.ops[self.kernels[number].op]
+        return op.trip_count == 1 and op.opcode not in STRUCTURAL | {"dot", "convolution", "gather"}
+
+    def _use(self, value: int, lies: Lies, added: int | None = None) -> TableUse:
+        array = self.graph.values[value]
+        rows, width = math.prod(array.dims[:-1]), array.dims[-1]
+        updates = 0 if added is None else math.prod(self.graph.values[added].dims) // width
+        added = value if added is None else added
+        item_bytes = max(DTYPE_BITS[array.dtype] // 8, 1)
+        return TableUse(lies, value, added, rows, width, updates, item_bytes)
+
+
+def is_of_rows(op: Op) -> bool:
+    """Whether a scatter changes rows of a table: the last dimension, of several numbers, is whole."""
+    numbers, dims = op.instruction.attributes.scatter, op.instruction.shape.dims
+    if numbers is None or len(dims) < 2 or dims[-1] == 1:
+        return False
+    return len(dims) - 1 not in (*numbers.inserted_window_dims, *numbers.input_batching_dims)
