@@ -54,7 +54,7 @@ class Summing:
     @cached_property
     def _model(self) -> Model:
         context = self.context
-        return Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
+        return Model(Rows(context.space, context.evaluator), context.pins, context.spend)
 
     @cached_property
     def _seconds(self) -> np.ndarray:

@@ -45,8 +45,8 @@ _LEAST_GAIN = 0.03
 _BOUND_BY_MEMORY = 0.03
 _EXACT_SECONDS = 10.0
 _CUT = (
-    f"memory is short, and the exact search was ended after {_EXACT_SECONDS:g} s of the clock: on a machine of another speed "
-    "the plan may be another; --strategy exact goes on"
+    f"memory is short, and the exact search was ended after as much work as takes about {_EXACT_SECONDS:g} s; "
+    "--strategy exact goes on"
 )
 
 

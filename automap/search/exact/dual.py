@@ -60,6 +60,11 @@ class Dual:
     planes: list[Costs] = field(default_factory=list)
     _alive: dict[int, np.ndarray] = field(default_factory=dict)
 
+    @property
+    def n_numbers(self) -> int:
+        """Numbers in the linear programme of `highest`."""
+        return len(self.planes) * (len(self.positions) + self.weights.count)
+
     def start(self) -> Prices:
         """No price on memory, and weights for the plans known so far."""
         if not self.weights.count:

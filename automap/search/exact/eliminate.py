@@ -87,6 +87,11 @@ class Elimination:
             for items in buckets:
                 self._eliminate(variable, items, pool)
 
+    @property
+    def n_entries(self) -> int:
+        """Entries of all tables that were added up."""
+        return sum(node.values.size for node in self.nodes)
+
     def _split(self, bucket: list[_Item]) -> list[list[_Item]]:
         """Tables that are added up together: each goes, the largest first, where there is room."""
         found: list[tuple[set[int], list[_Item]]] = []

@@ -22,7 +22,7 @@ from automap.search.greedy import climb, greedy, starts
 
 def exact(context: SearchContext) -> None:
     """Prove the best plan of all meshes, or bound it."""
-    model = Model(Rows(context.space, context.evaluator), context.pins, context.check_time)
+    model = Model(Rows(context.space, context.evaluator), context.pins, context.spend)
     weights = weights_of(context.evaluator, model.features)
     limit = context.objective.memory_limit_bytes
     searches = [

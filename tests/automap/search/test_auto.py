@@ -10,8 +10,8 @@ import pytest
 from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.planner import find, plan_workload
-from automap.search import get_strategy
-from automap.search.context import OutOfBudget
+from automap.search import get_strategy, portfolio
+from automap.search.context import Objective, OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from automap.workload import trace_step
@@ -51,6 +51,17 @@ def least_known_peak(context, source):
     return min(e.peak_bytes for e in priced)
 
 
+class Clock:
+    """A clock that is so much later each time that it is looked at."""
+
+    def __init__(self, seconds_per_look):
+        self.now, self.seconds_per_look = 0.0, seconds_per_look
+
+    def monotonic(self):
+        self.now += self.seconds_per_look
+        return self.now
+
+
 def check(seed):
     """Both properties, with much memory and with little."""
     source = Random(seed)
@@ -88,20 +99,39 @@ def test_where_no_preset_fits_it_finds_what_does():
     assert auto.objective.fits(auto.best.estimate)
 
 
-def test_a_part_of_a_search_that_the_clock_ends_is_noted():
+def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
     context = context_of(problem_of(*decoder(layers=1)), "v5e:2x4", meshes=[(8,)])
     context.evaluate(context.empty(context.meshes[0]), "test")
     with context.within(1e3, "not cut"):
-        context.check_time()
-    with context.within(-1.0, "cut"):
-        context.check_time()
-        raise AssertionError("time is up")
+        context.spend(999.0)
+    with context.within(1e3, "cut"):
+        context.spend(999.0)
+        context.spend(2.0)
+        raise AssertionError("the work is done")
     assert context.notes == ["cut"]
     context.check_time()
     context.deadline_seconds = 0.0
     with pytest.raises(OutOfBudget), context.within(1e3, "of no part"):
         context.check_time()
     assert context.notes == ["cut"]
+
+
+def test_a_slow_machine_finds_the_same_plan(monkeypatch):
+    """Where memory is short, and the exact search is ended: work is counted, so that no clock decides."""
+    monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
+    problem = problem_of(*decoder(layers=2))
+    known = context_of(problem, "v5e:2x4", 1.0)
+    get_strategy("greedy")(known)
+    least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
+    found = []
+    for seconds_per_look in (0.0, 0.5):
+        monkeypatch.setattr("automap.search.context.time", Clock(seconds_per_look))
+        context = context_of(problem, "v5e:2x4", 1.0)
+        context.objective, context.deadline_seconds = Objective(1.02 * least), 1e9
+        get_strategy("auto")(context)
+        assert context.notes
+        found.append((context.best.point, context.bound_seconds, context.evaluations))
+    assert found[0] == found[1]
 
 
 def test_what_fits_nowhere_is_refused():
