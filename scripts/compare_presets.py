@@ -21,7 +21,7 @@ from rich.progress import track
 
 from automap.errors import AutomapError, CompilerError
 from automap.options import Options
-from automap.plan_build import Outcome
+from automap.plan_build import Outcome, build_plan
 from automap.planner import find
 from automap.search.context import Candidate
 from automap.topology import get_topology
@@ -87,6 +87,7 @@ def cells(
             topology = get_topology(name)
             workload = trace_step(step, args, platform=topology.platform)
             outcome = find(workload, topology, Options(budget_seconds=budget_seconds))
+            build_plan(outcome)  # raises where a plan cannot be applied
             cell = _predicted(target, name, outcome)
             if witness and topology.device.name in CLOCK_HZ and cell.seconds is not None:
                 cell = _witnessed(cell, outcome, call)
