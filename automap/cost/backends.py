@@ -10,6 +10,7 @@ class Habit(Enum):
     """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen through.
 
     NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
+    FILLS: zeros of several loops are one tensor, and written number by number (`automap.cost.loop_fills`).
     RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.rings`).
     MERGES_GATHERS: small gathers of parameters are one message, as small sums are on all backends.
     ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`), updates late (`hlo_tools.liveness`).
@@ -17,13 +18,14 @@ class Habit(Enum):
 
     SIMPLIFIES = "simplifies"
     NARROWS = "narrows"
+    FILLS = "fills"
     RINGS = "rings"
     MERGES_GATHERS = "merges gathers"
     ASYNCHRONOUS = "asynchronous"
 
 
 HABITS: Mapping[Platform, frozenset[Habit]] = {
-    "tpu": frozenset({Habit.SIMPLIFIES, Habit.NARROWS, Habit.RINGS, Habit.MERGES_GATHERS}),
+    "tpu": frozenset(set(Habit) - {Habit.ASYNCHRONOUS}),
     "cuda": frozenset({Habit.SIMPLIFIES, Habit.MERGES_GATHERS, Habit.ASYNCHRONOUS}),
     "cpu": frozenset(),
 }

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from automap.cost.kernel_table import KernelTable
+from automap.cost.loop_fills import FAST_BYTES
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
 from automap.topology.model import OP_CLASSES, Topology
@@ -62,7 +63,9 @@ class Roofline:
         if device.matmul_tile > 1:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
-        memory = moved / self._bytes_per_s + laying
+        fast = device.memory_bytes_per_s("elementwise")
+        is_fast = table.is_fill & (moved <= FAST_BYTES) & (device.matmul_tile > 1)
+        memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)

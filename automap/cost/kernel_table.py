@@ -10,6 +10,7 @@ import numpy as np
 
 from automap.cost.edges import majors
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
+from automap.cost.loop_fills import is_fill
 from automap.cost.ring_operands import Operand, Operands
 from automap.cost.row_layouts import TableUses
 from automap.cost.table_uses import TableUse, uses_of_tables
@@ -37,6 +38,7 @@ class KernelTable:
     `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
     it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them; `turned_bytes` and `cut_dims`
     those that it moves to turn them, and the bit masks of the product's dimensions that are cut then.
+    `is_fill` is whether a kernel writes the zeros that a loop begins with (`automap.cost.loop_fills`).
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
     `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`).
     """
@@ -51,6 +53,7 @@ class KernelTable:
     turned_bytes: np.ndarray
     cut_dims: np.ndarray
     kernel_class: np.ndarray
+    is_fill: np.ndarray
     side_sizes: np.ndarray
     flops: np.ndarray
     dtype: tuple[str, ...]
@@ -77,6 +80,7 @@ class _Key:
     product_sizes: tuple[int, ...]
     operands: tuple[Operand, Operand]
     kernel_class: OpClass
+    is_fill: bool
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
@@ -125,7 +129,7 @@ def kernel_table(
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
             _NOTHING if product is None else operands.of(op, rule, kernel, problem.phases[kernel.op]),
-            _class_of(problem, op, kernel),
+            _class_of(problem, op, kernel), is_fill(problem.graph, kernel),
             sides[id(rule)] if is_dot else ((), ()),
             tuple(f.size for f in rule.factors) if is_dot else (),
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
@@ -166,6 +170,7 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         turned_bytes=_of_operands(keys, "turned_bytes").astype(float),
         cut_dims=_of_operands(keys, "cut_dims"),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
+        is_fill=np.array([k.is_fill for k in keys], bool),
         side_sizes=side_sizes,
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),

@@ -31,17 +31,16 @@ from automap.cost.imposed_rows import (
     places_of_values,
 )
 from automap.cost.kernel_table import KernelTable, kernel_table
+from automap.cost.loop_fills import filled
 from automap.cost.operand_edges import operand_edges
 from automap.cost.order import Order, program_order
 from automap.cost.result_edges import result_edges
 from automap.cost.turned import turned
 from automap.space.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.graph import LOOP_ENTER
 from hlo_tools.kernels import FUSERS, Kernel, kernels
 from hlo_tools.liveness import Buffers, buffers
 from hlo_tools.narrow import narrow_values, stored_bytes
-from hlo_tools.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
-    # The stacks of a forward loop are written by the loop alone: XLA only allocates them.
-    kernel_list = [
-        k
-        for k in kernels(graph, FUSERS[platform], n_bytes)
-        if k.reads or graph.ops[k.op].opcode != LOOP_ENTER or problem.phases[k.op] != Phase.FORWARD
-    ]
+    kernel_list = filled(graph, kernels(graph, FUSERS[platform], n_bytes), problem.phases, habits)
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes
     )

@@ -100,7 +100,7 @@ class Copied:
         made = np.flatnonzero(is_product)
         edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])
         row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
-        same = ("product_sizes", "kernel_class", "flops", "count", "phase")
+        same = ("product_sizes", "kernel_class", "is_fill", "flops", "count", "phase")
         of = np.repeat(kernel, counts)
         return replace(
             table,
