@@ -64,7 +64,7 @@ class Roofline:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
         fast = device.memory_bytes_per_s("elementwise")
-        is_fast = table.is_fill & (moved <= FAST_BYTES) & (device.matmul_tile > 1)
+        is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & (device.matmul_tile > 1)
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:

@@ -4,7 +4,7 @@ XLA writes them before the loop, but for stacks that a forward loop writes whole
 where another loop begins with zeros of the same type and sizes: these are one tensor then, of which each gets a copy. So
 the stacks of GPT's one loop are allocated, those of T5's encoder and decoder are written                -> in: `filled`
 There writing goes by numbers, not bytes: bfloat16 and booleans take the time of float32, and of more than 2 million
-numbers three times that of memory accesses (two loops that write stacks of 1 to 38 million, libtpu 0.0.51 for v5e and v5p).
+numbers a core three times that of memory accesses (two loops that write stacks of 1 to 38 million, libtpu 0.0.51 for v5e and v5p).
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from hlo_tools.phases import Phase
 
 
 _BYTES_OF_NUMBER = 4
-# Zeros on a device, as float32, that are written as fast as anything.
+# Zeros, as float32, that a core writes as fast as anything.
 FAST_BYTES = 2**23
 
 

@@ -45,6 +45,11 @@ _KEPT_V5P: Final = Source(
     document="memory spaces of tensors in 54 programs of libtpu 0.0.51 for v5p:2x2x4, compiled 2026-11",
     note="each core has 64 MiB, but what is made keeps its place there 1 time in 3 from 1 to 2 MiB, 1 in 4 from 8, 1 in 30 from 16: as for v5e with an eighth of its memory",
 )
+_MEGACORE: Final = Source(
+    field="cores",
+    document="https://docs.jax.dev/en/latest/pallas/tpu/pipelining.html",
+    note="TPUs in Megacore configuration (v4, v5p) have two TensorCores that are one JAX device",
+)
 _F32_IS_BF16: Final = Source(
     field="flops_per_s.f32",
     document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
@@ -62,6 +67,7 @@ def _tpu(
     copies: tuple[float, float] = (0.33, 0.57),
     estimated: Source = _ESTIMATED_TPU,
     tile: int = 128,
+    cores: int = 1,
     tflops: dict[str, float],
     note: str,
     page: str = "",
@@ -79,6 +85,7 @@ def _tpu(
         on_chip_bytes=vmem_mib * 2**20,
         class_efficiency=(("reduce", 0.4), ("copy", copies[0]), ("turn", copies[1])),
         matmul_tile=tile,
+        cores=cores,
         source=(
             Source(
                 field="memory_bytes, hbm_bytes_per_s, flops_per_s",
@@ -88,6 +95,7 @@ def _tpu(
             _F32_IS_BF16,
             vmem,
             _TILE,
+            *([_MEGACORE] if cores > 1 else []),
             estimated,
             _ASSUMED_TPU,
         ),
@@ -102,6 +110,7 @@ DEVICES: Final[dict[str, Device]] = {
             memory_bytes=32 * _GIB,
             hbm_gb_per_s=1200,
             vmem_mib=32,
+            cores=2,
             tflops={"bf16": 275, "s8": 275},
             note="32 GiB, 1200 GB/s, 275 TFLOPs bf16 or int8 per chip; one JAX device per chip",
         ),
@@ -120,6 +129,7 @@ DEVICES: Final[dict[str, Device]] = {
             vmem_mib=16,
             vmem=_KEPT_V5P,
             copies=(0.23, 0.36),
+            cores=2,
             estimated=_ESTIMATED_V5P,
             tflops={"bf16": 459, "s8": 918},
             note="95 GiB for users, 2765 GB/s, 459 TFLOPs bf16; int8 at twice that",

@@ -64,7 +64,7 @@ class Device:
     `launch_seconds` is what an op costs at least. `on_chip_bytes` is memory beside the arithmetic in
     which a compiler keeps what is read soon; 0 where only caches do. `class_efficiency` holds (class of
     op, fraction of the memory's peak) where it is not `memory_efficiency`, `matmul_tile` the side of the
-    matrix unit that products are rounded up to. `fresh_seconds_per_byte` is what memory costs that a
+    matrix unit that products are rounded up to, `cores` how many cores share an op. `fresh_seconds_per_byte` is what memory costs that a
     runtime takes from its operating system anew in every step; 0 where it keeps a pool.
     """
 
@@ -78,6 +78,7 @@ class Device:
     on_chip_bytes: int = 0
     class_efficiency: tuple[tuple[str, float], ...] = ()
     matmul_tile: int = 1
+    cores: int = 1
     fresh_seconds_per_byte: float = 0.0
     source: tuple[Source, ...] = ()
 
@@ -101,6 +102,7 @@ class Device:
             checks.check_choice("class_efficiency", name, OP_CLASSES)
             checks.check_fraction(f"class_efficiency.{name}", value)
         checks.check_integer("matmul_tile", self.matmul_tile, low=1, high=4096)
+        checks.check_integer("cores", self.cores, low=1, high=4096)
         checks.check_not_negative("fresh_seconds_per_byte", self.fresh_seconds_per_byte)
 
     def memory_bytes_per_s(self, name: OpClass) -> float:
