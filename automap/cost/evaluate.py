@@ -22,7 +22,7 @@ from automap.cost.backends import HABITS, Habit
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import ALL_GATHER, KINDS
-from automap.cost.lane_copies import copied_bytes
+from automap.cost.lane_copies import copy_seconds
 from automap.cost.measured import MeasuredKernels
 from automap.cost.memory import Memory, Profile
 from automap.cost.overlap import waiting_seconds
@@ -133,8 +133,7 @@ class Evaluator:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         of_collective = self._collective(found, sharding.sizes)
         if self.topology.device.matmul_tile > 1:
-            copied = copied_bytes(self.tables, sharding, found)
-            of_collective += copied / self.topology.device.memory_bytes_per_s("copy")
+            of_collective += copy_seconds(self.tables, sharding, found, self.topology.device)
         beside = np.zeros(len(of_collective))
         if Habit.RINGS in self.habits:
             rings = with_rings(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from automap.cost.evaluate import Evaluator
-from automap.cost.lane_copies import copied_bytes
+from automap.cost.flows import ALL_TO_ALL
+from automap.cost.lane_copies import copy_seconds
 from automap.cost.tables import build_tables
 from automap.space.point import Mesh
 from automap.space.space import Space
@@ -32,10 +33,34 @@ def test_parts_of_no_whole_tiles_are_copied_where_they_are_gathered_side_by_side
     lanes = space.lanes(space.point(Mesh(("model",), (8,)), [(split,)]))
     evaluator = Evaluator(tables, problem.n_classes, V5E)
     priced = evaluator.priced(lanes)
-    copied = copied_bytes(tables, priced.sharding, priced.found)
-    expected = 2 * 4 * 64 * columns * (is_copied and dim == 1)
-    assert copied @ priced.found.count == expected
+    n_bytes = 2 * 4 * 64 * columns
+    seconds = max(n_bytes / V5E.device.memory_bytes_per_s("copy"), V5E.device.launch_seconds)
+    expected = seconds * (is_copied and dim == 1)
+    copies = copy_seconds(tables, priced.sharding, priced.found, V5E.device)
+    assert copies @ priced.found.count == pytest.approx(expected)
     device = replace(V5E.device, matmul_tile=1)
     without = replace(evaluator, topology=replace(V5E, device=device)).priced(lanes)
-    seconds = expected / V5E.device.memory_bytes_per_s("copy")
-    np.testing.assert_allclose(priced.of_collective.sum(), without.of_collective.sum() + seconds)
+    np.testing.assert_allclose(priced.of_collective, without.of_collective + copies)
+
+
+@pytest.mark.parametrize(("dims", "is_copied"), [((0, 2), True), ((1, 2), True), ((0, 1), False)])
+def test_what_moves_from_the_last_dimension_or_to_it_is_copied(dims, is_copied):
+    """Sorted along one of the dimensions, then along the other: each time that one is whole."""
+    first, second = dims
+    x = jax.ShapeDtypeStruct((64, 32, 1024), "float32")
+    w = jax.ShapeDtypeStruct((8,), "float32")
+
+    def step(w, x):
+        return w, jnp.sort(jnp.sort(jnp.sin(x), axis=first), axis=second).sum()
+
+    problem = problem_of(step, (w, x))
+    tables, space = build_tables(problem, "tpu"), Space(problem)
+    classes = problem.classes_of(problem.graph.inputs[1])
+    lanes = space.lanes(space.point(Mesh(("model",), (8,)), [(classes[first], classes[second])]))
+    evaluator = Evaluator(tables, problem.n_classes, V5E)
+    priced = evaluator.priced(lanes)
+    is_exchange = priced.found.kind == ALL_TO_ALL
+    assert is_exchange.any()
+    copies = copy_seconds(tables, priced.sharding, priced.found, V5E.device)[is_exchange]
+    each = 2 * 4 * 64 * 32 * 1024 / 8 / V5E.device.memory_bytes_per_s("copy")
+    np.testing.assert_allclose(copies, each * is_copied)
