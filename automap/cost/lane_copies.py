@@ -15,10 +15,8 @@ from automap.cost.flows import ALL_GATHER, ALL_TO_ALL
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
+from automap.space.leaves import LANES
 from automap.topology.model import Device
-
-
-LANES = 128
 
 
 def copy_seconds(

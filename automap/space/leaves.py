@@ -17,7 +17,7 @@ from hlo_tools.roles import Role
 
 # Elements side by side in a TPU's tiles.  Where parts of a longer last dimension are no multiple of it, what is gathered of them
 # is copied into another order and back: 3.5 ms of a step of T5-base on v5p:2x2x4, 2.4 of ViT-B/16 (libtpu 0.0.51, 2026-11).
-_LANES = 128
+LANES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def storage_dim(
 
     def preferred(d: int) -> tuple[int, ...]:
         size, is_last = leaf.dims[d], d == len(leaf.dims) - 1
-        is_whole = not is_last or size < _LANES or size % (parts[d] * to_come * _LANES) == 0
+        is_whole = not is_last or size < LANES or size % (parts[d] * to_come * LANES) == 0
         return (d == given, leaf.reach[d], is_whole, d in stored, parts[d] == 1, size, -d)
 
     allowed = (

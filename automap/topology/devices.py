@@ -47,8 +47,8 @@ _KEPT_V5P: Final = Source(
 )
 _MEGACORE: Final = Source(
     field="cores",
-    document="https://docs.jax.dev/en/latest/pallas/tpu/pipelining.html",
-    note="TPUs in Megacore configuration (v4, v5p) have two TensorCores that are one JAX device",
+    document="https://docs.jax.dev/en/latest/_autosummary/jax.experimental.pallas.tpu.ChipVersion.html",
+    note="v4 and v5p have two TensorCores a chip and Megacore: both are one JAX device",
 )
 _F32_IS_BF16: Final = Source(
     field="flops_per_s.f32",
