@@ -35,6 +35,20 @@ _IDENTITY_OPCODES = frozenset(
 )
 
 
+def _slice(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A slice of all there is, as of a stack in a loop of one trip, is no op: its offsets are clamped to 0."""
+    if _has_shape(flat, operands[0], instruction.shape):
+        return operands[0]
+    return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
+
+
+def _update(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    """An update of all there is, is the update."""
+    if _has_shape(flat, operands[1], instruction.shape):
+        return operands[1]
+    return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
+
+
 def _constant(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
     result = flat.emit("constant", (), instruction)
     if instruction.literal is not None and isinstance(result, int):
@@ -95,12 +109,16 @@ def _has_shape(flat: "Flattener", tree: Tree, shape: Shape) -> bool:
 def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
     body, condition = _body_and_condition(flat.module, instruction)
     initial = tuple(leaves(operands[0]))
-    carried = flat.fresh(instruction.shape, len(flat.ops))
-    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
     trips = instruction.attributes.trip_count
     if trips is None:
         trips = _read_trips(flat, instruction, condition, body, operands[0])
-    outer, flat.trip_count = flat.trip_count, flat.trip_count * trips
+    if trips == 1:  # XLA makes no loop of it, but partitions it as one
+        root = flat.inline(instruction, body.id, operands)
+        flat.ties.extend(zip(initial, leaves(root), strict=True))
+        return root
+    carried = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
     root = flat.inline(instruction, body.id, [carried])
     flat.trip_count = outer
     result = flat.fresh(instruction.shape, len(flat.ops))
@@ -112,7 +130,7 @@ def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) ->
 
 def _read_trips(
     flat: "Flattener", loop: Instruction, condition: Computation, body: Computation, carried: Tree
-) -> int:
+) -> int | None:
     def initial(element: int) -> int | None:
         leaf = carried[element] if isinstance(carried, tuple) else None
         value = flat.constants.get(leaf) if isinstance(leaf, int) else None
@@ -124,7 +142,7 @@ def _read_trips(
         flat.assumptions.append(f"loop {where}: trip count not known, counted once")
     elif not trips.is_step_known:
         flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
-    return 1 if trips.count is None else trips.count
+    return trips.count
 
 
 def _body_and_condition(
@@ -191,10 +209,13 @@ HANDLERS: Mapping[str, Handler] = {
     "custom-call": _custom_call,
     "get-tuple-element": _element,
     "tuple": _tuple,
+    "dynamic-slice": _slice,
+    "dynamic-update-slice": _update,
     "while": _while,
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
+_RUN_AS_OPS = frozenset({"fusion", "dynamic-slice", "dynamic-update-slice"})
 KEEPING_FUSIONS = {
-    **{name: handler for name, handler in HANDLERS.items() if name != "fusion"},
+    **{name: handler for name, handler in HANDLERS.items() if name not in _RUN_AS_OPS},
     "copy": _copy,
 }

@@ -9,6 +9,7 @@ from automap.topology.model import Platform
 class Habit(Enum):
     """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen through.
 
+    LOOPS_FIRST: sums are taken out of loops before any are merged (`automap.cost.sums`).
     NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
     FILLS: zeros of several loops are one tensor, and written number by number (`automap.cost.loop_fills`).
     RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.rings`).
@@ -17,6 +18,7 @@ class Habit(Enum):
     """
 
     SIMPLIFIES = "simplifies"
+    LOOPS_FIRST = "loops first"
     NARROWS = "narrows"
     FILLS = "fills"
     RINGS = "rings"

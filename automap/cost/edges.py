@@ -59,6 +59,7 @@ class Edges:
     `is_alone` [edges, factors]: whether all is summed at once if the factor is split
     (`hlo_tools.rules.convolution.partitioned_alone`).
     `partials`: what the devices hold that split a reduction, `Partials`.
+    `widened`: how many times `n_bytes` an all-reduce has that is done in a wider type (`automap.cost.sums`).
     `count`: how often a step sums there; `trips`: how often anything else is moved, or scattered.
     `value`, `op`: one example incidence each row stands for, to name it.
     `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather, or all
@@ -82,6 +83,7 @@ class Edges:
     sum_of_factor: np.ndarray
     is_alone: np.ndarray
     partials: np.ndarray
+    widened: np.ndarray
     value: np.ndarray
     op: np.ndarray
     last_dim: np.ndarray
@@ -126,6 +128,7 @@ class EdgeKey(NamedTuple):
     windows: tuple[Window, ...] = ()
     least_messages: float = 0.0
     last_size: int = 0
+    widened: float = 1.0
 
 
 class EdgeList:
@@ -179,6 +182,7 @@ class EdgeList:
             phase=scalars[3],
             combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
             least_messages=np.array([key.least_messages for key in self.index], float),
+            widened=np.array([key.widened for key in self.index], float),
             sum_of_factor=sums, is_alone=alone, partials=scalars[6], last_dim=scalars[7], last_size=scalars[8],
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),

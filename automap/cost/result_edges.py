@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, last_size, majors, rank_of
-from automap.cost.sums import Sums, keeps_elements, merged_sums
+from automap.cost.sums import Order, Sums, keeps_elements, merged_sums
 from automap.space.problem import Problem
 from hlo_tools.constants import Constants, counts_up
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
@@ -25,19 +25,20 @@ def result_edges(
     row_of_op: np.ndarray,
     op_rows: np.ndarray,
     *,
-    simplifies: bool,
+    order: Order | None,
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
-    `simplifies` is whether the backend merges sums (`automap.cost.sums`), of which the first term is then reduced
-    and the others repeat it, and sees through indices.
+    `order` is how the backend merges sums (`automap.cost.sums`), of which the first term is then reduced and the
+    others repeat it; if None it does not, nor sees through indices.
     """
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
     reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops, sums_of = row_of_op.tolist(), merged_sums(graph) if simplifies else Sums({}, {})
-    partials_of = _Partials(graph, simplifies=simplifies)
+    ops = row_of_op.tolist()
+    sums_of = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
+    partials_of = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem)
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
@@ -52,7 +53,7 @@ def result_edges(
                     int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials_of(op), least_messages=least_messages(value, op),
-                    last_size=last_size(graph, value),
+                    last_size=last_size(graph, value), widened=sums_of.widened.get(value, 1.0),
                 )  # fmt: skip
                 # Not what is made of terms: transposed, added.
                 is_term = bool(sums[0]) and not keeps_elements(graph, op)

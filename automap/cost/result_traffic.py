@@ -64,12 +64,14 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tupl
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / want.kept)
     # A loop that adds up slices of what is reduced reduces it in every trip.
-    count = np.where(want.is_sliced | (at_once & (want.to_scatter != 0)), edges.trips, edges.count)
+    in_every_trip = want.is_sliced | (at_once & (want.to_scatter != 0))
+    count = np.where(in_every_trip, edges.trips, edges.count)
+    wide = n_bytes * np.where(in_every_trip, 1.0, edges.widened)
     flows = [
         Flow(REDUCE_SCATTER, to_scatter, n_bytes),
         Flow(ALL_TO_ALL, want.moved, n_bytes),
         *gathers_apart(want.gathered | partial, whole, want.dim_of, sizes),
-        *_sums_apart(reduced, n_bytes / scattered, want.summed_over, count),
+        *_sums_apart(reduced, wide / scattered, want.summed_over, count),
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
     return entries(edges, flows), again

@@ -9,55 +9,70 @@ read from its list of passes).  So a value that is only added to others of its
 kind is a *term*, all terms of one sum have one name (those are added first that come before any that is reduced otherwise,
 `automap.cost.flows.without_merged_terms`), and a sum may be reduced at the trip count outside of a
 loop instead of its own; reduce-scatters stay where they are, and so does what is sliced before it is added.  A scatter-add is first merged with what it is added to, whatever that is.
+
+A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves the loop is of the carry's
+type, `Sums.widened`. A TPU takes sums out of loops before it merges any, so those that a trip adds to
+each other stay; a GPU merges first, also what is converted            -> in: `Order`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import Literal
 
-from hlo_tools.graph import LOOP_EXIT, Graph, Op
+from hlo_tools.graph import DTYPE_BITS, LOOP_EXIT, Graph, Op
 from hlo_tools.kernels import CONTRACTIONS
+
+
+Order = Literal["loops first", "terms first"]
+"""What a backend does first: take sums out of loops, or merge terms."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The name of each term's sum, and how often those terms are reduced that are not in every trip."""
+    """The name of each term's sum, and how often those terms are reduced that are not in every trip.
+
+    `widened` is how many times its bytes an all-reduce of a term has that is reduced in a wider type.
+    """
 
     name_of: Mapping[int, int]
     trips_of: Mapping[int, int]
+    widened: Mapping[int, float]
 
     def trips(self, value: int, otherwise: int) -> int:
         """How often a value is reduced in a step."""
         return self.trips_of.get(value, otherwise)
 
 
-def merged_sums(graph: Graph) -> Sums:
+def merged_sums(graph: Graph, order: Order) -> Sums:
     """The sums of a step, as the backends that merge them have them."""
-    terms = _Terms()
+    terms = _Terms(graph)
     trips_of: dict[int, int] = {}
     used_once = [len(users) == 1 for users in graph.users]
     for value in graph.outputs:
         used_once[value] = False
     enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_of.items()}
+    leaves_loops, is_term = terms.is_single, terms.is_unconverted
+    if order == "terms first":
+        leaves_loops = is_term = terms.is_any
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_EXIT:
             enter = enter_of[index]
-            for term, result in _accumulated(graph, enter, op, used_once):
-                if term in terms.name_of:
-                    inside = terms.members[terms.name_of[term]]
+            for value, result in _accumulated(graph, enter, op, used_once):
+                if leaves_loops(value):
+                    inside = terms.like(value)
                     trips_of.update(dict.fromkeys(inside, enter.trip_count))
-                    terms.merge(term, result)
+                    terms.merge(terms.source(value), result)
         elif op.opcode == "add":
             left, right = op.inputs
-            if left != right and all(used_once[v] and v in terms.name_of for v in op.inputs):
-                terms.merge(left, right)
-                terms.merge(left, op.outputs[0])
-        elif keeps_elements(graph, op):
-            if used_once[op.inputs[0]] and op.inputs[0] in terms.name_of:
-                terms.merge(op.inputs[0], op.outputs[0])
+            if left != right and all(used_once[v] and is_term(v) for v in op.inputs):
+                terms.add(left, right, op.outputs[0])
+        elif op.opcode == "convert" or keeps_elements(graph, op):
+            if used_once[op.inputs[0]]:
+                terms.hand_on(op)
         elif op.opcode in CONTRACTIONS or _is_sum(op):
             terms.merge(op.outputs[0], op.outputs[0])
-    return Sums({**_scatters(graph), **terms.name_of}, trips_of)
+    return Sums({**_scatters(graph), **terms.name_of}, trips_of, terms.widened)
 
 
 def keeps_elements(graph: Graph, op: Op) -> bool:
@@ -78,18 +93,70 @@ def _is_sum(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class _Terms:
-    """Terms of sums so far; the name of a sum is its first term."""
+    """Terms of sums so far; the name of a sum is its first term.
 
+    `converted` are terms in a wider type, and what they were; `added` those that are sums of several.
+    """
+
+    graph: Graph
     name_of: dict[int, int] = field(default_factory=dict)
     members: dict[int, list[int]] = field(default_factory=dict)
+    converted: dict[int, int] = field(default_factory=dict)
+    added: set[int] = field(default_factory=set)
+    widened: dict[int, float] = field(default_factory=dict)
+
+    def source(self, value: int) -> int:
+        """What a value was before it was converted."""
+        return self.converted.get(value, value)
+
+    def is_any(self, value: int) -> bool:
+        """Whether a value is a term, perhaps in a wider type."""
+        return self.source(value) in self.name_of
+
+    def is_unconverted(self, value: int) -> bool:
+        """Whether it is one in the type that it was made in."""
+        return value in self.name_of
+
+    def is_single(self, value: int) -> bool:
+        """Whether it is one that is no sum of others."""
+        return self.is_any(value) and value not in self.added
+
+    def like(self, value: int) -> list[int]:
+        """All terms of its sum."""
+        return self.members[self.name_of[self.source(value)]]
+
+    def add(self, left: int, right: int, result: int) -> None:
+        """Make two terms, and what is their sum, terms of one."""
+        self.merge(self.source(left), self.source(right))
+        self.merge(self.source(left), result)
+        self.added.add(result)
+
+    def hand_on(self, op: Op) -> None:
+        """Make what an op that moves or converts elements makes of a term one, too."""
+        value, result = op.inputs[0], op.outputs[0]
+        if not self.is_any(value):
+            return
+        if value in self.added:
+            self.added.add(result)
+        if value in self.converted or op.opcode == "convert":
+            if self._bits(result) > self._bits(self.source(value)):
+                self.converted[result] = self.source(value)
+        else:
+            self.merge(value, result)
 
     def merge(self, value: int, other: int) -> None:
-        """Make both terms of one sum."""
+        """Make both terms of one sum, reduced in the type of the wider."""
         kept, gone = (self.name_of.get(v, v) for v in (value, other))
         moved = [gone] if kept == gone else self.members.pop(gone, [gone])
         self.members.setdefault(kept, []).extend(moved)
         for member in moved:
             self.name_of[member] = kept
+        widest = max(self._bits(value), self._bits(other))
+        if self._bits(value) != self._bits(other):
+            self.widened.update({m: widest / self._bits(m) for m in self.members[kept]})
+
+    def _bits(self, value: int) -> int:
+        return DTYPE_BITS[self.graph.values[value].dtype]
 
 
 def _accumulated(

@@ -114,9 +114,11 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     habits = HABITS[platform]
     is_narrow = Habit.NARROWS in habits
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
+    order = "loops first" if Habit.LOOPS_FIRST in habits else "terms first"
     results, edge_of_op = result_edges(
-        problem, row_of_value, row_of_op, op_rows, simplifies=Habit.SIMPLIFIES in habits
-    )
+        problem, row_of_value, row_of_op, op_rows,
+        order=order if Habit.SIMPLIFIES in habits else None,
+    )  # fmt: skip
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
     kernel_list = filled(graph, kernels(graph, FUSERS[platform], n_bytes), problem.phases, habits)

@@ -58,7 +58,8 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
         for target, read in builder.input_readers.get(problem.graph.inputs[position], []):
             if made is not None and (made.operator, made.labels) != (target, read.labels):
                 builder.edges.append(_edge(builder, made, target, read, When.NEXT_STEP))
-    names = merged_sums(problem.graph).name_of
+    # Nothing leaves its loop here, and terms are added in the type that they are made in.
+    names = merged_sums(problem.graph, "loops first").name_of
     sums = {m.operator: names[value] for value, m in builder.written.items() if value in names}
     return added_at_the_end(
         OperatorGraph(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlo_tools.flatten import flatten
-from hlo_tools.graph import Graph
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
 from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes
 
@@ -70,3 +70,18 @@ ENTRY e { x = f32[4,4] parameter(0)
 @pytest.mark.parametrize("fusions", ["inlined", "kept"])
 def test_a_counter_that_the_compiler_fused(fusions):
     assert _dots(flatten(read_bytes(FUSED.encode(), "text"), fusions=fusions)) == {4}
+
+
+def test_a_loop_of_one_trip_is_no_loop_and_its_stacks_are_no_ops():
+    def step(x, kernels):
+        return jax.lax.scan(lambda c, k: (c @ k, c), x, kernels)
+
+    shapes = (4, 4), (1, 4, 4)
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    lowered = jax.jit(step).lower(*arrays)
+    graph = flatten(decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()))
+    opcodes = {op.opcode for op in graph.ops}
+    assert _dots(graph) == {1}
+    assert not opcodes & {LOOP_ENTER, LOOP_EXIT, "dynamic-slice", "dynamic-update-slice"}
+    assert graph.ties  # It is partitioned as one.
+    assert [graph.values[v].dims for v in graph.outputs] == [(4, 4), (1, 4, 4)]

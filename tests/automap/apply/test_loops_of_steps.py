@@ -18,7 +18,6 @@ from models.training import random_batch
 
 TOPOLOGY = get_topology("cpu:8")
 MESH = Mesh(("data", "model"), (4, 2))
-STEPS = 3
 MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
 
 
@@ -27,14 +26,15 @@ MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
     [*(pytest.param(name, marks=pytest.mark.slow) for name in ("data-parallel", "zero-1")), "zero-3", "megatron"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", MODELS)
-def test_a_loop_of_steps(name, preset):
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_a_loop_of_steps(name, preset, n_steps):
     module, tiny = MODELS[name]
     step, args = tiny()
 
     def steps(state, batches):
         return lax.scan(step, state, batches)
 
-    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((STEPS, *x.shape), x.dtype), args[1])
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n_steps, *x.shape), x.dtype), args[1])
     outcome = find(trace_step(steps, (args[0], many)), TOPOLOGY, Options(mesh=MESH, preset=preset))
     plan = build_plan(outcome)
     role_of = {leaf.path: leaf.role for leaf in plan.inputs}

@@ -13,10 +13,13 @@ X = jax.ShapeDtypeStruct((8, 8), "float32")
 TRIPS = 5
 
 
-def _reductions(step, n_inputs=3):
+ORDERS = ("loops first", "terms first")
+
+
+def _reductions(step, order, n_inputs=3):
     """(how often it is reduced, number of products) for each sum of products of a step."""
     graph = problem_of(step, (X,) * n_inputs).graph
-    sums = merged_sums(graph)
+    sums = merged_sums(graph, order)
     found = {}
     for op in graph.ops:
         if op.opcode == "dot":
@@ -38,8 +41,9 @@ def _reductions(step, n_inputs=3):
         (lambda a, b, c: (a @ b).reshape(1, 8, 8)[0] + b @ c, [(1, 2)]),
     ],
 )
-def test_products_that_are_only_added_up_are_one_sum(step, wanted):
-    assert _reductions(step) == wanted
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_that_are_only_added_up_are_one_sum(step, order, wanted):
+    assert _reductions(step, order) == wanted
 
 
 def test_reduced_and_scattered_terms_are_merged_too():
@@ -52,7 +56,7 @@ def test_reduced_and_scattered_terms_are_merged_too():
         )
 
     graph = problem_of(step, (X, X, X)).graph
-    names = merged_sums(graph).name_of
+    names = merged_sums(graph, "loops first").name_of
     of = {
         kind: [names.get(op.outputs[0]) for op in graph.ops if op.opcode == kind]
         for kind in ("reduce", "scatter")
@@ -74,7 +78,6 @@ def _loop(body, outside=lambda c: c):
     ("step", "wanted"),
     [
         (_loop(lambda c, a, b: c + a @ b), [(1, 1)]),
-        (_loop(lambda c, a, b: c + (a @ b + b @ a)), [(1, 2)]),
         (_loop(lambda c, a, b: c + jnp.sin(a @ b)), [(TRIPS, 1)]),
         (_loop(lambda c, a, b: c + c @ b), [(TRIPS, 1)]),  # the carry is read
         (_loop(lambda c, a, b: jnp.sin(c + a @ b)), [(TRIPS, 1)]),
@@ -83,12 +86,46 @@ def _loop(body, outside=lambda c: c):
         (lambda a, b, c: _loop(lambda c, a, b: c + a @ b)(a, b, c) + b @ b, [(1, 2)]),
     ],
 )
-def test_an_accumulated_sum_leaves_its_loop(step, wanted):
-    assert _reductions(step) == wanted
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_accumulated_sum_leaves_its_loop(step, order, wanted):
+    assert _reductions(step, order) == wanted
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"), [("loops first", [(TRIPS, 2)]), ("terms first", [(1, 2)])]
+)
+def test_what_a_trip_adds_up_itself_leaves_the_loop_where_terms_are_merged_first(order, wanted):
+    """Seen of the TPU compiler (libtpu 0.0.51) of a weight that each trip multiplies by twice."""
+    assert _reductions(_loop(lambda c, a, b: c + (a @ b + b @ a)), order) == wanted
+
+
+def _half(a, b):
+    return (a.astype("bfloat16") @ b.astype("bfloat16")).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("step", "order", "wanted", "widened"),
+    [
+        (_loop(lambda c, a, b: c + _half(a, b)), "loops first", [(1, 1)], {2.0}),
+        (_loop(lambda c, a, b: c + _half(a, b).T), "loops first", [(1, 1)], {2.0}),
+        (_loop(lambda c, a, b: c + _half(a, b)), "terms first", [(1, 1)], {2.0}),
+        (_loop(lambda c, a, b: c + _half(a, b) / 4), "loops first", [(TRIPS, 1)], {1.0}),
+        (lambda a, b, c: c + _half(a, b), "loops first", [(1, 1)], {1.0}),
+        (lambda a, b, c: _half(a, b) + _half(b, c), "loops first", [(1, 1), (1, 1)], {1.0}),
+        (lambda a, b, c: _half(a, b) + _half(b, c), "terms first", [(1, 2)], {2.0}),
+    ],
+)
+def test_a_product_that_is_widened_and_accumulated_is_reduced_in_the_wider_type(
+    step, order, wanted, widened
+):
+    assert _reductions(step, order) == wanted
+    graph = problem_of(step, (X,) * 3).graph
+    found = merged_sums(graph, order).widened
+    assert {found.get(op.outputs[0], 1.0) for op in graph.ops if op.opcode == "dot"} == widened
 
 
 def test_an_accumulated_sum_leaves_both_of_two_loops():
     def inner(carry, a, b):
         return carry + lax.fori_loop(0, 3, lambda i, d: d + a @ b, jnp.zeros_like(carry))
 
-    assert _reductions(_loop(inner)) == [(1, 1)]
+    assert _reductions(_loop(inner), "loops first") == [(1, 1)]
