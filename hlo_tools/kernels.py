@@ -67,20 +67,24 @@ class Fuser:
     """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
 
     `results` says whether kernels that read the same are made one, `products` whether elementwise ops that alone
-    use a contraction's result are part of it.
+    use a contraction's result are part of it, `tables` whether an input that rows are looked up in is converted
+    whole before, or only those rows.
     """
 
     loads: frozenset[str]
     results: Literal["one", "several"]
     products: Literal["bare", "fused"]
+    tables: Literal["whole", "rows"]
 
 
 # TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
 # matrix libraries read finished operands.
 FUSERS: Mapping[str, Fuser] = {
-    "tpu": Fuser(loads=_OWN_KERNEL - CONTRACTIONS, results="several", products="fused"),
-    "cuda": Fuser(loads=_OWN_KERNEL, results="several", products="bare"),
-    "cpu": Fuser(loads=_OWN_KERNEL, results="one", products="bare"),
+    "tpu": Fuser(
+        loads=_OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
+    ),
+    "cuda": Fuser(loads=_OWN_KERNEL, results="several", products="bare", tables="rows"),
+    "cpu": Fuser(loads=_OWN_KERNEL, results="one", products="bare", tables="rows"),
 }
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it is rounded.
@@ -185,6 +189,10 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             if op.opcode in fuser.loads:
                 for value in op.inputs:
                     stored[_read_through(graph, value)] |= graph.varies[value]
+            if op.opcode == "gather" and fuser.tables == "whole":
+                table = _read_through(graph, op.inputs[0])
+                if graph.values[table].producer < 0:
+                    stored[_read_through(graph, op.inputs[0], _READ_THROUGH - {"convert"})] = True
         elif op.opcode in _FUSES_INPUT:
             for value in op.outputs:
                 stored[value] = True
@@ -218,11 +226,11 @@ def _only_user(graph: Graph, value: int) -> Op | None:
     return op if is_update or before == after else None
 
 
-def _read_through(graph: Graph, value: int) -> int:
+def _read_through(graph: Graph, value: int, opcodes: frozenset[str] = _READ_THROUGH) -> int:
     """The value a kernel really loads when it is given a cast or transposed view of it."""
     while (producer := graph.values[value].producer) >= 0:
         op = graph.ops[producer]
-        if op.opcode not in _READ_THROUGH or not op.inputs:
+        if op.opcode not in opcodes or not op.inputs:
             break
         value = op.inputs[0]
     return value

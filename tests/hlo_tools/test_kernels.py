@@ -265,3 +265,25 @@ def test_an_elementwise_kernel_writes_over_what_it_reads_last(is_last, make):
     read, made = buffer_of[first.outputs[0]], buffer_of[second.inputs[0]]
     overlap = live.death[read] >= live.birth[made]
     assert overlap == (not is_last or make is jnp.cumsum)
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_input", "whole"),
+    [("tpu", True, {"convert"}), ("tpu", False, {"sine"}), ("cuda", True, set()), ("cpu", True, set())],
+)  # fmt: skip
+def test_a_table_that_is_given_is_converted_whole_before_rows_are_looked_up(
+    platform, is_input, whole
+):
+    """As the TPU compiler (libtpu 0.0.51) does with embeddings; what a step makes is read through."""
+
+    def step(table):
+        table = table if is_input else jnp.sin(table)
+        return table.astype("bfloat16")[jnp.arange(8) * 3]
+
+    graph = _graph(step, (64, WIDTH))
+    made = {
+        graph.ops[k.op].opcode
+        for k in _kernels(graph, platform)
+        if any(graph.values[a.value].dims == (64, WIDTH) for a in k.writes)
+    }
+    assert made == whole
