@@ -34,18 +34,15 @@ _IDENTITY_OPCODES = frozenset(
     {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
 )
 
-
-def _slice(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
-    """A slice of all there is, as of a stack in a loop of one trip, is no op: its offsets are clamped to 0."""
-    if _has_shape(flat, operands[0], instruction.shape):
-        return operands[0]
-    return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
+# The operand that such an op hands on if it is as large as the result.
+_ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
 
 
-def _update(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
-    """An update of all there is, is the update."""
-    if _has_shape(flat, operands[1], instruction.shape):
-        return operands[1]
+def _sliced(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A slice or an update of all there is, as of a stack in a loop of one trip, is no op: offsets are clamped to 0."""
+    whole = operands[_ALL_OF[instruction.opcode]]
+    if _has_shape(flat, whole, instruction.shape):
+        return whole
     return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
 
 
@@ -209,12 +206,11 @@ HANDLERS: Mapping[str, Handler] = {
     "custom-call": _custom_call,
     "get-tuple-element": _element,
     "tuple": _tuple,
-    "dynamic-slice": _slice,
-    "dynamic-update-slice": _update,
     "while": _while,
+    **dict.fromkeys(_ALL_OF, _sliced),
     **dict.fromkeys(_IDENTITY_OPCODES, _identity),
 }
-_RUN_AS_OPS = frozenset({"fusion", "dynamic-slice", "dynamic-update-slice"})
+_RUN_AS_OPS = frozenset({"fusion", *_ALL_OF})
 KEEPING_FUSIONS = {
     **{name: handler for name, handler in HANDLERS.items() if name not in _RUN_AS_OPS},
     "copy": _copy,

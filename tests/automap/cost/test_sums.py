@@ -11,8 +11,6 @@ from tests.steps import problem_of
 
 X = jax.ShapeDtypeStruct((8, 8), "float32")
 TRIPS = 5
-
-
 ORDERS = ("loops first", "terms first")
 
 
