@@ -1,4 +1,4 @@
-"""XLA's auto-sharder beside ours, both under its own TPU compiler, for steps of the zoo, without the hardware.
+"""XLA's auto-sharder beside ours, both under its own TPU compiler, for steps of the zoo and others, without the hardware.
 
     python -m scripts.compare_auto --auto-python auto/bin/python -o docs/auto_peer.md
 
@@ -108,7 +108,7 @@ class Program:
 
 def rows_of(name: str, peer: AutoPeer, topology: Topology, asked: Asked) -> list[Row]:
     """All plans of a model."""
-    model = MODELS[name]
+    model = MODELS.get(name, Model(name))
     step, args = load_target(model.target, model.options)
     run = jitted(step, {})
     call = trace_call(run, tuple(args), {})
@@ -206,7 +206,12 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 @click.command(help=f"{(__doc__ or '').splitlines()[0]}\n\nMake AUTO's environment with: {RECIPE}")
 @click.option("--auto-python", type=click.Path(path_type=Path), required=True, help="its python")
-@click.option("--models", default=",".join(MODELS), show_default=True, help="with commas between")
+@click.option(
+    "--models",
+    default=",".join(MODELS),
+    show_default=True,
+    help="with commas between; steps of yours as module:function",
+)
 @click.option(
     "--meshes", default="all", help="that AUTO may use, as 2x4,8; all sensible ones by default"
 )
@@ -265,9 +270,10 @@ def main(
 def _chosen(models: str) -> list[str]:
     names = models.split(",")
     for name in names:
-        if name not in MODELS:
+        if name not in MODELS and ":" not in name:
             raise InputError(
-                f"--models {name!r}; allowed: {', '.join(MODELS)}, with commas between"
+                f"--models {name!r}; allowed: {', '.join(MODELS)}, or steps of yours as module:function, "
+                "with commas between"
             )
     return names
 

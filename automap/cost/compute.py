@@ -4,7 +4,8 @@
 
 parts is how many ways the op's factors are split, bytes are local, e_m and e_b the device's efficiencies for
 matmuls and for the memory accesses of a class of ops (`OP_CLASSES`).  The matrix unit of a TPU multiplies tiles:
-what it sums over and the columns of the result are rounded up to them.  So are the rows or columns of tables that are
+what it sums over and the columns of the result are rounded up to them (of convolutions in groups:
+`automap.cost.group_tiles`).  So are the rows or columns of tables that are
 looked up and updated to those of its memory                                    -> in: `automap.cost.row_layouts`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
@@ -63,6 +64,7 @@ class Roofline:
         if device.matmul_tile > 1:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
+            flops *= self._group_flops
         fast = device.memory_bytes_per_s("elementwise")
         is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & (device.matmul_tile > 1)
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
@@ -74,6 +76,10 @@ class Roofline:
     @cached_property
     def _sides(self) -> tuple["_Sizes", ...]:
         return tuple(_Sizes.of(sizes, self.kernels.op_row) for sizes in self.kernels.side_sizes)
+
+    @cached_property
+    def _group_flops(self) -> np.ndarray:
+        return self.kernels.groups.flops_per_flop(self.topology.device.matmul_tile)
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:

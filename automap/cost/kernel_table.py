@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import majors
+from automap.cost.group_tiles import GroupTiles, factor_of_single_features
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.loop_fills import is_fill
 from automap.cost.ring_operands import Operand, Operands
@@ -34,7 +35,8 @@ class KernelTable:
     `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge` is the result edge
     of a contraction, -1 for other kernels.
     `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
-    dimension of its result with what lies beside them; 1 for all others.
+    dimension of its result with what lies beside them; of a convolution's groups of single features; 1 for all others.
+    `groups` are those of convolutions.
     `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
     it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them; `turned_bytes` and `cut_dims`
     those that it moves to turn them, and the bit masks of the product's dimensions that are cut then.
@@ -55,6 +57,7 @@ class KernelTable:
     kernel_class: np.ndarray
     is_fill: np.ndarray
     side_sizes: np.ndarray
+    groups: GroupTiles
     flops: np.ndarray
     dtype: tuple[str, ...]
     count: np.ndarray
@@ -119,19 +122,18 @@ def kernel_table(
         # A cell of a search has the rows of all that its kernels access: of what decides how tables lie, too.
         accessed.extend(Access(v, 0) for v in _added(uses) - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
-        is_dot = op.opcode == "dot"
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
-        if is_dot and id(rule) not in sides:
-            sides[id(rule)] = _sides(rule)
+        shape = kernel_shape(problem.graph, op, rule, _dtype(problem, op))
+        if id(rule) not in sides:
+            sides[id(rule)] = _sides(op, rule, shape)
         key = _Key(
-            ops[kernel.op], kernel_shape(problem.graph, op, rule, _dtype(problem, op)),
+            ops[kernel.op], shape,
             -1 if product is None else edges[kernel.op],
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
             _NOTHING if product is None else operands.of(op, rule, kernel, problem.phases[kernel.op]),
             _class_of(problem, op, kernel), is_fill(problem.graph, kernel),
-            sides[id(rule)] if is_dot else ((), ()),
-            tuple(f.size for f in rule.factors) if is_dot else (),
+            sides[id(rule)], tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
             flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in accessed),
             tuple(
@@ -172,6 +174,7 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
         side_sizes=side_sizes,
+        groups=GroupTiles.of([k.shape for k in keys], [k.flops for k in keys]),
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
@@ -223,8 +226,14 @@ def _table_uses(keys: Sequence[_Key]) -> TableUses:
     return TableUses(*np.array(found, np.int64).reshape(-1, 11).T)
 
 
-def _sides(rule: Rule) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Factors that a dot sums over, and those of the operand that brings the result's last dimension."""
+def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Factors that a dot sums over, and those of the operand that brings the result's last dimension.
+
+    Of a convolution that of groups of single features; none of other kernels.
+    """
+    if op.opcode != "dot":
+        group = factor_of_single_features(shape)
+        return () if group is None else (group,), ()
     summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
     of_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
     last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)

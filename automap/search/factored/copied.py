@@ -109,6 +109,7 @@ class Copied:
             shape=tuple(table.shape[k] for k in which.tolist()),
             dtype=tuple(table.dtype[k] for k in which.tolist()),
             product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which],
+            groups=table.groups[which],
             written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
             turned_bytes=table.turned_bytes[:, which], cut_dims=table.cut_dims[:, which],
             traffic_kernel=of,
