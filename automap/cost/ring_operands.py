@@ -2,7 +2,7 @@
 
 A product alone makes its operands from what is in memory while it feeds the matrix unit.  The kernels of a ring
 (`automap.cost.rings`) multiply parts of them again and again, so what is not there as bfloat16 is written first, once
-for all products of it in a phase.  Bytes that this moves, for each element                -> in: `Operands.of`
+for all such products of it in a phase.  Bytes that this moves, for each element   -> in: `Operands.of`
 
     2     of what is in memory as float32: its producer writes it rounded as well
     4     of what is made on the way: written, and read
@@ -19,16 +19,20 @@ logits and of hidden layers of GPT and Llama-1B under ZeRO-3.)
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 import math
+from typing import TypeAlias
 
 from hlo_tools.graph import CONSTRAINT, Graph, Op
 from hlo_tools.kernels import Kernel
 from hlo_tools.phases import Phase
-from hlo_tools.rules import Rule
+from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.rule import DimFactors
 
 
 _IN_MEMORY, _MADE, _SLICED = 2, 4, 7
 _TURNED = 8
+# A value, the phase, and whether products of it sum over its innermost dimension: kernels' gradients, which do not, are
+# rings under other plans than what is made of activations and kernels.
+_Use: TypeAlias = tuple[int, Phase, bool]
 _SLICES = frozenset({"slice", "dynamic-slice"})
 _SAME_ELEMENTS = frozenset({"convert", "transpose", "reshape", "bitcast", "copy", CONSTRAINT})
 _SAME_DIMENSIONS = frozenset({"convert", "copy", CONSTRAINT})
@@ -53,8 +57,8 @@ class Operands:
 
     graph: Graph
     n_bytes: Sequence[int]
-    written: set[tuple[int, Phase]] = field(default_factory=set)
-    turned: set[tuple[int, Phase]] = field(default_factory=set)
+    written: set[_Use] = field(default_factory=set)
+    turned: set[_Use] = field(default_factory=set)
 
     def of(self, op: Op, rule: Rule, kernel: Kernel, phase: Phase) -> tuple[Operand, Operand]:
         """What a contraction reads on each side."""
@@ -62,19 +66,20 @@ class Operands:
         left, right = (
             Operand(
                 sum(1 << f for f in {f for dim in dims for f in dim}),
-                self._moved(value, whole, phase),
-                self._turned(value, phase),
+                self._moved(use, whole),
+                self._turned(use),
                 self._cut_dims(value, dims, rule),
             )
             for value, dims in zip(op.inputs[:2], rule.operands[:2], strict=True)
+            for use in [(self._source(value), phase, self._sums_innermost(value, dims, rule))]
         )
         return left, right
 
-    def _moved(self, value: int, whole: set[int], phase: Phase) -> int:
-        value = self._source(value)
-        if (value, phase) in self.written:
+    def _moved(self, use: _Use, whole: set[int]) -> int:
+        if use in self.written:
             return 0
-        self.written.add((value, phase))
+        self.written.add(use)
+        value, *_ = use
         n_elements = math.prod(self.graph.values[value].dims)
         if value in whole:
             return _IN_MEMORY * n_elements if self.n_bytes[value] > 2 * n_elements else 0
@@ -82,11 +87,11 @@ class Operands:
         is_slice = producer >= 0 and self.graph.ops[producer].opcode in _SLICES
         return (_SLICED if is_slice else _MADE) * n_elements
 
-    def _turned(self, value: int, phase: Phase) -> int:
-        value = self._source(value)
-        if (value, phase) in self.turned:
+    def _turned(self, use: _Use) -> int:
+        if use in self.turned:
             return 0
-        self.turned.add((value, phase))
+        self.turned.add(use)
+        value, *_ = use
         return _TURNED * math.prod(self.graph.values[value].dims)
 
     def _source(self, value: int) -> int:
@@ -101,6 +106,10 @@ class Operands:
         """The dimensions of a product that run over an operand's innermost dimension."""
         inner = set(dims[self._innermost(value)]) if dims else set()
         return sum(1 << d for d, factors in enumerate(rule.results[0]) if inner & set(factors[:1]))
+
+    def _sums_innermost(self, value: int, dims: DimFactors, rule: Rule) -> bool:
+        inner = dims[self._innermost(value)] if dims else ()
+        return any(rule.factors[f].kind is FactorKind.REDUCTION for f in inner)
 
     def _innermost(self, value: int) -> int:
         """The dimension of a value that is the last one in memory."""

@@ -54,6 +54,23 @@ def test_two_products_of_one_operand_write_it_once():
     assert written(step, w, x) == (0, 4 * SUMMED * COLUMNS)
 
 
+@pytest.mark.parametrize("columns", [COLUMNS, ROWS])
+def test_a_product_with_a_kernel_does_not_write_what_the_kernels_gradient_reads(columns):
+    """tanh(x) w is no ring where tanh(x)^T g is one: where rows are split."""
+    x, w = array(ROWS, SUMMED, dtype="bfloat16"), array(SUMMED, columns, dtype="bfloat16")
+
+    def step(state, batch):
+        made = jnp.tanh(batch["x"])
+        return state, (made @ state, made.T @ batch["g"], made.T @ (2 * batch["g"]))
+
+    g = array(ROWS, columns, dtype="bfloat16")
+    table = build_tables(problem_of(step, (w, {"x": x, "g": g})), "tpu").kernels
+    products = np.flatnonzero(table.product_edge >= 0)
+    once = [4 * ROWS * SUMMED, 4 * ROWS * SUMMED, 0]
+    assert table.written_bytes[0, products].tolist() == once
+    assert table.turned_bytes[0, products].tolist() == [2 * n for n in once]
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_operands_whose_last_dimension_is_cut_are_turned_once(turned):
     """Of a weight's gradient x^T g either dimension may be cut: the first is the last one of x, the second of g."""
