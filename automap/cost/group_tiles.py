@@ -12,7 +12,7 @@ so for each of the 2 * results * taps * G i o that count there are              
     up(G / T) T^2 / G                          i = 1, of which the sizes that are rounded up have up(G / T) T / G
 
 (Stride 1, 3 to 7 taps a side, 32 to 1,024 features in groups of 1, 8, 16, 32, 64 and 128, as libtpu 0.0.51 for v5e
-schedules them: within 10 % but for 64 to 64, which took 0.7 of it.) A kernel's gradient, where groups are of the batch, takes 0.23 to 0.6
+schedules them: within 16 % but for 64 to 64, which took 0.7 of it.) A kernel's gradient, where groups are of the batch, takes 0.23 to 0.6
 of it for single features. Taps that fall on padding are multiplied as well  -> in: `GroupTiles.of`
 """
 
