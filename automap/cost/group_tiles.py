@@ -6,10 +6,8 @@ The unit multiplies tiles of T x T. A group has i features in and o out, and the
             2 * results of a group and feature * taps * up(G / T) o T^2                          i = 1
     n     = max(1, T / 4i)
 
-so for each of the 2 * results * taps * G i o that count there are                      -> in: `GroupTiles.flops_per_flop`
-
-    up(i n / T) up(o / T) T^2 / (n i o)        i > 1
-    up(G / T) T^2 / G                          i = 1, of which the sizes that are rounded up have up(G / T) T / G
+over the 2 * results of a group and feature * taps * G i o that count; the rounding of G is that of other sizes
+(`automap.cost.compute`), the rest is                                                -> in: `GroupTiles.flops_per_flop`
 
 (Stride 1, 3 to 7 taps a side, 32 to 1,024 features in groups of 1, 8, 16, 32, 64 and 128, as libtpu 0.0.51 for v5e
 schedules them: within 16 % but for 64 to 64, which took 0.7 of it.) A kernel's gradient, where groups are of the batch, takes 0.23 to 0.6
