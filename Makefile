@@ -12,6 +12,8 @@ need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { ec
 	"got '$(1)'; Python 3.11 or newer with venv is needed: make $(2)=/path/to/python" >&2; exit 2; }
 
 BIN = .venv/bin
+# Tests of one file share what they build, so one process runs them all.
+PARALLEL = -q -n 2 --dist loadfile
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
 
 .PHONY: demo test test-slow test-compilers test-newest clean
@@ -31,11 +33,11 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest $(PARALLEL)
 
 # Everything that needs no accelerator and no vendor compiler.
 test-slow: .venv/ready
-	$(BIN)/pytest -q -n 2 -m '$(NOT_HARDWARE)'
+	$(BIN)/pytest $(PARALLEL) -m '$(NOT_HARDWARE)'
 
 # The TPU and GPU compilers, which compile ahead of time. One process at a time may use the TPU's.
 .venv/compilers: .venv/ready
@@ -52,7 +54,7 @@ test-compilers: .venv/compilers
 	touch $@
 
 test-newest: .venv-newest/ready
-	.venv-newest/bin/pytest -q -n 2
+	.venv-newest/bin/pytest $(PARALLEL)
 
 clean:
 	rm -rf .venv .venv-newest build *.egg-info

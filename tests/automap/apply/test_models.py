@@ -44,7 +44,7 @@ CASES = [
     *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
     *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
     *product(["mamba", "vit:scanned"], ["one-weird-trick"], [(4, 2)]),
-    *product(["inception"], [SEARCHED], [(4, 2)]),
+    pytest.param("inception", SEARCHED, (4, 2), marks=pytest.mark.slow),
     *product(["resnet", "dlrm"], ["zero-3", SEARCHED], [(4, 2)]),
     ("rnnlm", "megatron", (4, 2)),
 ]  # fmt: skip
