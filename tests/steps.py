@@ -114,3 +114,27 @@ def images(batch=8, size=32, channels=8):
         {"params": params, "m": params, "v": params},
         {"images": _array(batch, size, size, 3)},
     )
+
+
+def decode(layers=2, batch=8, length=64, heads=8, head=128):
+    """One token more of attention layers that are scanned, and their caches [layers, batch, length, heads, head]."""
+    width, cache = heads * head, _array(layers, batch, length, heads, head)
+    state = {"keys": cache, "values": cache}
+
+    def step(state, weights, x, position):
+        def layer(x, of):
+            weight, *caches = of
+            q, *new = jnp.split((x @ weight).reshape(batch, 3, heads, head), 3, 1)
+            keys, values = (
+                jax.lax.dynamic_update_slice(c, n, (0, position, 0, 0))
+                for c, n in zip(caches, new, strict=True)
+            )
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, keys)
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), values)
+            return x + mixed.reshape(batch, width), (keys, values)
+
+        x, (keys, values) = jax.lax.scan(layer, x, (weights, state["keys"], state["values"]))
+        return {"keys": keys, "values": values}, x
+
+    weights = _array(layers, width, 3 * width)
+    return step, (state, weights, _array(batch, width), _array(dtype="int32"))

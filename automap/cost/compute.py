@@ -7,6 +7,7 @@ matmuls and for the memory accesses of a class of ops (`OP_CLASSES`).  The matri
 what it sums over and the columns of the result are rounded up to them (of convolutions in groups:
 `automap.cost.group_tiles`).  So are the rows or columns of tables that are
 looked up and updated to those of its memory                                    -> in: `automap.cost.row_layouts`
+Arrays of few rows have more tiles for as many bytes                             -> in: `automap.cost.few_rows`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
 there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
@@ -57,6 +58,10 @@ class Roofline:
             seconds += found.copied_bytes / device.memory_bytes_per_s("copy")
             seconds += found.launches * device.launch_seconds
             laying = np.bincount(of_kernel, weights=seconds, minlength=len(flops))
+        if device.matmul_tile > 1 and len(table.few_rows.access):
+            laying += self._few_rows_bytes(sharding, parts) / device.memory_bytes_per_s(
+                "elementwise"
+            )
         if device.on_chip_bytes:
             share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
             local *= np.where(table.near_bytes > 0, share, 1.0)
@@ -72,6 +77,16 @@ class Roofline:
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
+
+    def _few_rows_bytes(self, sharding: Shardings, parts: np.ndarray) -> np.ndarray:
+        """What small tiles cost each kernel, as bytes, [kernels]; `parts` are those of accesses."""
+        table, uses = self.kernels, self.kernels.few_rows
+        numbers = table.traffic_bytes[uses.access] / uses.item_bytes / parts[uses.access]
+        dims = sharding.dim_of_axis[table.traffic_row[uses.access]]
+        found = np.zeros(len(table.flops))
+        extra = uses.extra_bytes(dims, sharding.sizes, numbers)
+        np.maximum.at(found, table.traffic_kernel[uses.access], extra)
+        return found
 
     @cached_property
     def _sides(self) -> tuple["_Sizes", ...]:

@@ -4,11 +4,13 @@ Two kernels are one row if under every plan they do the same: equal op row, FLOP
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from automap.cost.claims import claims_of
 from automap.cost.edges import majors
+from automap.cost.few_rows import FewRows, laid_as_given, written_beside
 from automap.cost.group_tiles import GroupTiles, factor_of_single_features
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.loop_fills import is_fill
@@ -18,13 +20,11 @@ from automap.cost.table_uses import TableUse, uses_of_tables
 from automap.space.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Op
+from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, Op
 from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
 from hlo_tools.rules import FactorKind, Rule
 
 
-# How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
-CARRIED = 4.0
 _NOTHING = (Operand(), Operand())
 
 
@@ -42,7 +42,8 @@ class KernelTable:
     those that it moves to turn them, and the bit masks of the product's dimensions that are cut then.
     `is_fill` is whether a kernel writes the zeros that a loop begins with (`automap.cost.loop_fills`).
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
-    `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`).
+    `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`), `few_rows`
+    those of arrays that lie as they are given (`automap.cost.few_rows`).
     """
 
     op_row: np.ndarray
@@ -67,6 +68,7 @@ class KernelTable:
     traffic_bytes: np.ndarray
     near_bytes: np.ndarray
     tables: TableUses
+    few_rows: FewRows
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
@@ -90,6 +92,7 @@ class _Key:
     phase: int
     access: tuple[tuple[int, int, int], ...]
     tables: tuple[tuple[int, ...], ...]
+    few_rows: tuple[tuple[int, ...], ...]
 
 
 def kernel_table(
@@ -104,13 +107,14 @@ def kernel_table(
 
     `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in memory.
     """
-    rows, claims = row_of_value.tolist(), _claims(problem)
+    rows, claims = row_of_value.tolist(), claims_of(problem)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts: list[int] = []
     row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes)
+    laid, beside = laid_as_given(problem.graph), written_beside(problem.graph)
 
     def access_of(access: Access) -> tuple[int, int, int]:
         value = access.value
@@ -140,6 +144,8 @@ def kernel_table(
                 (position, *_use(uses[a.value], problem, rows), _columns_factor(op, rule, a.value))
                 for position, a in enumerate(accessed) if a.value in uses
             ),
+            () if any(a.value in beside for a in kernel.writes) else
+            tuple((p, *astuple(laid[a.value])) for p, a in enumerate(accessed) if a.value in laid),
         )  # fmt: skip
         row = index.setdefault(key, len(index))
         if row == len(counts):
@@ -180,7 +186,8 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
         traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
-        near_bytes=accesses[:, 3], tables=_table_uses(keys),
+        near_bytes=accesses[:, 3], tables=TableUses(*_of_accesses(keys, "tables", 11)),
+        few_rows=FewRows(*_of_accesses(keys, "few_rows", 5)),
     )  # fmt: skip
 
 
@@ -218,12 +225,13 @@ def _added(uses: Mapping[int, TableUse]) -> set[int]:
     return {use.added for use in uses.values() if use.updates}
 
 
-def _table_uses(keys: Sequence[_Key]) -> TableUses:
+def _of_accesses(keys: Sequence[_Key], name: str, width: int) -> np.ndarray:
+    """Columns of a field that begin with the number of an access, [width, uses]."""
     found, first = [], 0
     for key in keys:
-        found.extend((first + position, *rest) for position, *rest in key.tables)
+        found.extend((first + position, *rest) for position, *rest in getattr(key, name))
         first += len(key.access)
-    return TableUses(*np.array(found, np.int64).reshape(-1, 11).T)
+    return np.array(found, np.int64).reshape(-1, width).T
 
 
 def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -240,33 +248,6 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
     beside = next((o for o in of_operand if last in o), frozenset[int]())
     other = of_operand[0] ^ of_operand[1]
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
-
-
-def _claims(problem: Problem) -> list[float]:
-    """For each value its claim to the memory on the chip: 0 for none.
-
-    1 if it is made and read within one phase, `CARRIED` if a loop reads the whole of it in every trip, 0 for inputs,
-    results, and stacks that a loop fills or takes apart.
-    """
-    graph = problem.graph
-    claims = [float(value.producer >= 0) for value in graph.values]
-    for op in graph.ops:
-        carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
-        for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
-            claims[value] *= CARRIED
-    for value in graph.outputs:
-        claims[value] = 0.0
-    for index, op in enumerate(graph.ops):
-        is_handed_on = op.opcode in STRUCTURAL and op.opcode != LOOP_EXIT
-        for value in op.inputs:
-            producer = graph.values[value].producer
-            if is_handed_on or problem.phases[producer] != problem.phases[index]:
-                claims[value] = 0.0
-        if op.opcode == "dynamic-update-slice":
-            claims[op.inputs[0]] = claims[op.outputs[0]] = 0.0
-        elif op.opcode == "dynamic-slice":
-            claims[op.inputs[0]] = 0.0
-    return claims
 
 
 def _dtype(problem: Problem, op: Op) -> str:

@@ -30,9 +30,10 @@ from typing import Final
 
 import numpy as np
 
+from automap.cost.claims import CARRIED
 from automap.cost.compute import off_chip
 from automap.cost.flows import REDUCE_SCATTER
-from automap.cost.kernel_table import CARRIED, KernelTable
+from automap.cost.kernel_table import KernelTable
 from automap.cost.shardings import Shardings
 from automap.cost.traffic import Collectives
 from automap.topology.model import Device

@@ -7,18 +7,23 @@ them all in one call, each as if it were alone.
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from automap.cost.backends import Habit
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator
+from automap.cost.few_rows import FewRows
 from automap.cost.halos import Windows
 from automap.cost.kernel_table import KernelTable
 from automap.cost.row_layouts import TableUses
 from automap.cost.tables import Tables
 from automap.search.factored.cells import Cell
 from automap.search.factored.copies import Copies, copies_of
+
+
+_Uses = TypeVar("_Uses", TableUses, FewRows)
 
 
 class Copied:
@@ -116,21 +121,31 @@ class Copied:
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
             traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],
             tables=self._table_uses(table.tables, access, cell[of], way[of]),
+            few_rows=_taken(table.few_rows, access),
         )  # fmt: skip
 
     def _table_uses(
         self, uses: TableUses, access: np.ndarray, cell: np.ndarray, way: np.ndarray
     ) -> TableUses:
         """Those of copied accesses; `access` are numbers of the copied, `cell` and `way` theirs, [accesses]."""
-        here = np.flatnonzero(np.isin(access, uses.access))
-        use = np.searchsorted(uses.access, access[here])
-        taken = {f.name: getattr(uses, f.name)[use] for f in fields(uses)}
-        for name in ("value_row", "added_row"):
-            taken[name] = self.value_rows.number(cell[here], way[here], taken[name])
-        return replace(uses, **{**taken, "access": here})
+        taken = _taken(uses, access)
+        here = taken.access
+        rows = {
+            name: self.value_rows.number(cell[here], way[here], getattr(taken, name))
+            for name in ("value_row", "added_row")
+        }
+        return replace(taken, **rows)
 
     @cached_property
     def _accesses_of(self) -> np.ndarray:
         """Where the accesses of each kernel begin, [kernels + 1]."""
         table = self.evaluator.tables.kernels
         return np.searchsorted(table.traffic_kernel, np.arange(len(table.op_row) + 1))
+
+
+def _taken(uses: _Uses, access: np.ndarray) -> _Uses:
+    """Those of copied accesses; `access` are numbers of the copied."""
+    here = np.flatnonzero(np.isin(access, uses.access))
+    use = np.searchsorted(uses.access, access[here])
+    taken = {f.name: getattr(uses, f.name)[use] for f in fields(uses)}
+    return replace(uses, **{**taken, "access": here})

@@ -20,7 +20,7 @@ from models.gpt import gpt_tiny
 from models.moe import moe_tiny
 from models.resnet import resnet_tiny
 from tests.automap.search.brute import context_of
-from tests.steps import decoder, images, mlp, problem_of
+from tests.steps import decode, decoder, images, mlp, problem_of
 from tests.user_shardings import PROGRAMS, arguments, on
 
 
@@ -34,6 +34,7 @@ TARGETS = {
     "constrained": constrained,
     "mlp": mlp,
     "decoder": decoder,
+    "decode": decode,
     "images": images,
     "gpt": gpt_tiny,
     "moe": moe_tiny,

@@ -1,0 +1,110 @@
+"""Arrays that lie in a TPU's memory in tiles of less than eight rows: split heads of kernels [features, heads, 128] and caches.
+
+Memory holds tiles of 8 x 128 numbers of the last two dimensions. What steps are given and hand on lies with its last dimension side by
+side if that fills lanes; of 1, 2 or 4 rows beside it tiles have just as many, so that nothing is padded. Each of them
+takes a register all the same, to read, to write or to bring in another order:
+
+    tiles = numbers / (rows * 128)                    for rows in `_FEWER_ROWS`, on a device
+    extra = tiles * 4096 bytes / bandwidth            beyond the bytes, of a kernel by the access of most tiles
+
+(arrays [n, 16, rows, 128] of 2^25 numbers doubled and updated by Adam: 5.9 to 6.7 ns a tile on v5e, 1.8 to 2.3 on v5p, by
+libtpu 0.0.51, tests/automap/cost/test_few_rows.py). Other numbers of rows are laid otherwise and take what eight take. So do
+values that a step makes for itself: the compiler chooses how they lie.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+import math
+from typing import Final
+
+import numpy as np
+
+from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+
+
+_LANES: Final = 128
+# Rows of smaller tiles by bytes of a number; single rows of two-byte numbers lie as vectors.
+_FEWER_ROWS: Final[Mapping[int, tuple[int, ...]]] = {4: (1, 2, 4), 2: (2, 4)}
+_MOST_ROWS: Final = 1024
+_BYTES_PER_TILE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The last two dimensions of an array that lies as it is given: `dim` is that of the rows."""
+
+    dim: int
+    rows: int
+    lanes: int
+    item_bytes: int
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """`access` indexes `KernelTable.traffic_*`, the others are those of `Laid`; [uses]."""
+
+    access: np.ndarray
+    dim: np.ndarray
+    rows: np.ndarray
+    lanes: np.ndarray
+    item_bytes: np.ndarray
+
+    def extra_bytes(
+        self, dim_of_axis: np.ndarray, sizes: Sequence[int], numbers: np.ndarray
+    ) -> np.ndarray:
+        """What takes as long as the registers beyond those of full tiles, [uses].
+
+        `dim_of_axis` [uses, axes] and `numbers` [uses] are of what is accessed, on a device; `sizes` are those of the axes.
+        """
+        rows = self.rows / np.where(dim_of_axis == self.dim[:, None], sizes, 1).prod(axis=1)
+        lanes = self.lanes / np.where(dim_of_axis == self.dim[:, None] + 1, sizes, 1).prod(axis=1)
+        is_small = np.zeros(len(rows), bool)
+        for item_bytes, fewer in _FEWER_ROWS.items():
+            is_small |= (self.item_bytes == item_bytes) & np.isin(rows, fewer)
+        tiles = numbers / (np.maximum(rows, 1) * _LANES)
+        return np.where(is_small & (lanes % _LANES == 0), tiles * _BYTES_PER_TILE, 0.0)
+
+
+def laid_as_given(graph: Graph) -> dict[int, Laid]:
+    """Arrays of three dimensions or more that are given or handed on, and what loops take from and put into them."""
+    found = {value: laid for value in graph.inputs if (laid := _laid(graph, value)) is not None}
+    for op in graph.ops:
+        for source, result in _kept(graph, op):
+            if source in found and (laid := _laid(graph, result)) is not None:
+                found.setdefault(result, laid)
+    for value in graph.outputs:
+        if (laid := _laid(graph, value)) is not None:
+            found[value] = laid
+    for op in reversed(graph.ops):
+        for source, result in _kept(graph, op):
+            if result in found and (laid := _laid(graph, source)) is not None:
+                found.setdefault(source, laid)
+    return found
+
+
+def written_beside(graph: Graph) -> frozenset[int]:
+    """What is handed on and read again, as moments are for parameters: one kernel makes both, of the same tiles."""
+    read = {v for op in graph.ops if op.opcode not in STRUCTURAL for v in op.inputs}
+    return frozenset(read.intersection(graph.outputs))
+
+
+def _laid(graph: Graph, value: int) -> Laid | None:
+    array = graph.values[value]
+    item_bytes = DTYPE_BITS[array.dtype] // 8
+    if len(array.dims) < 3 or item_bytes not in _FEWER_ROWS:
+        return None
+    rows, lanes = array.dims[-2:]
+    if lanes % _LANES or rows > _MOST_ROWS or math.prod(array.dims) == 0:
+        return None
+    return Laid(len(array.dims) - 2, rows, lanes, item_bytes)
+
+
+def _kept(graph: Graph, op: Op) -> Iterator[tuple[int, int]]:
+    """Pairs of an operand and a result of which one is part of the other, or is it."""
+    if op.opcode in (LOOP_ENTER, LOOP_EXIT):
+        yield from zip(op.inputs, op.outputs)
+    elif op.opcode in ("dynamic-slice", "reshape", "dynamic-update-slice"):
+        parts = op.inputs[:2] if op.opcode == "dynamic-update-slice" else op.inputs[:1]
+        for value in parts:
+            if graph.values[value].dims[-2:] == graph.values[op.outputs[0]].dims[-2:]:
+                yield value, op.outputs[0]
