@@ -85,9 +85,10 @@ def test_a_busy_compiler_is_waited_for_and_its_holder_named(worker, capsys, monk
 
 def test_one_that_stays_busy_is_given_up(worker, monkeypatch):
     monkeypatch.setattr(process, "_holder_id", lambda path: None)
+    folder = worker(_answering(outcome="busy"))
     monkeypatch.setattr(process, "_RETRY_SECONDS", 61.0)
     with pytest.raises(CompilerError, match="stayed busy for 60 s.*another process"):
-        run_job(REQUEST, worker(_answering(outcome="busy")), timeout_seconds=60)
+        run_job(REQUEST, folder, timeout_seconds=60)
 
 
 def test_a_process_that_holds_the_lock_itself_does_not_wait(worker, monkeypatch):
