@@ -1,5 +1,5 @@
 """Eight CPU devices for every test, set before JAX is imported; programs that run a few times only are
-compiled without LLVM's optimizations, which take a third of such a test's time and are none of XLA's passes.
+compiled without LLVM's optimizations, which take longer than such a run and are none of XLA's passes.
 """
 
 import os

@@ -46,7 +46,7 @@ class Roofline:
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
-        laying = np.zeros(len(flops))
+        laying, fast = np.zeros(len(flops)), device.memory_bytes_per_s("elementwise")
         if device.matmul_tile > 1 and len(table.tables.access):
             of_kernel = table.traffic_kernel[table.tables.access]
             factors = sharding.factor_of_axis[table.op_row[of_kernel]]
@@ -59,9 +59,7 @@ class Roofline:
             seconds += found.launches * device.launch_seconds
             laying = np.bincount(of_kernel, weights=seconds, minlength=len(flops))
         if device.matmul_tile > 1 and len(table.few_rows.access):
-            laying += self._few_rows_bytes(sharding, parts) / device.memory_bytes_per_s(
-                "elementwise"
-            )
+            laying += self._few_rows_bytes(sharding, local) / fast
         if device.on_chip_bytes:
             share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
             local *= np.where(table.near_bytes > 0, share, 1.0)
@@ -70,7 +68,6 @@ class Roofline:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
             flops *= self._group_flops
-        fast = device.memory_bytes_per_s("elementwise")
         is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & (device.matmul_tile > 1)
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
@@ -78,10 +75,10 @@ class Roofline:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
 
-    def _few_rows_bytes(self, sharding: Shardings, parts: np.ndarray) -> np.ndarray:
-        """What small tiles cost each kernel, as bytes, [kernels]; `parts` are those of accesses."""
+    def _few_rows_bytes(self, sharding: Shardings, local_bytes: np.ndarray) -> np.ndarray:
+        """What small tiles cost each kernel, as bytes, [kernels]; `local_bytes` are those of accesses."""
         table, uses = self.kernels, self.kernels.few_rows
-        numbers = table.traffic_bytes[uses.access] / uses.item_bytes / parts[uses.access]
+        numbers = local_bytes[uses.access] / uses.item_bytes
         dims = sharding.dim_of_axis[table.traffic_row[uses.access]]
         found = np.zeros(len(table.flops))
         extra = uses.extra_bytes(dims, sharding.sizes, numbers)

@@ -14,7 +14,6 @@ values that a step makes for itself: the compiler chooses how they lie.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-import math
 from typing import Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph
 _LANES: Final = 128
 # Rows of smaller tiles by bytes of a number; single rows of two-byte numbers lie as vectors.
 _FEWER_ROWS: Final[Mapping[int, tuple[int, ...]]] = {4: (1, 2, 4), 2: (2, 4)}
+# No mesh splits more to few.
 _MOST_ROWS: Final = 1024
 _BYTES_PER_TILE: Final = 4096
 
@@ -67,19 +67,13 @@ class FewRows:
 
 def laid_as_given(graph: Graph) -> dict[int, Laid]:
     """Arrays of three dimensions or more that are given or handed on, and what loops take from and put into them."""
-    found = {value: laid for value in graph.inputs if (laid := _laid(graph, value)) is not None}
+    given, handed_on = set(graph.inputs), set(graph.outputs)
     for op in graph.ops:
-        for source, result in _kept(graph, op):
-            if source in found and (laid := _laid(graph, result)) is not None:
-                found.setdefault(result, laid)
-    for value in graph.outputs:
-        if (laid := _laid(graph, value)) is not None:
-            found[value] = laid
+        given.update(result for source, result in _kept(graph, op) if source in given)
     for op in reversed(graph.ops):
-        for source, result in _kept(graph, op):
-            if result in found and (laid := _laid(graph, source)) is not None:
-                found.setdefault(source, laid)
-    return found
+        handed_on.update(source for source, result in _kept(graph, op) if result in handed_on)
+    laid = ((value, _laid(graph, value)) for value in sorted(given | handed_on))
+    return {value: of for value, of in laid if of is not None}
 
 
 def written_beside(graph: Graph) -> frozenset[int]:
@@ -94,7 +88,7 @@ def _laid(graph: Graph, value: int) -> Laid | None:
     if len(array.dims) < 3 or item_bytes not in _FEWER_ROWS:
         return None
     rows, lanes = array.dims[-2:]
-    if lanes % _LANES or rows > _MOST_ROWS or math.prod(array.dims) == 0:
+    if lanes % _LANES or rows > _MOST_ROWS:
         return None
     return Laid(len(array.dims) - 2, rows, lanes, item_bytes)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 import time
@@ -24,7 +25,8 @@ from automap.verify.compilers import COMPILERS
 from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request
 
 
-TPU_LOCK_FILE: Final = Path("/tmp/libtpu_lockfile")  # libtpu's own, the same on every machine
+# libtpu says where its lock is when it does not get it: `Run "$ sudo rm <path>".`
+_LOCK_FILE: Final = re.compile(r"/[^\s\"]*lockfile")
 _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 3.0
 _LAST_CHARACTERS: Final = 1500
@@ -49,17 +51,18 @@ def run_job(
             answer = _run_once(folder, title, timeout_seconds, deadline_seconds, show)
             if answer.outcome != "busy":
                 return answer
-            if _holder_id(TPU_LOCK_FILE) == str(os.getpid()):
+            lock = _lock_file(answer.message)
+            if _holder_id(lock) == str(os.getpid()):
                 raise CompilerError(
                     f"this process uses the TPU itself, so {title} is busy; verify in another one, "
                     "with `automap verify plan.json` or JAX_PLATFORMS=cpu"
                 )
             if not has_told:
-                print(_busy_text(), file=sys.stderr, flush=True)  # noqa: T201 - stderr is for waits
+                print(_busy_text(lock), file=sys.stderr, flush=True)  # noqa: T201 - stderr is for waits
                 has_told = True
             if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
                 raise CompilerError(
-                    f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text()}; end that process, "
+                    f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that process, "
                     "or give a larger --timeout"
                 )
             show("waiting for the TPU compiler's lock")
@@ -148,13 +151,19 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(f"{text or what}: {time.monotonic() - start:.0f} s")
 
 
-def _busy_text() -> str:
-    holder = _holder(TPU_LOCK_FILE)
+def _lock_file(message: str) -> Path | None:
+    found = _LOCK_FILE.search(message)
+    return Path(found[0]) if found else None
+
+
+def _busy_text(lock: Path | None) -> str:
+    holder = _holder(lock)
     by = f"process {holder}" if holder else "another process"
-    return f"automap: {by} holds the TPU compiler's lock {TPU_LOCK_FILE}; waiting for it"
+    where = f" {lock}" if lock else ""
+    return f"automap: {by} holds the TPU compiler's lock{where}; waiting for it"
 
 
-def _holder(path: Path) -> str | None:
+def _holder(path: Path | None) -> str | None:
     """`1234 (python train.py)`, the process that holds a lock on a file, where Linux tells."""
     holder = _holder_id(path)
     if holder is None:
@@ -167,7 +176,9 @@ def _holder(path: Path) -> str | None:
     return f"{holder} ({shown})"
 
 
-def _holder_id(path: Path) -> str | None:
+def _holder_id(path: Path | None) -> str | None:
+    if path is None:
+        return None
     try:
         inode = path.stat().st_ino
         rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

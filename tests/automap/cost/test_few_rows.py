@@ -3,6 +3,7 @@
 from dataclasses import replace
 import math
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -32,7 +33,7 @@ UPDATED = [
 
 
 def array(rows, dtype="float32", lanes=128):
-    return jnp.zeros((), dtype).aval.update(shape=(NUMBERS // (16 * rows * lanes), 16, rows, lanes))
+    return jax.ShapeDtypeStruct((NUMBERS // (16 * rows * lanes), 16, rows, lanes), dtype)
 
 
 def picoseconds(step, args, topology, parts=1, dim=2):

@@ -91,6 +91,18 @@ def test_one_that_stays_busy_is_given_up(worker, monkeypatch):
         run_job(REQUEST, folder, timeout_seconds=60)
 
 
+def test_the_lock_is_where_libtpu_says(worker, monkeypatch):
+    asked = []
+    monkeypatch.setattr(process, "_holder_id", asked.append)
+    # What libtpu 0.0.51 says.
+    said = 'ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "$ sudo rm /run/libtpu_lockfile".'
+    folder = worker(_answering(outcome="busy", message=said))
+    monkeypatch.setattr(process, "_RETRY_SECONDS", 61.0)
+    with pytest.raises(CompilerError, match="lock /run/libtpu_lockfile; waiting"):
+        run_job(REQUEST, folder, timeout_seconds=60)
+    assert set(asked) == {Path("/run/libtpu_lockfile")}
+
+
 def test_a_process_that_holds_the_lock_itself_does_not_wait(worker, monkeypatch):
     monkeypatch.setattr(process, "_holder_id", lambda path: str(os.getpid()))
     with pytest.raises(CompilerError, match="this process uses the TPU itself"):
