@@ -41,7 +41,7 @@ from automap.workload import Workload, load_target, read_workload
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call
-from hlo_tools.collector import collector_paused
+from hlo_tools.collector import collector_paused, spare_the_last_collection
 
 
 # As a shell reports a process that SIGINT ended.
@@ -53,6 +53,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
+        spare_the_last_collection()
         try:
             return super().invoke(ctx)
         except AutomapError as error:

@@ -118,8 +118,8 @@ class SearchContext:
         return distinct(self.evaluator.topology, self.meshes)
 
     @contextmanager
-    def within(self, nominal_seconds: float, cut: str) -> Iterator[None]:
-        """A part of a search that may take no more work, with a note if it was `cut`; the budget may end it before."""
+    def within(self, nominal_seconds: float, cut: str | None = None) -> Iterator[None]:
+        """A part of a search that may take no more work, with a note where `cut` says so; the budget may end it before."""
         before = self.work_left_seconds
         self.work_left_seconds = min(before, nominal_seconds)
         try:
@@ -127,7 +127,8 @@ class SearchContext:
         except OutOfBudget:
             if time.monotonic() > self.deadline_seconds:
                 raise
-            self.notes.append(cut)
+            if cut is not None:
+                self.notes.append(cut)
         finally:
             self.work_left_seconds = before
 

@@ -5,6 +5,7 @@ used once, and a lone scalar never matches. Where the step donates inputs, only 
 output may look like the batch by chance, but nobody donates what is not replaced.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,12 +14,12 @@ import jax
 def match_state(inputs: Any, outputs: Any, donated: frozenset[int] = frozenset()) -> dict[int, int]:
     """Flat output index -> flat input index; `donated` are flat input indices."""
     sources: dict[object, list[int]] = {}
-    for source, _, signature in _subtrees(inputs, 0):
+    for source, _, signature in _subtrees(inputs):
         sources.setdefault(signature, []).append(source)
     free = [not donated or i in donated for i in range(len(jax.tree.leaves(inputs)))]
     found: dict[int, int] = {}
     covered: set[int] = set()
-    for start, length, signature in sorted(_subtrees(outputs, 0), key=lambda s: (-s[1], s[0])):
+    for start, length, signature in sorted(_subtrees(outputs), key=lambda s: (-s[1], s[0])):
         if covered & set(range(start, start + length)):
             continue
         for source in sources.get(signature, ()):
@@ -30,21 +31,22 @@ def match_state(inputs: Any, outputs: Any, donated: frozenset[int] = frozenset()
     return {o: found[o] for o in sorted(found)}
 
 
-def _subtrees(tree: Any, start: int) -> list[tuple[int, int, object]]:
-    """(first leaf, number of leaves, signature) of every subtree that holds an array, itself first."""
+def _subtrees(tree: Any) -> Iterator[tuple[int, int, object]]:
+    """(first leaf, number of leaves, signature) of every subtree that holds arrays alone, itself first."""
     leaves, structure = jax.tree.flatten(tree)
-    arrays = tuple(
-        (tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves if hasattr(leaf, "shape")
-    )
-    result: list[tuple[int, int, object]] = []
-    # A lone scalar equals every other scalar: a loss is no new version of a learning rate.
-    is_scalar = len(arrays) == 1 and not arrays[0][0]
-    if arrays and len(arrays) == len(leaves) and not is_scalar:
-        result.append((start, len(leaves), (structure, arrays)))
-    children = structure.children()
-    at = start
-    for child in children:
-        inner = jax.tree.unflatten(child, leaves[at - start : at - start + child.num_leaves])
-        result += _subtrees(inner, at)
-        at += child.num_leaves
-    return result
+    arrays = [
+        (tuple(leaf.shape), str(leaf.dtype)) if hasattr(leaf, "shape") else None for leaf in leaves
+    ]
+
+    def within(structure: Any, start: int) -> Iterator[tuple[int, int, object]]:
+        length = structure.num_leaves
+        own = tuple(arrays[start : start + length])
+        # A lone scalar equals every other scalar: a loss is no new version of a learning rate.
+        is_scalar = length == 1 and own[0] is not None and not own[0][0]
+        if own and None not in own and not is_scalar:
+            yield start, length, (structure, own)
+        for child in structure.children():
+            yield from within(child, start)
+            start += child.num_leaves
+
+    return within(structure, 0)
