@@ -137,17 +137,6 @@ class SearchContext:
         self.work_left_seconds -= nominal_seconds
         self.check_time()
 
-    def prefer_presets(self, gain: float) -> None:
-        """Go back to the best preset that is allowed if the best found is not faster by `gain`."""
-        if self.best is None or not self.objective.fits(self.best.estimate):
-            return
-        priced = [self.consider(p.point, p.origin) for p in self.best_per_preset.values()]
-        allowed = [c for c in priced if c is not None and self.objective.fits(c.estimate)]
-        if allowed:
-            preset = min(allowed, key=lambda c: self.objective.key(c.estimate))
-            if preset.estimate.step_seconds <= self.best.estimate.step_seconds * (1 + gain):
-                self.best = preset
-
     def raise_bound(self, seconds: float) -> None:
         """No plan is below `seconds`, as far as was proven, nor is one better than the best that fits if that is less."""
         self.bound_seconds = max(min(seconds, self.fitting_seconds), self.bound_seconds or 0.0)

@@ -12,8 +12,7 @@ it ends the result is no worse than the best preset.
 
 It is done as soon as the best plan is proven to be one.
 
-A preset is kept unless what was found is faster by `_LEAST_GAIN`: predicted steps of near plans are not surer than
-that (docs/schedules.md), and a plan that people know is worth having.
+A preset is kept unless what was found is surely faster -> `automap.search.sure_gains`.
 """
 
 import random
@@ -24,6 +23,7 @@ from automap.search.exhaustive import exhaustive, size
 from automap.search.greedy import climb, climbed
 from automap.search.mcmc import walked
 from automap.search.optcnn import Summing
+from automap.search.sure_gains import keep_preset
 from automap.space.point import Mesh
 
 
@@ -41,8 +41,6 @@ _CLOSE = 0.01
 _WALK_SECONDS = 0.1
 # As many as climbing found best; most of them are on few meshes.
 _LOOKED_AT = 1_000
-# Predictions of near plans are not surer than that (docs/strategies.md).
-_LEAST_GAIN = 0.03
 # Memory binds if some plan that does not fit is faster by this than the best that does.
 _BOUND_BY_MEMORY = 0.03
 _EXACT_SECONDS = 10.0
@@ -60,7 +58,7 @@ def auto(context: SearchContext) -> None:
         else:
             _portfolio(context)
     finally:
-        context.prefer_presets(_LEAST_GAIN)
+        keep_preset(context)
 
 
 def _portfolio(context: SearchContext) -> None:

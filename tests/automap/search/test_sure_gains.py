@@ -1,0 +1,74 @@
+"""A preset is kept unless another plan is faster, also if nothing stays in the memory on the chip."""
+
+from dataclasses import replace
+
+import pytest
+
+from automap.search import sure_gains
+from automap.search.greedy import climbed
+from automap.search.sure_gains import keep_preset
+from automap.space.presets import PRESETS
+from tests.automap.search.contexts import context_of
+from tests.steps import decoder, images, mlp
+
+
+STEPS = {
+    "mlp": lambda: mlp(batch=4096, width=1024, hidden=4096),
+    "decoder": lambda: decoder(width=512, heads=8, hidden=2048, vocab=4096, batch=64, length=256),
+    "images": lambda: images(batch=256, size=64, channels=64),
+}
+
+
+def searched(step, topology):
+    """A search after climbs, which knows the presets."""
+    context = context_of(*STEPS[step](), topology=topology)
+    climbed(context, context.meshes)
+    for name in PRESETS:
+        for mesh in context.meshes:
+            for point in PRESETS[name].points(context.space, mesh):
+                if context.space.is_valid(point):
+                    estimate = context.evaluator.evaluate(context.space.lanes(point))
+                    context.remember_preset(name, point, estimate)
+    return context
+
+
+def seconds(context, candidate, on_chip_bytes):
+    """The step of a candidate on a machine with so much memory on the chip."""
+    device = replace(context.evaluator.topology.device, on_chip_bytes=on_chip_bytes)
+    topology = replace(context.evaluator.topology, device=device)
+    evaluator = replace(context.evaluator, topology=topology)
+    return evaluator.evaluate(context.space.lanes(candidate.point)).step_seconds
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v5p:2x2x1", "4xh100"])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_kept_is_a_preset_or_faster_under_both_assumptions(step, topology):
+    context = searched(step, topology)
+    found = context.best
+    preset = min(context.best_per_preset.values(), key=lambda c: c.estimate.step_seconds)
+    on_chip_bytes = context.evaluator.topology.device.on_chip_bytes
+    gains = [
+        seconds(context, preset, n) / seconds(context, found, n) - 1 for n in (on_chip_bytes, 0)
+    ]
+    keep_preset(context)
+    if gains[0] > 0.03 and gains[1] > 0.01:
+        assert context.best == found
+    elif context.best.point == preset.point:
+        assert context.best.estimate == preset.estimate
+    else:
+        assert seconds(context, preset, on_chip_bytes) > 1.03 * seconds(context, context.best, on_chip_bytes)  # fmt: skip
+        assert seconds(context, preset, 0) > 1.01 * seconds(context, context.best, 0)
+
+
+def test_a_gain_that_needs_the_chip_is_none(monkeypatch):
+    context = searched("decoder", "v5e:2x4")
+    found = context.best
+    preset = min(context.best_per_preset.values(), key=lambda c: c.estimate.step_seconds)
+    monkeypatch.setattr(sure_gains, "_LEAST_GAIN", -1.0)
+    monkeypatch.setattr(sure_gains, "_LEAST_OFF_CHIP", -1.0)
+    keep_preset(context)
+    assert context.best == found
+    # No plan is so much faster.
+    monkeypatch.setattr(sure_gains, "_LEAST_OFF_CHIP", 100.0)
+    keep_preset(context)
+    assert context.best.point == preset.point
