@@ -87,9 +87,13 @@ class ShardedGraph:
 
         return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
 
+    @cached_property
+    def _factors_of_row(self) -> list[list[int]]:
+        return self.sharding.factor_of_axis.tolist()
+
     def _factors(self, op: int) -> list[int]:
         """The factor that each axis splits, -1 for none."""
-        return self.sharding.factor_of_axis[self._row_of_op[op]].tolist()
+        return self._factors_of_row[self._row_of_op[op]]
 
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""
@@ -105,6 +109,8 @@ class ShardedGraph:
     def is_written_out(self, op: int) -> bool:
         """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
         instruction = self.problem.graph.ops[op].instruction
+        if instruction.opcode not in ("topk", "convolution"):
+            return False
         factors = self._factors(op)
         if instruction.opcode == "topk":
             return any(f >= 0 for f in factors)

@@ -147,13 +147,18 @@ class Profile:
             self._extended(change, gathered, is_repeat)
         return np.cumsum(change)
 
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where each copy is no longer alive, as indices of `positions`."""
+        return np.searchsorted(self.positions, self.buffers.copy_death + 1)
+
     def _extended(self, change: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> None:
         """Move the ends of copies that serve later ops too."""
-        b = self.buffers
+        b, old = self.buffers, self._ends
         later, earlier, _ = b.copy_repeats[is_repeat[b.copy_repeats[:, 2]]].T
-        served, which = np.unique(earlier, return_inverse=True)
-        old, new = b.copy_death[served], b.copy_death[served]
-        np.maximum.at(new, which, b.copy_death[later])
-        n_bytes = gathered[b.copy_edge[served]]
-        np.add.at(change, np.searchsorted(self.positions, old + 1), n_bytes)
-        np.subtract.at(change, np.searchsorted(self.positions, new + 1), n_bytes)
+        new = old.copy()
+        np.maximum.at(new, earlier, old[later])
+        moved = np.flatnonzero(new > old)
+        n_bytes = gathered[b.copy_edge[moved]]
+        np.add.at(change, old[moved], n_bytes)
+        np.subtract.at(change, new[moved], n_bytes)

@@ -24,7 +24,13 @@ _MORE_MOVES = 8
 
 def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
-    reached = climbed(context, context.meshes)
+    ranked = _ranked(context, context.meshes)
+    reached = {mesh: climb(context, found[0]) for mesh, found in ranked.items()}
+    for mesh in _best(context, reached, (len(reached) + 1) // 2):
+        for start in ranked[mesh][1:2]:
+            found = climb(context, start)
+            if context.is_better(found, reached[mesh]):
+                reached[mesh] = found
     source = random.Random(context.seed)
     for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
@@ -33,21 +39,21 @@ def greedy(context: SearchContext) -> None:
                 climb(context, start)
 
 
-def climbed(
+def climbed(context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()) -> None:
+    """Climb on each of the meshes from the best of presets, nothing and `more` candidates."""
+    for found in _ranked(context, meshes, more).values():
+        climb(context, found[0])
+
+
+def _ranked(
     context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()
-) -> dict[Mesh, Candidate]:
-    """What climbs from presets, from nothing and from `more` candidates reach on each of the meshes."""
+) -> dict[Mesh, list[Candidate]]:
+    """The starts on each of the meshes, the best first."""
     of_mesh: dict[Mesh, list[Candidate]] = {}
     for candidate in starts(context, more):
         if candidate.point.mesh in meshes:
             of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
-    reached = {mesh: climb(context, ranked[0]) for mesh, ranked in of_mesh.items()}
-    for mesh in _best(context, reached, (len(reached) + 1) // 2):
-        for start in of_mesh[mesh][1:2]:
-            found = climb(context, start)
-            if context.is_better(found, reached[mesh]):
-                reached[mesh] = found
-    return reached
+    return of_mesh
 
 
 def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) -> list[Mesh]:

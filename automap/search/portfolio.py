@@ -5,7 +5,7 @@ it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
     optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on others
-    climbs        from these, presets and nothing on the other meshes, in a fraction of a second to a few seconds
+    climbs        from the best of these, presets and nothing on each other mesh: in 35 searches second starts found nothing better
     optcnn        a start on the best meshes if their tables are too large in part, and a climb from it
     mcmc          short walks from the best of the best meshes, if near each other and nothing is proven there: pairs of moves that only help together
     exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
