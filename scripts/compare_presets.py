@@ -31,7 +31,7 @@ from scripts.scheduled import CLOCK_HZ, scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.compare_presets{flags} -o {output}"
+COMMAND = "python -m scripts.compare_presets{flags}"
 # The tables of the page: what is predicted, and what the compiler says.
 _PREDICTIONS, _SCHEDULES = "table", "schedules"
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5p:2x2x4", "2x8xh100", "4x8xv100")
@@ -213,13 +213,13 @@ def main(output: Path | None, **options: Any) -> None:
     """Print the table, or put it in OUTPUT."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    flags = _flags(options)
+    flags = _flags(options, output)
     options["models"] = options["models"] or list(MODELS)
     try:
         found = list(cells(**options))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
-    table = made_by(COMMAND.format(flags=flags, output=output), platform.machine())
+    table = made_by(COMMAND.format(flags=flags), platform.machine())
     columns = len(HEADER) if options["witness"] else _PREDICTED
     table += summary(found) + markdown(HEADER[:columns], [row(cell)[:columns] for cell in found])
     if output is None:
@@ -228,13 +228,14 @@ def main(output: Path | None, **options: Any) -> None:
         replace_table(output, table, _SCHEDULES if options["witness"] else _PREDICTIONS)
 
 
-def _flags(options: Mapping[str, Any]) -> str:
+def _flags(options: Mapping[str, Any], output: Path | None) -> str:
     """The options as they were given."""
     topologies = () if options["topologies"] == TOPOLOGIES else options["topologies"]
     words = [
         *(["--witness"] if options["witness"] else []),
         *(f"--model {model}" for model in options["models"]),
         *(f"--topology {topology}" for topology in topologies),
+        *([] if output is None else [f"-o {output}"]),
     ]
     return "".join(f" {word}" for word in words)
 
