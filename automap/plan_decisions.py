@@ -122,11 +122,16 @@ class Explained:
         too_much = objective.fits(now) and not objective.fits(then)
         limit = bytes_text(round(objective.memory_limit_bytes))
         return (
-            f"without it: step {seconds_text(then.step_seconds)} "
-            f"({then.step_seconds / now.step_seconds - 1:+.1%}), "
-            f"peak {bytes_text(round(then.peak_bytes))} ({then.peak_bytes / now.peak_bytes - 1:+.1%})"
+            f"without it: step {seconds_text(then.step_seconds)}"
+            f"{_change(now.step_seconds, then.step_seconds)}, "
+            f"peak {bytes_text(round(then.peak_bytes))}{_change(now.peak_bytes, then.peak_bytes)}"
             + (f", which does not fit in {limit}" if too_much else "")
         )
+
+
+def _change(now: float, then: float) -> str:
+    # A step that only hands on its inputs takes no time.
+    return f" ({then / now - 1:+.1%})" if now else ""
 
 
 def class_label(context: SearchContext, group_class: int) -> str:

@@ -16,6 +16,7 @@ with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+import math
 
 import numpy as np
 
@@ -179,12 +180,13 @@ def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.n
 
 def _distinct_with(rows: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows, told apart by further columns too, and the number of each among them."""
-    flat = np.ascontiguousarray(np.column_stack([rows.reshape(len(rows), -1), *columns]))
+    # The width is said, as there may be no rows.
+    flat = np.column_stack([rows.reshape(len(rows), math.prod(rows.shape[1:])), *columns])
     # Numpy sorts rows of numbers slowly, and there are few different ones.
     index: dict[bytes, int] = {}
     same = np.array([index.setdefault(row.tobytes(), len(index)) for row in flat], np.int64)
-    different = np.frombuffer(b"".join(index), flat.dtype).reshape(-1, flat.shape[1])
-    distinct, inverse = np.unique(different, axis=0, return_inverse=True)
+    _, first = np.unique(same, return_index=True)
+    distinct, inverse = np.unique(flat[first], axis=0, return_inverse=True)
     return distinct[:, : -len(columns)].reshape(-1, *rows.shape[1:]), inverse.reshape(-1)[same]
 
 

@@ -24,6 +24,8 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 
 
+# The time of a step of nothing, which has no logarithm.
+LEAST_SECONDS = 1e-9
 # A plan meets a bound if it is above it by no more: sums of the same numbers in another order.
 EQUAL = 1e-9
 # Nominal seconds of a kernel or an edge in one evaluation: six models on 2 cores, 2026-11.

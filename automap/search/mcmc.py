@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import math
 import random
 
-from automap.search.context import Candidate, SearchContext, preset_points
+from automap.search.context import LEAST_SECONDS, Candidate, SearchContext, preset_points
 from automap.search.greedy import random_point
 from automap.search.metropolis import Patience, walk
 from automap.search.proposals import carried, changed, decisions
@@ -28,8 +28,6 @@ _CARRIES = 0.05
 _RANDOM_STARTS = 4
 _LEAST_PER_DECISION, _MOST_PER_DECISION, _MOST_PROPOSALS = 10, 40, 4_000
 _MEMORY_WEIGHT, _PATIENCE, _MOST_DOUBLINGS = 4.0, 50, 10
-# The time of a step of nothing, which has no logarithm.
-_LEAST_SECONDS = 1e-9
 
 
 def mcmc(context: SearchContext) -> None:
@@ -89,7 +87,7 @@ class _Walker:
         estimate = candidate.estimate
         excess = estimate.peak_bytes / self.context.objective.memory_limit_bytes
         weight = _MEMORY_WEIGHT * 2.0 ** min(self.outside // _PATIENCE, _MOST_DOUBLINGS)
-        seconds = max(estimate.step_seconds, _LEAST_SECONDS)
+        seconds = max(estimate.step_seconds, LEAST_SECONDS)
         return math.log(seconds) + weight * math.log(max(1.0, excess))
 
     def propose(self, candidate: Candidate) -> Candidate | None:

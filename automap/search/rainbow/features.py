@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from automap.cost.evaluate import Estimate
-from automap.search.context import SearchContext
+from automap.search.context import LEAST_SECONDS, SearchContext
 from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
 from automap.search.rainbow.decisions import MOST_MOVES
 from automap.search.rainbow.table import Table, cost
@@ -73,7 +73,7 @@ class Features:
         return [
             table.position / len(table.decisions),
             behind,
-            estimate.collective_seconds / estimate.step_seconds,
+            estimate.collective_seconds / max(estimate.step_seconds, LEAST_SECONDS),
             self._peak(estimate),
             float(objective.fits(estimate)),
             len(sizes) / 3.0,
@@ -91,10 +91,12 @@ class Features:
             kinds = [float(isinstance(move, kind)) for kind in _KINDS]
             found[action] = [
                 float(move is None), *kinds, baseline[action],
-                math.log(then.step_seconds / now.step_seconds),
-                math.log(then.compute_seconds / now.compute_seconds),
-                _log_ratio(then.collective_seconds, now.collective_seconds, now.step_seconds),
-                math.log(then.peak_bytes / now.peak_bytes),
+                _log_longer(then.step_seconds, now.step_seconds),
+                _log_longer(then.compute_seconds, now.compute_seconds),
+                _log_ratio(
+                    then.collective_seconds, now.collective_seconds, max(now.step_seconds, LEAST_SECONDS)
+                ),
+                math.log(max(then.peak_bytes, 1.0) / max(now.peak_bytes, 1.0)),
                 self._peak(then),
                 float(self._context.objective.fits(then)),
                 *self._subject(table, move),
@@ -120,7 +122,12 @@ class Features:
         return 0.0, 0.0, 0.0
 
     def _peak(self, estimate: Estimate) -> float:
-        return math.log(estimate.peak_bytes / self._context.objective.memory_limit_bytes)
+        limit = self._context.objective.memory_limit_bytes
+        return math.log(max(estimate.peak_bytes, 1.0) / limit)
+
+
+def _log_longer(then: float, now: float) -> float:
+    return math.log(max(then, LEAST_SECONDS) / max(now, LEAST_SECONDS))
 
 
 def _log_ratio(then: float, now: float, whole: float) -> float:

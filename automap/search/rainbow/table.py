@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import math
 
 from automap.cost.evaluate import Estimate
-from automap.search.context import Candidate, Objective, SearchContext
+from automap.search.context import LEAST_SECONDS, Candidate, Objective, SearchContext
 from automap.search.moves import Move, moves
 from automap.search.rainbow.decisions import Decision, decisions
 
@@ -24,7 +24,7 @@ OVER_WEIGHT = 2.0
 
 def cost(objective: Objective, estimate: Estimate) -> float:
     """c of the module docstring."""
-    seconds = math.log(estimate.step_seconds)
+    seconds = math.log(max(estimate.step_seconds, LEAST_SECONDS))
     if objective.fits(estimate):
         return seconds
     over = estimate.peak_bytes / objective.memory_limit_bytes

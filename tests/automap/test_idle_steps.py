@@ -1,0 +1,48 @@
+"""Steps that do little: no ops, no inputs, no outputs. They are planned, explained, simulated and run like any other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import automap
+from automap.options import Options
+from automap.plan import Plan
+from automap.planner import plan_workload
+from automap.search import STRATEGIES
+from automap.topology import get_topology
+from automap.workload import trace_step
+
+
+ARRAY = jax.ShapeDtypeStruct((8, 8), "float32")
+STEPS = {
+    "hands on": (lambda x: x, (ARRAY,)),
+    "swaps": (lambda a, b: (b, a), (ARRAY, ARRAY)),
+    "forgets": (lambda x: (), (ARRAY,)),
+    "makes": (lambda: jnp.ones((8, 8)), ()),
+    "does nothing": (lambda: (), ()),
+    "counts": (lambda n: n + 1, (jax.ShapeDtypeStruct((), "int32"),)),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", STEPS)
+def test_it_is_planned_and_explained(name, strategy, tmp_path):
+    workload = trace_step(*STEPS[name], platform="tpu")
+    options = Options(strategy=strategy, budget_seconds=2.0)
+    plan = plan_workload(workload, get_topology("v5e:2x4"), options)
+    assert plan.predicted.fits
+    assert "predicted step" in plan.explain()
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_it_runs_as_on_one_device(name):
+    step, arrays = STEPS[name]
+    inputs = [np.arange(np.prod(a.shape), dtype=a.dtype).reshape(a.shape) for a in arrays]
+    ours = automap.parallelize(step, topology="cpu:8", budget=2)
+    found, expected = ours(*inputs), step(*inputs)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
