@@ -109,11 +109,11 @@ class ShardedGraph:
     def is_written_out(self, op: int) -> bool:
         """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
         instruction = self.problem.graph.ops[op].instruction
-        if instruction.opcode not in ("topk", "convolution"):
-            return False
         factors = self._factors(op)
         if instruction.opcode == "topk":
             return any(f >= 0 for f in factors)
+        if instruction.opcode != "convolution":
+            return False
         alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
         return has_groups(instruction) or any(f in alone for f in factors)
 

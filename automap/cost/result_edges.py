@@ -34,7 +34,7 @@ def result_edges(
     """
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
-    sums_of_rule: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops = row_of_op.tolist()
     sums_of = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
@@ -43,9 +43,9 @@ def result_edges(
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
-        sums = sums_of_rule.get(id(rule))
+        sums = reduced.get(id(rule))
         if sums is None:
-            sums = sums_of_rule[id(rule)] = _reduced_factors(rule), _sum_of_factor(rule, op.opcode)
+            sums = reduced[id(rule)] = _reduced_factors(rule), _sum_of_factor(rule, op.opcode)
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(

@@ -10,6 +10,7 @@ from automap.options import Options
 from automap.plan import Plan
 from automap.planner import plan_workload
 from automap.search import STRATEGIES
+from automap.simulate.api import simulated
 from automap.topology import get_topology
 from automap.workload import trace_step
 
@@ -27,12 +28,15 @@ STEPS = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", STEPS)
-def test_it_is_planned_and_explained(name, strategy, tmp_path):
+def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
     workload = trace_step(*STEPS[name], platform="tpu")
     options = Options(strategy=strategy, budget_seconds=2.0)
     plan = plan_workload(workload, get_topology("v5e:2x4"), options)
     assert plan.predicted.fits
     assert "predicted step" in plan.explain()
+    simulation = simulated(plan, workload)
+    assert simulation.predicted_seconds == plan.predicted.step_seconds
+    assert simulation.explain()
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
 

@@ -91,12 +91,12 @@ class Features:
             kinds = [float(isinstance(move, kind)) for kind in _KINDS]
             found[action] = [
                 float(move is None), *kinds, baseline[action],
-                _log_longer(then.step_seconds, now.step_seconds),
-                _log_longer(then.compute_seconds, now.compute_seconds),
+                _log_times(then.step_seconds, now.step_seconds, LEAST_SECONDS),
+                _log_times(then.compute_seconds, now.compute_seconds, LEAST_SECONDS),
                 _log_ratio(
                     then.collective_seconds, now.collective_seconds, max(now.step_seconds, LEAST_SECONDS)
                 ),
-                math.log(max(then.peak_bytes, 1.0) / max(now.peak_bytes, 1.0)),
+                _log_times(then.peak_bytes, now.peak_bytes, 1.0),
                 self._peak(then),
                 float(self._context.objective.fits(then)),
                 *self._subject(table, move),
@@ -123,11 +123,11 @@ class Features:
 
     def _peak(self, estimate: Estimate) -> float:
         limit = self._context.objective.memory_limit_bytes
-        return math.log(max(estimate.peak_bytes, 1.0) / limit)
+        return _log_times(estimate.peak_bytes, limit, 1.0)
 
 
-def _log_longer(then: float, now: float) -> float:
-    return math.log(max(then, LEAST_SECONDS) / max(now, LEAST_SECONDS))
+def _log_times(then: float, now: float, least: float) -> float:
+    return math.log(max(then, least) / max(now, least))
 
 
 def _log_ratio(then: float, now: float, whole: float) -> float:

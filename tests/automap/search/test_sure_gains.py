@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from automap.search import sure_gains
+from automap.search.context import preset_points
 from automap.search.greedy import climbed
 from automap.search.sure_gains import keep_preset
-from automap.space.presets import PRESETS
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, images, mlp
 
@@ -23,12 +23,10 @@ def searched(step, topology):
     """A search after climbs, which knows the presets."""
     context = context_of(*STEPS[step](), topology=topology)
     climbed(context, context.meshes)
-    for name in PRESETS:
-        for mesh in context.meshes:
-            for point in PRESETS[name].points(context.space, mesh):
-                if context.space.is_valid(point):
-                    estimate = context.evaluator.evaluate(context.space.lanes(point))
-                    context.remember_preset(name, point, estimate)
+    for name, point in preset_points(context):
+        if context.space.is_valid(point):
+            estimate = context.evaluator.evaluate(context.space.lanes(point))
+            context.remember_preset(name, point, estimate)
     return context
 
 
@@ -44,20 +42,16 @@ def seconds(context, candidate, on_chip_bytes):
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_kept_is_a_preset_or_faster_under_both_assumptions(step, topology):
     context = searched(step, topology)
-    found = context.best
     preset = min(context.best_per_preset.values(), key=lambda c: c.estimate.step_seconds)
     on_chip_bytes = context.evaluator.topology.device.on_chip_bytes
-    gains = [
-        seconds(context, preset, n) / seconds(context, found, n) - 1 for n in (on_chip_bytes, 0)
-    ]
+
+    def gain(plan, n_bytes):
+        return seconds(context, preset, n_bytes) / seconds(context, plan, n_bytes) - 1
+
+    plans = [context.best, *context.best_candidates(20)]
+    sure = [p for p in plans if gain(p, on_chip_bytes) > 0.03 and gain(p, 0) > 0.01]
     keep_preset(context)
-    if gains[0] > 0.03 and gains[1] > 0.01:
-        assert context.best == found
-    elif context.best.point == preset.point:
-        assert context.best.estimate == preset.estimate
-    else:
-        assert seconds(context, preset, on_chip_bytes) > 1.03 * seconds(context, context.best, on_chip_bytes)  # fmt: skip
-        assert seconds(context, preset, 0) > 1.01 * seconds(context, context.best, 0)
+    assert context.best.point == [*sure, preset][0].point
 
 
 def test_a_gain_that_needs_the_chip_is_none(monkeypatch):
