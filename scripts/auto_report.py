@@ -1,9 +1,11 @@
-"""The tables of AUTO, presets and ours: which plan of each is fastest by the witness, and every plan that was compiled."""
+"""The tables of AUTO, presets and ours: which plan of each is fastest by the witness, which by today's compiler, and every
+plan that was compiled.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import statistics
-from typing import Final
+from typing import Final, TypeAlias
 
 from scripts.scheduled import ScheduledStep
 from scripts.tables import markdown
@@ -12,11 +14,19 @@ from scripts.tables import markdown
 PRESETS: Final = ("data-parallel", "zero-3", "megatron")
 AUTO: Final = "AUTO"
 OURS: Final = "ours"
-KINDS: Final = {"AUTO": (AUTO,), "best preset": PRESETS, "ours": (OURS,)}
+BEST_PRESET: Final = "best preset"
+KINDS: Final = {AUTO: (AUTO,), BEST_PRESET: PRESETS, OURS: (OURS,)}
 GIB: Final = 2**30
 _HEADER: Final = [
     "model", "AUTO ms", "best preset ms", "ours ms", "ours / best", "AUTO's pass s", "AUTO with compiling s", "ours s",
 ]  # fmt: skip
+_NEWER_HEADER: Final = [
+    "model",
+    "AUTO's carried over ms",
+    "best preset ms",
+    "ours ms",
+    "ours / best",
+]
 _DETAIL: Final = [
     "model", "plan", "mesh", "compute ms", "collectives ms", "step ms", "newer ms", "GiB", "planning s", "compiling s",
     "note",
@@ -42,37 +52,76 @@ class Row:
     newer_seconds: float | None = None
 
 
-def fastest(rows: Sequence[Row], kind: str) -> Row | None:
+# Of a row, in some compiler; None if that did not compile it.
+_SecondsOf: TypeAlias = Callable[[Row], float | None]
+
+
+def witness_seconds(row: Row) -> float | None:
+    """The step in AUTO's own compiler."""
+    return None if row.step is None else row.step.seconds
+
+
+def newer_seconds(row: Row) -> float | None:
+    """The step in today's compiler."""
+    return row.newer_seconds
+
+
+def fastest(rows: Sequence[Row], kind: str, seconds_of: _SecondsOf = witness_seconds) -> Row | None:
     """The row of a kind with the shortest step, None if none was compiled."""
-    compiled = [r for r in rows if r.origin in KINDS[kind] and r.step is not None]
-    return min(compiled, key=lambda r: r.step.seconds if r.step else 0.0, default=None)
+    compiled = [
+        (s, r) for r in rows if r.origin in KINDS[kind] and (s := seconds_of(r)) is not None
+    ]
+    return min(compiled, key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Both tables, and how ours does."""
-    lines, ratios, of_presets, beside_auto = [], [], [], 0
-    for name in dict.fromkeys(r.model for r in rows):
-        of_model = [r for r in rows if r.model == name]
-        seconds = {kind: _step_seconds(fastest(of_model, kind)) for kind in KINDS}
-        ours = seconds.pop("ours")
-        others = [s for s in seconds.values() if s is not None]
-        ratio = "" if ours is None or not others else f"{ours / min(others):.2f}"
-        if ours is not None and others:
-            ratios.append(ours / min(others))
-            beside_auto += seconds["AUTO"] is not None
-        if ours is not None and seconds["best preset"] is not None:
-            of_presets.append(ours / seconds["best preset"])
+    """The tables, and how ours does."""
+    models = {
+        name: [r for r in rows if r.model == name] for name in dict.fromkeys(r.model for r in rows)
+    }
+    lines = []
+    for of_model in models.values():
         tried = [r for r in of_model if r.origin == AUTO]
         own = next((r.planning_seconds for r in of_model if r.origin == OURS), None)
-        lines.append(
-            [
-                name, *(_found(fastest(of_model, kind)) for kind in KINDS), ratio,
-                _passed(tried),
-                _seconds(sum(r.compile_seconds for r in tried)), _seconds(own),
-            ]
-        )  # fmt: skip
-    detail = markdown(_DETAIL, [cells(r) for r in rows])
-    return f"{_summary(ratios, of_presets, beside_auto)}{markdown(_HEADER, lines)}\n{detail}"
+        compiling = sum(r.compile_seconds for r in tried)
+        side_by_side = _Sides.of(of_model, witness_seconds).cells()
+        lines.append([*side_by_side, _passed(tried), _seconds(compiling), _seconds(own)])
+    newer = [_Sides.of(of_model, newer_seconds) for of_model in models.values()]
+    parts = [
+        _summary("", [_Sides.of(of_model, witness_seconds) for of_model in models.values()]),
+        markdown(_HEADER, lines),
+    ]
+    if any(sides.seconds[OURS] is not None for sides in newer):
+        summary = _summary(" by today's compiler", newer)
+        parts += ["\n", summary, markdown(_NEWER_HEADER, [sides.cells() for sides in newer])]
+    return "".join([*parts, "\n", markdown(_DETAIL, [cells(r) for r in rows])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The fastest of each kind for one model in one compiler, None where there is none."""
+
+    model: str
+    best: Mapping[str, Row | None]
+    seconds: Mapping[str, float | None]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], seconds_of: _SecondsOf) -> "_Sides":
+        """Of the rows of a model."""
+        best = {kind: fastest(rows, kind, seconds_of) for kind in KINDS}
+        return cls(rows[0].model, best, {k: r and seconds_of(r) for k, r in best.items()})
+
+    def ratio_to(self, *kinds: str) -> float | None:
+        """Ours over the best of these kinds."""
+        ours = self.seconds[OURS]
+        others = [s for kind in kinds if (s := self.seconds[kind]) is not None]
+        return None if ours is None or not others else ours / min(others)
+
+    def cells(self) -> list[str]:
+        """The model, the kinds and the ratio."""
+        ratio = self.ratio_to(AUTO, BEST_PRESET)
+        found = [_found(self.best[kind], self.seconds[kind]) for kind in KINDS]
+        return [self.model, *found, "" if ratio is None else f"{ratio:.2f}"]
 
 
 def _passed(tried: Sequence[Row]) -> str:
@@ -81,11 +130,14 @@ def _passed(tried: Sequence[Row]) -> str:
     return _seconds(sum(seconds)) if len(seconds) == len(tried) else "not done"
 
 
-def _summary(ratios: Sequence[float], of_presets: Sequence[float], beside_auto: int) -> str:
+def _summary(where: str, models: Sequence[_Sides]) -> str:
+    ratios = [r for sides in models if (r := sides.ratio_to(AUTO, BEST_PRESET)) is not None]
+    of_presets = [r for sides in models if (r := sides.ratio_to(BEST_PRESET)) is not None]
     if not ratios:
         return ""
+    beside_auto = sum(sides.ratio_to(AUTO) is not None for sides in models)
     text = (
-        f"Ours over the best of all: geometric mean {statistics.geometric_mean(ratios):.2f}, worst "
+        f"Ours over the best of all{where}: geometric mean {statistics.geometric_mean(ratios):.2f}, worst "
         f"{max(ratios):.2f}, of {len(ratios)} models, for {beside_auto} of which AUTO had a plan"
     )
     if of_presets:
@@ -93,15 +145,11 @@ def _summary(ratios: Sequence[float], of_presets: Sequence[float], beside_auto: 
     return text + ".\n\n"
 
 
-def _step_seconds(row: Row | None) -> float | None:
-    return None if row is None or row.step is None else row.step.seconds
-
-
-def _found(row: Row | None) -> str:
-    if row is None or row.step is None:
+def _found(row: Row | None, seconds: float | None) -> str:
+    if row is None or seconds is None:
         return "none"
     name = "" if row.origin in (AUTO, OURS) else f"{row.origin} "
-    return f"{row.step.seconds * 1e3:.2f} ({name}{row.where})"
+    return f"{seconds * 1e3:.2f} ({name}{row.where})"
 
 
 def _seconds(seconds: float | None) -> str:

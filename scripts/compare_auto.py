@@ -10,12 +10,12 @@ AUTO decides all shardings of a step on each mesh shape of the slice, with the b
 what it thinks is the least) and with the device's memory (`BUDGETS`). Its best by the witness is taken. The witness is the program as
 libtpu 0.0.17 schedules it, read as `scripts.scheduled` says. Presets (each on the mesh that the evaluator likes best)
 and our plan are handed to the same compiler with the shardings of inputs, outputs and constraints. With `--newer` (and the
-extra `tpu`), the fastest of each kind is compiled by today's TPU compiler too, of AUTO's what can be carried over
-(`scripts.auto_carried`). All that was compiled is kept, so the tables can be made model by model.
+extra `tpu`), the fastest of each kind, and presets within a quarter of the fastest, are compiled by today's TPU compiler too,
+of AUTO's what can be carried over (`scripts.auto_carried`). All that was compiled is kept, so the tables can be made model by model.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 import gzip
 import hashlib
 from itertools import product
@@ -44,6 +44,7 @@ from automap.workload.call import TracedCall, jitted, trace_call
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import portable_stablehlo
 from scripts.auto_carried import carried_plan, compiled_seconds
+from scripts.auto_newer import with_newer
 from scripts.auto_peer import (
     DEFAULT_TIMEOUT_SECONDS,
     RECIPE,
@@ -52,7 +53,7 @@ from scripts.auto_peer import (
     AutoRequest,
     AutoResult,
 )
-from scripts.auto_report import AUTO, GIB, KINDS, OURS, PRESETS, Row, cells, fastest, report
+from scripts.auto_report import AUTO, GIB, OURS, PRESETS, Row, cells, report
 from scripts.scheduled import scheduled_step
 from scripts.tables import made_by, replace_table
 
@@ -117,18 +118,18 @@ def rows_of(name: str, peer: AutoPeer, topology: Topology, asked: Asked) -> list
     rows = [row for row, _ in (*auto, *planned)]
     if not asked.newer or not planned:
         return rows
-    plan_of = {row: plan for row, plan in planned}
-    for row, result in auto:
-        plan_of[row] = carried_plan(
-            planned[0][1], _finest(topology), result.answer.inputs, result.answer.outputs
+    carried = {
+        row: lambda found=found: carried_plan(
+            planned[0][1], _finest(topology), found.answer.inputs, found.answer.outputs
         )
-    chosen = [fastest(rows, kind) for kind in KINDS]
-    return [
-        replace(row, newer_seconds=compiled_seconds(plan, call, topology, peer.timeout_seconds))
-        if row in chosen and (plan := plan_of[row]) is not None
-        else row
-        for row in rows
-    ]
+        for row, found in auto
+    }
+    own = {row: lambda plan=plan: plan for row, plan in planned}
+
+    def seconds_of(plan: Plan) -> float | None:
+        return compiled_seconds(plan, call, topology, peer.timeout_seconds)
+
+    return with_newer(rows, {**carried, **own}, seconds_of)
 
 
 def _auto(

@@ -1,5 +1,6 @@
 """The auto-sharder's process, played by a script: answers, what is kept, errors; and the real worker without its JAX."""
 
+from dataclasses import replace
 import json
 import os
 import subprocess
@@ -8,8 +9,9 @@ import sys
 from click.testing import CliRunner
 import pytest
 
-from automap.errors import InputError
+from automap.errors import CompilerError, InputError, PlanError
 from automap.plan_json import decode
+from scripts.auto_newer import with_newer
 from scripts.auto_peer import (
     PACKAGES,
     WORKER,
@@ -173,3 +175,62 @@ def test_the_report_compares_with_the_best_that_was_compiled():
     assert "| m | 4.00 (8) | 5.00 (zero-3 8) | 2.00 (8) | 0.50 | 5.0 | 2.0 | 0.1 |" in text
     assert "| n | none | 1.00 (megatron 8) | 2.00 (8) | 2.00 | not done | 1.0 | 0.1 |" in text
     assert "| o | 1.00 (8) | none | none |  | 1.0 | 1.0 | 0.1 |" in text
+
+
+def test_the_report_of_two_compilers_has_a_table_of_each():
+    rows = [
+        replace(_row("AUTO", 8.0), newer_seconds=0.006), _row("AUTO", 9.0), _row("zero-3", 5.0),
+        replace(_row("megatron", 5.5), newer_seconds=0.003), replace(_row("ours", 4.0), newer_seconds=0.0024),
+        _row("ours", 1.0, 0.1, "n"),
+    ]  # fmt: skip
+    text = report(rows)
+    assert (
+        "Ours over the best of all by today's compiler: geometric mean 0.80, worst 0.80, of 1 models"
+        in text
+    )
+    assert "| m | 6.00 (8) | 3.00 (megatron 8) | 2.40 (8) | 0.80 |" in text
+    assert "| n | none | none | none |  |" in text
+    assert "today's" not in report([_row("ours", 4.0), _row("zero-3", 5.0)])
+
+
+def _planned(*names):
+    """Plans that are their names, and what today's compiler says of them in milliseconds."""
+    asked = []
+
+    def plan_of(name):
+        return lambda: asked.append(name) or name
+
+    return asked, [plan_of(name) for name in names]
+
+
+def test_todays_compiler_is_asked_about_the_fastest_and_presets_near_it():
+    rows = [
+        _row("AUTO", 8.0), _row("AUTO", 7.9), _row("ours", 4.0),
+        _row("data-parallel", 6.0), _row("zero-3", 5.0), _row("megatron", 6.5),
+    ]  # fmt: skip
+    asked, plans = _planned(*range(len(rows)))
+    found = with_newer(rows, dict(zip(rows, plans, strict=True)), lambda plan: plan * 1e-3)
+    assert asked == [1, 2, 3, 4]
+    assert [row.newer_seconds for row in found] == [None, 0.001, 0.002, 0.003, 0.004, None]
+    assert [replace(row, newer_seconds=None) for row in found] == rows
+
+
+def _refused(error):
+    def refuse(plan):
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("plan", "seconds_of", "note"),
+    [
+        (None, lambda plan: 1.0, "newer: not to be carried over"),
+        ("plan", lambda plan: None, "newer: does not fit"),
+        ("plan", _refused(CompilerError("no such op\nand more")), "newer: no such op"),
+        ("plan", _refused(PlanError("another mesh")), "newer: another mesh"),
+    ],
+)
+def test_what_todays_compiler_refuses_is_noted(plan, seconds_of, note):
+    row = _row("ours", 4.0)
+    assert with_newer([row], {row: lambda: plan}, seconds_of) == [replace(row, note=note)]
