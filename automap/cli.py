@@ -28,6 +28,7 @@ from automap.compare import compared
 from automap.errors import AutomapError, InputError
 from automap.options import Options, SearchSpace, read_options
 from automap.plan import Plan
+from automap.plan_file import check_can_be_written
 from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
 from automap.report.topologies import show_catalogue, show_machine
@@ -169,8 +170,8 @@ def plan_command(
     TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or
     an XLA dump folder.
     """
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: there is no folder {Path(output).parent}; make it first")
+    if output is not None:
+        check_can_be_written("-o", output)
     plan = _plan(preset, given, confirmation)
     if output is not None:
         plan.save(output)

@@ -4,13 +4,12 @@ A pipeline needs neither the target function nor a program file: its plan has th
 """
 
 import json
-from pathlib import Path
 
 import click
 
 from automap.cli_verify import leave_accelerators_alone, name_and_value, rebuilt_step
-from automap.errors import InputError
 from automap.plan import Plan
+from automap.plan_file import check_can_be_written
 from automap.plan_rebuild import planned_program_file
 from automap.simulate.api import check_seconds_are_its_own, simulate, simulated
 from automap.simulate.pipelined import simulate_pipeline
@@ -63,8 +62,8 @@ def simulate_command(
     """
     if topology != "local":
         leave_accelerators_alone()
-    if trace is not None and not Path(trace).absolute().parent.is_dir():
-        raise InputError(f"--trace {trace}: there is no folder {Path(trace).parent}; make it first")
+    if trace is not None:
+        check_can_be_written("--trace", trace)
     plan = Plan.load(plan_file)
     if plan.pipeline is not None:
         options = {"--topology": topology, "--arg": arguments, "--profile": profile}

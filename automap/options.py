@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError
+from automap.plan_checks import MAX_INTEGER
 from automap.search import get_strategy
 from automap.space.point import Mesh
 from automap.space.presets import get_preset
@@ -24,7 +25,7 @@ class Options:
     """Checked options.
 
     `mesh` None searches all shapes, a mesh is tried in every order of its axes, `preset` skips the search, `memory_limit_bytes` None allows all
-    of a device's memory; `pins` are texts as `automap.search.pins` reads them; `rules` are (name, rule)
+    of a device's memory; `pins` are texts as `automap.space.pins` reads them; `rules` are (name, rule)
     of custom calls and functions, as `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do
     with ops that have none; `space` says what is decided, `stages` and `microbatches` are those of a pipeline,
     None to search them; `layers` "apart" decides for each of several equal layers; `profile` has measured
@@ -56,6 +57,12 @@ class Options:
         _check_positive("budget", self.budget_seconds, "seconds")
         if self.memory_limit_bytes is not None:
             _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
+            if not 1 <= self.memory_limit_bytes <= MAX_INTEGER:
+                raise InputError(
+                    f"memory limit {self.memory_limit_bytes / 2**30:g} GiB; allowed: from 1 to {MAX_INTEGER} bytes, in GiB"
+                )
+        if not 0 <= self.seed <= MAX_INTEGER:
+            raise InputError(f"seed {self.seed}; allowed: an integer from 0 to {MAX_INTEGER}")
         if self.space not in get_args(SearchSpace):
             raise InputError(f"space {self.space!r}; allowed: {', '.join(get_args(SearchSpace))}")
         if self.space != "sharding":

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,9 +32,10 @@ from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
+from automap.space.pins import Pin
 from automap.space.point import Lanes
 from automap.space.space import Space
-from automap.space.specs import ImposedSpec
+from automap.space.specs import ImposedSpec, spec_text
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.collector import collector_paused
@@ -50,7 +51,11 @@ _PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search ended with."""
+    """What a search ended with.
+
+    All pins are imposed on `workload`, which says the order of their axes; those `imposed` on the searched one are in no
+    other way in its plan.
+    """
 
     workload: Workload
     topology: Topology
@@ -58,13 +63,15 @@ class Outcome:
     best: Candidate
     strategy: str
     seconds: float
+    imposed: Sequence[Pin] = ()
     warnings: tuple[str, ...] = ()
 
 
 def sharded_graph(outcome: Outcome) -> ShardedGraph:
     """Shardings of every value and op under the best candidate."""
     space = outcome.context.space
-    return sharded_by(space, outcome.context.evaluator.tables, space.lanes(outcome.best.point))
+    sharded = sharded_by(space, outcome.context.evaluator.tables, space.lanes(outcome.best.point))
+    return replace(sharded, problem=outcome.workload.problem)
 
 
 def sharded_by(space: Space, tables: Tables, lanes: Lanes) -> ShardedGraph:
@@ -130,6 +137,11 @@ def build_plan(outcome: Outcome) -> Plan:
             strategy=outcome.strategy, seconds=outcome.seconds,
             evaluations=context.evaluations, seed=context.seed, gap=context.gap(outcome.best),
             point=recorded(outcome.best.point, workload.problem.layers),
+            imposed=tuple(
+                f"{workload.problem.paths[pin.position]}={spec_text(pin.axes_of_dim)}"
+                for pin in outcome.imposed
+            ),
+            memory_limit_bytes=_limit_bytes(outcome),
         ),
         decisions=Explained(context, lanes).decisions(),
         conflicts=Conflicts(context, outcome.best.point).records(),
@@ -137,6 +149,12 @@ def build_plan(outcome: Outcome) -> Plan:
             *outcome.warnings, *workload.problem.warnings, *missed, *_held(workload, constraints),
         ),
     )  # fmt: skip
+
+
+def _limit_bytes(outcome: Outcome) -> int | None:
+    """The memory limit if it is not what a device has."""
+    limit = round(outcome.context.objective.memory_limit_bytes)
+    return None if limit == outcome.topology.device.memory_bytes else limit
 
 
 def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str]:

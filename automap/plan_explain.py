@@ -132,6 +132,10 @@ def _fits_text(is_in_device: bool, is_in_limit: bool) -> str:  # noqa: FBT001 - 
     return "more than the memory limit that was given"
 
 
+def _limit_text(limit_bytes: int | None) -> str:
+    return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
+
+
 def _header(plan: "Plan") -> list[str]:
     cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
     parts = {
@@ -152,8 +156,8 @@ def _header(plan: "Plan") -> list[str]:
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),
-        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} "
-        f"on each device: {_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
+        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each device"
+        f"{_limit_text(plan.search.memory_limit_bytes)}: {_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
         f"  = {memory}",
     ]
     if plan.verified is not None:

@@ -15,11 +15,13 @@ from pathlib import Path
 import secrets
 from typing import Any, Final
 
-from automap.errors import PlanError
+from automap.errors import InputError, PlanError
 from automap.plan_checks import repeated
 
 
 _MAX_FILE_BYTES: Final = 2**28
+# What the system, a name with a null byte, and a loop of links raise.
+_CANNOT: Final = (OSError, ValueError, RuntimeError)
 _REMEDY: Final = "allowed: a file written by `automap plan -o`"
 
 
@@ -83,11 +85,7 @@ def _compact(value: object) -> str:
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Put `content` (text as UTF-8) at `path`, whole or not at all; raises `PlanError` when it cannot be written."""
     try:
-        # Where `path` is a link, the file it points to is replaced.
-        target = Path(path).resolve()
-        if target.exists() and not target.is_file():
-            raise PlanError(f"{str(path)!r}: is no regular file; allowed: the name of a file")
-        beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+        target, beside = _places(path)
         try:
             with open(beside, "xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -98,11 +96,40 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except _CANNOT as error:
         raise PlanError(
             f"{str(path)!r}: cannot be written: {_reason(error)}; nothing was changed there; "
             "choose a folder that exists and has room"
         ) from error
+
+
+def check_can_be_written(option: str, path: str | Path) -> None:
+    """Raise `InputError` now rather than `PlanError` after long work, where `write_atomically` would fail."""
+    folder = Path(path).absolute().parent
+    try:
+        if not folder.is_dir():
+            raise InputError(
+                f"{option} {path}: there is no folder {Path(path).parent}; make it first"
+            )
+        _, beside = _places(path)
+        with open(beside, "xb"):
+            pass
+        beside.unlink()
+    except PlanError as error:
+        raise InputError(f"{option} {error}") from error
+    except _CANNOT as error:
+        raise InputError(
+            f"{option} {path}: cannot be written: {_reason(error)}; choose a folder that you may write to"
+        ) from error
+
+
+def _places(path: str | Path) -> tuple[Path, Path]:
+    """The file that is replaced, and a new one beside it; raises `PlanError` for what is no regular file."""
+    # Where `path` is a link, the file it points to is replaced.
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        raise PlanError(f"{str(path)!r}: is no regular file; allowed: the name of a file")
+    return target, target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
 
 
 def _reason(error: Exception) -> str:

@@ -196,7 +196,8 @@ class PresetRecord:
 class SearchRecord:
     """How the plan was found, and what. `gap` is the fraction above the proven bound; None: no bound.
 
-    `point` is None in files of earlier versions only.
+    `point` is None in files of earlier versions only; `imposed` are those pins, PATH=SPEC, that
+    no point keeps by itself and that were imposed on the step; `memory_limit_bytes` is what was given, None for a device's memory.
     """
 
     strategy: str
@@ -205,6 +206,8 @@ class SearchRecord:
     seed: int
     gap: float | None
     point: PointRecord | None = field(default=None, metadata=ADDED_LATER)
+    imposed: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    memory_limit_bytes: int | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""

@@ -23,10 +23,12 @@ from automap.errors import InputError, MeshMismatchError, PlanError
 from automap.plan import Plan, check_is_one_program
 from automap.plan_explain import seconds_text
 from automap.plan_point import PointRecord, restored
+from automap.space.pins import parse_pins
 from automap.space.point import Lanes, Mesh
 from automap.space.space import Space
 from automap.topology import Topology, lies_on
 from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.imposing import with_pins
 from automap.workload.rules import user_rules
 from automap.workload.trace import Workload, lower_call, read_workload
 from hlo_tools.collector import collector_paused
@@ -93,7 +95,8 @@ def rebuilt(
     Raises `MeshMismatchError` if the mesh does not lie on it, `InputError` for a profile of another device, and
     `PlanError` for a point that is none of this workload.
     """
-    sizes = tuple(size for _, size in plan.mesh.axes)
+    mesh = _mesh(plan)
+    sizes = mesh.sizes
     if math.prod(sizes) != topology.device_count or not lies_on(topology, sizes):
         raise MeshMismatchError(
             f"{topology.name} has {topology.device_count} devices, on which the plan's mesh {list(sizes)} "
@@ -102,7 +105,6 @@ def rebuilt(
     if profile is not None:
         profile.check_suits(topology)
     space = Space(workload.problem)
-    mesh = Mesh(tuple(name for name, _ in plan.mesh.axes), sizes)
     lanes = space.lanes(restored(_point(plan), space, mesh))
     evaluator = Evaluator(
         build_tables(workload.problem, topology.platform), workload.problem.n_classes, topology, profile
@@ -148,4 +150,10 @@ def _checked(plan: Plan, workload: Workload) -> Workload:
             f"{plan.workload.target} is lowered to another program than the planned one: its code or the version "
             "of JAX has changed; plan again"
         )
-    return workload
+    shapes = [leaf.shape for leaf in workload.inputs]
+    pins = parse_pins(plan.search.imposed, workload.problem, shapes, [_mesh(plan)])
+    return with_pins(workload, pins)
+
+
+def _mesh(plan: Plan) -> Mesh:
+    return Mesh(*zip(*plan.mesh.axes, strict=True))

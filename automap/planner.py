@@ -5,6 +5,7 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 import math
 import time
 from typing import TYPE_CHECKING
@@ -17,14 +18,17 @@ from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
 from automap.plan_explain import all_the_same_text, bytes_text
-from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, parse_pins
+from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
 from automap.search.context import preset_points
+from automap.search.pinned import Pinned
 from automap.space.batches import undivided
+from automap.space.pins import Pin, parse_pins
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.model import Topology
+from automap.workload.imposing import meshes_that_divide, with_pins
 from automap.workload.trace import Workload
 from automap.workload.user_mesh import UserMesh
 from hlo_tools.collector import collector_paused
@@ -63,19 +67,13 @@ def plan_workload(
 
         return plan_hybrid(workload, topology, options, on_progress, on_stages)
     outcome = find(workload, topology, options, on_progress=on_progress)
-    plan = build_plan(outcome)
+    try:
+        plan = build_plan(outcome)
+    except KeyboardInterrupt:
+        late = "interrupted after the search, while the plan was written down"
+        plan = build_plan(replace(outcome, warnings=(*outcome.warnings, late)))
     if not plan.predicted.fits:
-        limit = outcome.context.objective.memory_limit_bytes
-        advice = "; ".join(
-            [
-                *undivided(workload.problem, topology.device_count),
-                "use more devices, a smaller batch, or bfloat16",
-            ]
-        )
-        raise InfeasiblePlanError(
-            f"no plan fits: the smallest needs {bytes_text(plan.predicted.peak_bytes)} on each device, "
-            f"{bytes_text(round(limit))} are allowed; {advice}; {all_the_same_text(plan.predicted.peak_bytes)}"
-        )
+        raise InfeasiblePlanError(_nothing_fits(outcome, plan.predicted.peak_bytes))
     return plan
 
 
@@ -96,22 +94,24 @@ def find(
     if options.space != "sharding":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
     _check_known(workload, options)
-    space = Space(workload.problem)
     if options.profile is not None:
         options.profile.check_suits(topology)
     meshes = meshes_of(topology, options.mesh, workload.mesh)
-    pins = parse_pins(options.pins, space, meshes)
+    shapes = [leaf.shape for leaf in workload.inputs]
+    pins = parse_pins(options.pins, workload.problem, shapes, meshes)
+    pinned = with_pins(workload, pins)
+    meshes = meshes_that_divide(pinned, meshes)
+    given = _priced_by(workload, topology, options, pins)
+    beyond = given.beyond(meshes)
+    if beyond:
+        kept = [pin for pin in pins if pin not in beyond]
+        given = _priced_by(with_pins(workload, beyond), topology, options, kept)
     context = SearchContext(
-        space=space,
-        evaluator=Evaluator(
-            build_tables(workload.problem, topology.platform),
-            workload.problem.n_classes,
-            topology,
-            options.profile,
-        ),
-        meshes=tuple(mesh for mesh in meshes if all(pin.suits(space, mesh) for pin in pins)),
+        space=given.space,
+        evaluator=given.evaluator,
+        meshes=meshes,
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
-        pins=pins,
+        pins=given.pins,
         seed=options.seed,
         deadline_seconds=start + options.budget_seconds,
         on_progress=on_progress,
@@ -122,10 +122,20 @@ def find(
     if context.best is None:
         raise InputError(_nothing_found(context, options))
     return Outcome(
-        workload=workload, topology=topology, context=context, best=context.best,
+        workload=pinned, imposed=beyond, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
         warnings=(*warnings, *context.notes, *undivided(workload.problem, topology.device_count)),
     )  # fmt: skip
+
+
+def _priced_by(
+    workload: Workload, topology: Topology, options: Options, pins: Sequence[Pin]
+) -> Pinned:
+    """The space of a workload, what prices it, and pins that restrict it."""
+    problem = workload.problem
+    tables = build_tables(problem, topology.platform)
+    evaluator = Evaluator(tables, problem.n_classes, topology, options.profile)
+    return Pinned(Space(problem), evaluator, pins)
 
 
 def _check_known(workload: Workload, options: Options) -> None:
@@ -175,7 +185,7 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
     try:
         if options.preset is not None:
             for _, point in preset_points(context, [options.preset]):
-                context.evaluate(context.pinned(point), options.preset)
+                context.evaluate(context.pinned.nearest(point), options.preset)
             return ()
         for preset in context.best_per_preset.values():
             context.consider(preset.point, preset.origin)
@@ -191,12 +201,23 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
     return (f"{reason}; this is the best plan it had",)
 
 
+def _nothing_fits(outcome: Outcome, peak_bytes: int) -> str:
+    """What the smallest plan needs, what is allowed, why smaller ones may not have been found, and what to do."""
+    limit = outcome.context.objective.memory_limit_bytes
+    parts = [
+        f"no plan fits: the smallest that was found needs {bytes_text(peak_bytes)} on each device, "
+        f"{bytes_text(round(limit))} are allowed",
+        *outcome.warnings,
+        "use more devices, a smaller batch, or bfloat16",
+        all_the_same_text(peak_bytes),
+    ]
+    return "; ".join(parts)
+
+
 def _nothing_found(context: SearchContext, options: Options) -> str:
     what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
     topology, known = context.evaluator.topology, context.best_per_preset
-    if options.pins:
-        why = f" with the pins {' and '.join(options.pins)}; drop one"
-    elif options.preset:
+    if options.preset:
         batch = undivided(context.space.problem, topology.device_count)
         why = "; ".join(["", *batch, f"presets that do: {', '.join(known) or 'none'}"])
     else:

@@ -86,6 +86,11 @@ def problem_of(
     )
 
 
+def shapes_of(problem: Problem) -> list[tuple[int, ...]]:
+    """Shapes of the inputs of a problem without random keys."""
+    return [problem.graph.values[value].dims for value in problem.graph.inputs]
+
+
 def images(batch=8, size=32, channels=8):
     """Convolutions with strides and dilation, pools, a shortcut and a transposed convolution."""
     kernel = _array(3, 3, channels, channels)

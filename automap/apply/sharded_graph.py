@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class ShardedGraph:
         return _as_imposed(self.problem.imposed.of_value.get(value), axes)
 
     def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
-        """The axes of one dimension, those that are gathered first last (minor).
+        """The axes of one dimension, those that are gathered first last (minor), then as most of what is imposed.
 
         Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
         """
@@ -85,7 +86,29 @@ class ShardedGraph:
                     return 2, -kept.index(own)
             return (1, 0) if parameter in kept else (0, 0)
 
-        return tuple(names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), a)))
+        rank = self._rank_of_axis
+        return tuple(
+            names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), rank[a]))
+        )
+
+    @cached_property
+    def _rank_of_axis(self) -> tuple[int, ...]:
+        """Places of the axes in the order that agrees with most of what is imposed, so that little is moved for it."""
+        names = self.lanes.mesh.names
+        wanted = [
+            [names.index(axis) for axis in axes]
+            for spec in self.problem.imposed.of_value.values()
+            for axes in spec
+            if axes and len(axes) > 1
+        ]
+        if not wanted:
+            return tuple(range(len(names)))
+
+        def agreeing(rank: tuple[int, ...]) -> int:
+            places = ([rank[a] for a in axes] for axes in wanted)
+            return sum(of == sorted(of) for of in places)
+
+        return max(permutations(range(len(names))), key=agreeing)
 
     @cached_property
     def _factors_of_row(self) -> list[list[int]]:

@@ -17,7 +17,8 @@ from automap.calibrate.session import Item, Session
 from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.targets import target_signatures
 from automap.cost.profile import KernelProfile, default_path
-from automap.errors import InputError, ProfileError
+from automap.errors import ProfileError
+from automap.plan_file import check_can_be_written
 from automap.report.progress import ItemProgress
 from automap.topology.model import Topology
 from automap.workload import load_target, trace_step
@@ -119,8 +120,8 @@ def calibrate_command(
     Writes a hardware file for --topology and a profile for --profile. What is in the profile already is not measured
     again; Ctrl-C keeps what was measured.
     """
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: there is no folder {Path(output).parent}; make it first")
+    if output is not None:
+        check_can_be_written("-o", output)
     depth: Depth = "quick" if is_quick else "full"
     done = calibrate(
         device_count=device_count, depth=depth, targets=targets, profile_path=profile_path

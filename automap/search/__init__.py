@@ -14,7 +14,6 @@ from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.mcmc import mcmc
 from automap.search.optcnn import optcnn
-from automap.search.pins import Pin, parse_pins
 from automap.search.portfolio import auto
 from automap.search.rainbow.strategy import rainbow
 
@@ -41,5 +40,5 @@ def get_strategy(name: str) -> Strategy:
 
 
 __all__ = [
-    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "Pin", "SearchContext", "Strategy", "get_strategy", "parse_pins",
+    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "SearchContext", "Strategy", "get_strategy",
 ]  # fmt: skip

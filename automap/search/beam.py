@@ -43,7 +43,7 @@ def decided(context: SearchContext, start: Candidate, width: int | None) -> list
         for candidate in kept:
             point = candidate.point
             points = (move.apply(space, point) for move in options if _matters(move, point))
-            priced = context.evaluate_all(map(context.pinned, points), "beam")
+            priced = context.evaluate_all(map(context.pinned.imposed, points), "beam")
             for other in (candidate, *priced):
                 if other is not None:
                     found.setdefault(space.lanes(other.point), other)

@@ -2,7 +2,7 @@
 
 A candidate is better if it fits and the other does not; among those that fit, if its step is shorter;
 among those that do not, if its peak is lower                                      -> in: `Objective.key`
-Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `allows`
+Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `pinned`
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,10 +15,10 @@ import time
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.layouts import distinct
-from automap.cost.shardings import shardings
 from automap.search.batch import Batches
-from automap.search.pins import Pin
+from automap.search.pinned import Pinned
 from automap.space.as_imposed import as_imposed
+from automap.space.pins import Pin
 from automap.space.point import Lanes, Mesh, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -155,14 +155,6 @@ class SearchContext:
             return None
         return max(candidate.estimate.step_seconds / self.bound_seconds - 1, 0.0)
 
-    def allows(self, point: Point, lanes: Lanes) -> bool:
-        """Whether a valid point keeps every pin."""
-        tables = self.evaluator.tables
-        sharding = shardings(tables, self.space.problem.n_classes, lanes) if self.pins else None
-        return sharding is None or all(
-            pin.holds(self.space, tables, sharding, point) for pin in self.pins
-        )
-
     def evaluate(self, point: Point, origin: str) -> Candidate | None:
         """Price a point and keep it if it is the best; None if it is not allowed.
 
@@ -242,7 +234,7 @@ class SearchContext:
         if not self.space.is_valid(point):
             return None
         lanes = self.space.lanes(point)
-        return lanes if self.allows(point, lanes) else None
+        return lanes if self.pinned.keeps(point, lanes) else None
 
     def best_candidates(self, count: int) -> list[Candidate]:
         """The best `count` different plans priced so far, the best first.
@@ -269,15 +261,14 @@ class SearchContext:
         key = self.objective.key
         return than is None or key(candidate.estimate) < key(than.estimate)
 
-    def pinned(self, point: Point) -> Point:
-        """The point with pinned inputs split as their pins say."""
-        for pin in self.pins:
-            point = pin.imposed(self.space, point)
-        return point
+    @cached_property
+    def pinned(self) -> Pinned:
+        """The pins, and points that keep them."""
+        return Pinned(self.space, self.evaluator, self.pins)
 
     def empty(self, mesh: Mesh) -> Point:
         """Nothing split but what is pinned, and what the step's own code splits."""
-        return self.pinned(as_imposed(self.space, mesh))
+        return self.pinned.nearest(as_imposed(self.space, mesh))
 
 
 def preset_points(

@@ -34,7 +34,9 @@ def greedy(context: SearchContext) -> None:
     source = random.Random(context.seed)
     for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
-            start = context.evaluate(context.pinned(random_point(context, mesh, source)), "greedy")
+            start = context.evaluate(
+                context.pinned.nearest(random_point(context, mesh, source)), "greedy"
+            )
             if start is not None:
                 climb(context, start)
 
@@ -63,7 +65,7 @@ def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) ->
 
 def starts(context: SearchContext, more: Iterable[Candidate] = ()) -> list[Candidate]:
     """Presets, the empty points of all meshes and `more` candidates, best first."""
-    points = [context.pinned(point) for _, point in preset_points(context)]
+    points = [context.pinned.nearest(point) for _, point in preset_points(context)]
     points += [context.empty(mesh) for mesh in context.meshes]
     found = [c for c in context.evaluate_all(points, "greedy") if c is not None]
     return sorted((*more, *found), key=lambda candidate: context.objective.key(candidate.estimate))
@@ -75,7 +77,9 @@ def climb(context: SearchContext, start: Candidate, most_rounds: int | None = No
     def after(candidate: Candidate, tried: Iterable[Move]) -> list[tuple[Candidate, Move]]:
         """The moves that make it better."""
         each = list(tried)
-        points = [context.pinned(move.apply(context.space, candidate.point)) for move in each]
+        points = [
+            context.pinned.imposed(move.apply(context.space, candidate.point)) for move in each
+        ]
         changed = zip(context.evaluate_all(points, "greedy"), each, strict=True)
         return [(c, move) for c, move in changed if c and context.is_better(c, candidate)]
 

@@ -64,7 +64,7 @@ def _starts(context: SearchContext, source: random.Random) -> Iterator[Candidate
         mesh = source.choice(context.meshes)
         kinds[f"random {number}"] = [random_point(context, mesh, source)]
     for points in kinds.values():
-        found = (context.evaluate(context.pinned(point), "mcmc") for point in points)
+        found = (context.evaluate(context.pinned.nearest(point), "mcmc") for point in points)
         allowed = [candidate for candidate in found if candidate is not None]
         if allowed:
             yield min(allowed, key=lambda candidate: context.objective.key(candidate.estimate))
@@ -98,4 +98,4 @@ class _Walker:
             point = carried(context.space, candidate.point, mesh, source)
         else:
             point = changed(context.space, candidate.point, source)
-        return context.evaluate(context.pinned(point), "mcmc")
+        return context.evaluate(context.pinned.imposed(point), "mcmc")

@@ -1,4 +1,4 @@
-"""Shardings that the user's own code imposes: on inner values, and on inputs and outputs of a jitted step.
+"""Shardings that the user imposes: the step's own code on inner values, inputs and outputs, and pins on inputs.
 
 A constraint y = constrain(x) is an op of the graph that runs in one way only: its factors are split as its spec says,
 whatever the classes of its dimensions do elsewhere.  What the plan has otherwise before or after it is resharded
@@ -9,10 +9,12 @@ Its result, an input and an output have the spec as their own sharding       -> 
     carry, or is the new version of an input, is kept as that input is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from automap.space.imposed_stacks import follow_stacks
+from automap.space.point import Mesh
 from automap.space.specs import ImposedSpec, read_spec
 from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, Graph
 
@@ -34,7 +36,7 @@ class Imposed:
 
 @dataclass(frozen=True)
 class ImposedEnds:
-    """Specs of a jitted step's own `in_shardings` and `out_shardings`, by position of the leaf."""
+    """Specs of a jitted step's own `in_shardings` and `out_shardings`, and of pins, by position of the leaf."""
 
     inputs: Mapping[int, ImposedSpec] = field(default_factory=dict)
     outputs: Mapping[int, ImposedSpec] = field(default_factory=dict)
@@ -65,6 +67,15 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
         inner.impose(value, spec)
     of_stack_op = follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
     return Imposed(of_op, of_stack_op, {**inner.of_value, **ends_known.of_value})
+
+
+def divides(spec: ImposedSpec, dims: Sequence[int], mesh: Mesh) -> bool:
+    """Whether a mesh has all axes of a spec, in sizes that divide the dimensions; keys have more of these than the spec."""
+    sizes = dict(mesh.axes)
+    used = [axes or () for axes in spec]
+    return all(axis in sizes for axes in used for axis in axes) and all(
+        size % prod(sizes[axis] for axis in axes) == 0 for size, axes in zip(dims, used)
+    )
 
 
 def agreed(ends: ImposedEnds, state_map: Mapping[int, int]) -> dict[int, int]:

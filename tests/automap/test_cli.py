@@ -54,6 +54,12 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--pin", "[1]*=dat,null"], 2, "meshes: "),
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "1e-6"], 1, "no plan fits"),
         (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", "absent/p.json"], 2, "no folder absent"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", ""], 2, "is no regular file"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", "/dev/null"], 2, "is no regular file"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--seed", "-1"], 2, "seed -1; allowed: an integer from 0"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--seed", str(2**63)], 2, "allowed: an integer from 0"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "1e-30"], 2, "allowed: from 1 to"),
+        (["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "1e300"], 2, "memory limit"),
         (["explain", "absent.json"], 2, "absent.json"),
         (["plan", "tests.broken_targets:raises", "--topology", "v5e:2x4"], 2, "RuntimeError at "),
         (["plan", "tests.broken_targets:needs", "--topology", "v5e:2x4"], 2, "pass --arg batch=VALUE"),
@@ -67,6 +73,23 @@ def test_bad_input_gets_one_message_and_the_documented_status(arguments, status,
     assert done.exit_code == status
     assert message in done.stderr
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("kind", ["loop of links", "too long", "folder"])
+def test_where_nothing_can_be_written_is_said_before_the_search(kind, tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    if kind == "loop of links":
+        path.symlink_to(path)
+    elif kind == "too long":
+        path = tmp_path / ("x" * 1000)
+    else:
+        path.mkdir()
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("automap.cli._plan", lambda *_: pytest.fail("it searched"))
+    done = _run("plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", str(path))
+    assert done.exit_code == 2
+    assert "-o" in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_topologies_lists_the_catalogue():

@@ -122,6 +122,12 @@ def test_a_plan_that_does_not_fit_says_what(peak_bytes, fits, text):
     assert text in dataclasses.replace(PLAN, predicted=predicted).explain()
 
 
+def test_a_memory_limit_is_shown_beside_the_devices():
+    search = dataclasses.replace(PLAN.search, memory_limit_bytes=4 * 2**30)
+    text = dataclasses.replace(PLAN, search=search).explain()
+    assert "of 14.9 GiB on each device, 4 GiB allowed: fits" in text
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 ns"), (2e-9, "2 ns"), (1e-6, "1 us"), (0.5, "500 ms"), (90.0, "90 s")],

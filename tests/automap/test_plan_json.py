@@ -148,6 +148,8 @@ def plans(draw):
                 seed=count,
                 gap=st.none() | amount,
                 point=st.none() | points(len(mesh)),
+                imposed=st.lists(text, max_size=2),
+                memory_limit_bytes=st.none() | count,
             ),
             decisions=decisions(some_axes),
             conflicts=rows(
@@ -172,7 +174,9 @@ def test_every_valid_plan_survives(data):
 def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
-    del older["verified"], older["workload"]["arguments"], older["search"]["point"]
+    del older["verified"], older["workload"]["arguments"]
+    for name in ("point", "imposed", "memory_limit_bytes"):
+        del older["search"][name]
     plan = Plan.from_json(older)
     assert plan.verified is None and plan.workload.arguments == () and plan.search.point is None
     assert Plan.from_json(plan.to_json()) == plan
@@ -200,7 +204,8 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("verified", None)
     data["workload"].setdefault("arguments", [])
     data["predicted"].setdefault("hidden_seconds", 0.0)
-    data["search"].setdefault("point", None)
+    for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
+        data["search"].setdefault(field, value)
     assert plan.to_json() == data
 
 

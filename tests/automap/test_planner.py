@@ -6,6 +6,7 @@ import pytest
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
 from automap.options import Options
 from automap.plan import Plan
+from automap.plan_build import build_plan
 from automap.planner import plan_workload
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
@@ -83,7 +84,9 @@ def test_plan_of_an_hlo_file_agrees_with_that_of_the_step(tmp_path):
 
 def test_bad_requests_are_refused():
     workload = trace_step(*mlp())
-    with pytest.raises(InfeasiblePlanError, match="no plan fits: the smallest needs"):
+    with pytest.raises(
+        InfeasiblePlanError, match="no plan fits: the smallest that was found needs"
+    ):
         plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000))
     with pytest.raises(TopologyError, match="has 4 devices"):
         plan_workload(workload, TOPOLOGY, Options(mesh=Mesh(("a",), (4,))))
@@ -170,3 +173,25 @@ def test_a_step_of_scalars_has_a_plan():
     workload = trace_step(lambda state, x: state + x, (scalar, scalar))
     plan = plan_workload(workload, TOPOLOGY, Options())
     assert all(leaf.spec == () for leaf in (*plan.inputs, *plan.outputs))
+
+
+def test_what_does_not_fit_says_so_of_what_was_found_and_why_that_may_not_be_all():
+    workload = trace_step(*mlp())
+    with pytest.raises(
+        InfeasiblePlanError, match="that was found needs .* not done after its budget"
+    ):
+        plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000, budget_seconds=1e-9))
+
+
+def test_an_interruption_after_the_search_keeps_the_plan(monkeypatch):
+    calls = []
+
+    def interrupted_once(outcome):
+        calls.append(outcome)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return build_plan(outcome)
+
+    monkeypatch.setattr("automap.planner.build_plan", interrupted_once)
+    plan = plan_workload(trace_step(*mlp()), TOPOLOGY, Options())
+    assert any("interrupted after the search" in warning for warning in plan.warnings)

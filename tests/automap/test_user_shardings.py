@@ -184,6 +184,35 @@ def test_names_without_sizes_are_searched():
     assert {name for name, _ in plan.mesh.axes} == {"a", "b"}
 
 
+def _sums(width):
+    """A step whose batch is not a multiple of four, stored split over a mesh that has names only."""
+    one = on(a=1, b=1)
+    shardings = {"in_shardings": (None, one("a")), "out_shardings": one(None, "b")}
+    args = (jnp.ones((32, width)), jnp.ones((6, 32)))
+    return jax.jit(lambda w, x: jnp.tanh(x @ w), **shardings), args
+
+
+def test_of_names_without_sizes_those_are_searched_that_divide():
+    step, args = _sums(64)
+    plan = automap.plan(step, args, topology="cpu:8")
+    assert dict(plan.mesh.axes)["a"] in (1, 2)
+    assert _axes(plan.inputs[1].spec) == (("a",), ())
+    assert _axes(plan.outputs[0].spec) == ((), ("b",))
+    w, x = args
+    assert largest_difference(plan.jit(step)(w, x), jnp.tanh(x @ w)) < 1e-5
+
+
+@pytest.mark.parametrize("mesh", ["auto", "a=4,b=2"])
+def test_what_the_steps_shardings_split_and_no_mesh_divides_is_named(mesh):
+    step, args = _sums(66 if mesh == "auto" else 64)
+    if mesh == "auto":  # a = 1 or 2, so b = 8 or 4
+        expected = r"no mesh has sizes that divide .* is to be"
+    else:
+        expected = r"\[1\] \[6, 32\] is to be a,null; change the shapes"
+    with pytest.raises(InputError, match=expected):
+        automap.plan(step, args, topology="cpu:8", mesh=mesh)
+
+
 def test_too_many_names_without_sizes_are_refused():
     names = UserMesh(tuple("abcde"), None, ("a",), "here")
     with pytest.raises(InputError, match="at most 4 such axes.*--mesh a=N,b=N"):

@@ -66,10 +66,9 @@ class Dual:
         return len(self.planes) * (len(self.positions) + self.weights.count)
 
     def start(self) -> Prices:
-        """No price on memory, and weights for the plans known so far."""
-        if not self.weights.count:
-            return Prices((), np.zeros(0), np.zeros(0))
-        return self.highest(0.0)[0]
+        """No price on memory, and weights for the plans known so far; none where none is known."""
+        found = self.highest(0.0) if self.weights.count and self.planes else None
+        return Prices((), np.zeros(0), np.zeros(self.weights.count)) if found is None else found[0]
 
     def full_weights(self, prices: Prices) -> tuple[np.ndarray, float]:
         """The weight of every feature, and the constant that belongs to them."""
@@ -105,8 +104,8 @@ class Dual:
         if plane.excess[worst] > 0 and worst not in self.positions:
             self.positions.append(worst)
 
-    def highest(self, scale_seconds: float) -> tuple[Prices, float]:
-        """The prices where the lowest of the planes is highest, and how high that is."""
+    def highest(self, scale_seconds: float) -> tuple[Prices, float] | None:
+        """The prices where the lowest of the planes is highest, and how high that is; None if that is not found."""
         n_prices, n_free = len(self.positions), self.weights.count
         fixed = np.array([plane.seconds @ self.weights.base for plane in self.planes])
         rows = [
@@ -122,7 +121,7 @@ class Dual:
             A_ub=matrix, b_ub=np.concatenate([fixed, self.weights.most]), bounds=bounds,
         )  # fmt: skip
         if found.x is None:
-            raise ArithmeticError(found.message)
+            return None
         prices = Prices(tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :])
         return prices, float(found.x[0])
 

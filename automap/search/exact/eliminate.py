@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from automap.search.factored.model import Table
+from automap.search.factored.table import Table
 
 
 LARGEST = 1 << 22

@@ -58,7 +58,7 @@ class MeshSearch:
         """A bound without prices on memory, and a plan."""
         factored = self.tables()
         if self.dual.weights.count and not self.dual.planes:
-            self._try(list(self.variables.assignment(self.context.empty(self.variables.mesh))))
+            self._try_point(self.context.empty(self.variables.mesh))
         self.best = self._solve(self.dual.start(), order_for(factored))
         self._raise(self.best.bound)
         return self.best
@@ -93,9 +93,10 @@ class MeshSearch:
             if self.is_proven or stalled > _MOST_STALLED:
                 break
             self.context.spend(_SECONDS_PER_PRICES + _SECONDS_PER_NUMBER * self.dual.n_numbers)
-            highest, ceiling = self.dual.highest(scale)
-            if ceiling <= best.bound + EQUAL * scale:
+            sought = self.dual.highest(scale) if self.dual.planes else None
+            if sought is None or sought[1] <= best.bound + EQUAL * scale:
                 break
+            highest, _ = sought
             prices = between(best.prices, highest, 0.5**stalled)
             if prices.equals(best.prices):
                 break
@@ -180,8 +181,11 @@ class MeshSearch:
         self.bound_seconds = max(self.bound_seconds, bound_seconds)
 
     def _try(self, assignment: list[int]) -> None:
+        self._try_point(self.variables.point(assignment))
+
+    def _try_point(self, point: Point) -> None:
         """Price a plan, and learn from it."""
-        context, point = self.context, self.variables.point(assignment)
+        context = self.context
         if point in self._tried or not context.space.is_valid(point):
             return
         self._tried.add(point)

@@ -20,7 +20,8 @@ import scipy  # its `optimize` is loaded at first use, which most runs never com
 from scipy import sparse
 
 from automap.search.exact.eliminate import merged, spread
-from automap.search.factored.model import Factored, Table
+from automap.search.factored.model import Factored
+from automap.search.factored.table import Table
 
 
 MOST_ENTRIES = 60_000

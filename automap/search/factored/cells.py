@@ -57,6 +57,11 @@ class Rows:
         return Numbering(self.space)
 
     @cached_property
+    def of_inputs(self) -> np.ndarray:
+        """The value row of each input."""
+        return self.evaluator.tables.row_of_value[list(self.space.problem.graph.inputs)]
+
+    @cached_property
     def leaves_of_class(self) -> dict[int, tuple[int, ...]]:
         """The leaf classes that can turn each storage class on."""
         none, found = self.space.problem.n_classes, dict[int, tuple[int, ...]]()

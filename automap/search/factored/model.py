@@ -23,13 +23,15 @@ from math import prod
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
+from automap.search.factored.barriers import barriers_of_both, pin_barriers, pins_of_rows
 from automap.search.factored.cells import Cell, Rows, cells_of
 from automap.search.factored.codes import Group
 from automap.search.factored.laying import Laid, LaidCell, lay
 from automap.search.factored.pricing import Prices, Ways, prices
 from automap.search.factored.stored import Stored
-from automap.search.factored.variables import Variables, parts_of
-from automap.search.pins import Pin
+from automap.search.factored.table import Table
+from automap.search.factored.variables import Variables
+from automap.space.pins import Pin
 
 
 # More would cost no less in all, and take more memory.
@@ -58,14 +60,6 @@ class Features:
             len(t.operands.count), len(t.operands.repeats),
         )  # fmt: skip
         return Features(*np.cumsum(lengths).tolist())
-
-
-@dataclass(frozen=True)
-class Table:
-    """Numbers over the choices of a scope's variables."""
-
-    scope: tuple[int, ...]
-    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -121,16 +115,14 @@ class Model:
         return found
 
     @cached_property
-    def _pinned_rows(self) -> tuple[int, ...]:
-        inputs = self.rows.space.problem.graph.inputs
-        row_of_value = self.rows.evaluator.tables.row_of_value
-        return tuple(int(row_of_value[inputs[pin.position]]) for pin in self.pins)
+    def _pins_of_rows(self) -> dict[int, list[Pin]]:
+        return pins_of_rows(self.pins, self.rows.of_inputs)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Cells by scope."""
         by_scope: dict[tuple[int, ...], list[Cell]] = {}
-        for cell in cells_of(self.rows, self._pinned_rows):
+        for cell in cells_of(self.rows, self._pins_of_rows):
             by_scope.setdefault(cell.scope, []).append(cell)
         return tuple(Group(self.rows, scope, tuple(of)) for scope, of in by_scope.items())
 
@@ -161,9 +153,10 @@ class Model:
             )
             for group, one, of in zip(groups, laid, rows, strict=True)
         ]
-        pins = [barrier for one in laid for barrier in self._pins(one, variables)]
+        of_row = self._pins_of_rows
+        pins = [barrier for one in laid for barrier in pin_barriers(one, variables, of_row)]
         is_complete = len(groups) == len(self.groups)
-        barriers = (*pins, *_of_both(variables))
+        barriers = (*pins, *barriers_of_both(variables))
         return Factored(variables, tuple(parts), barriers, is_complete)
 
     def _lay(self, group: Group, variables: Variables, stored: Stored) -> Laid:
@@ -203,31 +196,6 @@ class Model:
         parts = np.where(cell.ways.dims[:, 0] >= 0, sizes, 1).prod(axis=1)
         row = cell.ways.cell.value_rows[0]
         return [(self.features.value_rows + row, (1.0 / parts)[cell.number])]
-
-    def _pins(self, laid: Laid, variables: Variables) -> Iterator[Table]:
-        """Barriers of pins whose input's value row has a cell here."""
-        inputs = self.rows.space.problem.graph.inputs
-        row_of_value = self.rows.evaluator.tables.row_of_value
-        for cell in laid.cells:
-            for pin in () if cell.is_priced else self.pins:
-                row = row_of_value[inputs[pin.position]]
-                if row == cell.ways.cell.value_rows[0]:
-                    wanted = [pin.dim(name) for name in variables.mesh.names]
-                    is_kept = (cell.ways.dims[:, 0] == wanted).all(axis=1)
-                    barrier = np.where(is_kept, 0.0, np.inf)[cell.number]
-                    yield Table(laid.group.scope, barrier[laid.way])
-
-
-def _of_both(variables: Variables) -> Iterator[Table]:
-    """Barriers of dimensions that two classes split in more parts than divide them."""
-    space, sizes = variables.space, variables.mesh.sizes
-    for pair, size in space.of_both.items():
-        if set(pair) <= set(space.candidates):
-            scope = tuple(sorted(space.candidates.index(c) for c in pair))
-            first, second = ([parts_of(m, sizes) for m in variables.masks[v]] for v in scope)
-            divides = size % np.multiply.outer(first, second) == 0
-            if not divides.all():
-                yield Table(scope, np.where(divides, 0.0, np.inf))
 
 
 def _choices(group: Group, variables: Variables) -> int:

@@ -76,7 +76,7 @@ class Table:
         for move in decision:
             changed = None
             if move in possible:
-                moved = self._context.pinned(move.apply(self._context.space, point))
+                moved = self._context.pinned.imposed(move.apply(self._context.space, point))
                 changed = None if moved == point else self._context.evaluate(moved, "rainbow")
             found.append(Option(move, changed) if changed else None)
         return found

@@ -6,11 +6,14 @@ from itertools import combinations, product
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
-from automap.search import Objective, SearchContext, parse_pins
+from automap.search import Objective, SearchContext
 from automap.search.exhaustive import points
+from automap.space.imposed import divides
+from automap.space.pins import parse_pins
 from automap.space.point import Mesh, Point
 from automap.space.space import Space
 from automap.topology import get_topology, mesh_shapes
+from tests.steps import shapes_of
 
 
 NAMES = ("a", "b", "c")
@@ -21,11 +24,16 @@ def context_of(problem, topology_name, limit_bytes=float("inf"), pins=(), meshes
     topology, space = get_topology(topology_name), Space(problem)
     shapes = meshes or mesh_shapes(topology, max_axes=3)
     named = tuple(Mesh(NAMES[: len(shape)], shape) for shape in shapes)
-    parsed = parse_pins(pins, space, named)
+    shapes = shapes_of(problem)
+    parsed = parse_pins(pins, problem, shapes, named)
     return SearchContext(
         space=space,
         evaluator=Evaluator(build_tables(problem, topology.platform), problem.n_classes, topology),
-        meshes=tuple(m for m in named if all(pin.suits(space, m) for pin in parsed)),
+        meshes=tuple(
+            m
+            for m in named
+            if all(divides(pin.axes_of_dim, shapes[pin.position], m) for pin in parsed)
+        ),
         objective=Objective(limit_bytes),
         pins=parsed,
         seed=0,

@@ -7,11 +7,11 @@ from automap.cost.tables import build_tables
 from automap.planner import meshes_of
 from automap.search import Objective, SearchContext
 from automap.search.context import preset_points
-from automap.search.pins import parse_pins
+from automap.space.pins import parse_pins
 from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
-from tests.steps import problem_of
+from tests.steps import problem_of, shapes_of
 
 
 def context_of(
@@ -25,7 +25,7 @@ def context_of(
     tables = build_tables(problem, machine.platform)
     return SearchContext(
         space=space, evaluator=Evaluator(tables, problem.n_classes, machine), meshes=meshes,
-        objective=Objective(memory_limit_bytes), pins=parse_pins(pins, space, meshes), seed=seed,
+        objective=Objective(memory_limit_bytes), pins=parse_pins(pins, problem, shapes_of(problem), meshes), seed=seed,
         deadline_seconds=deadline_seconds, on_progress=lambda context: None,
     )  # fmt: skip
 
@@ -39,7 +39,8 @@ def step_seconds(context: SearchContext) -> float:
 def best_preset_seconds(context: SearchContext) -> float:
     """The best step of all presets on all meshes that fit."""
     found = [
-        context.consider(context.pinned(point), name) for name, point in preset_points(context)
+        context.consider(context.pinned.nearest(point), name)
+        for name, point in preset_points(context)
     ]
     return min(
         c.estimate.step_seconds for c in found if c and context.objective.fits(c.estimate)

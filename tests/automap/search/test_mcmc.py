@@ -57,7 +57,7 @@ def test_pins_hold_all_the_way(strategy):
     context = context_of(*decoder(), mesh=mesh, pins=("[0]['params']*['up']=null,model",))
     strategy(context)
     lanes = context.space.lanes(context.best.point)
-    assert context.allows(context.best.point, lanes)
+    assert context.pinned.keeps(context.best.point, lanes)
 
 
 def test_a_spent_budget_ends_the_walk_and_keeps_the_best():

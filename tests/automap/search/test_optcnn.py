@@ -32,7 +32,7 @@ def least_of_all(name, topology, shape, pins=()):
     """The least sum of all plans that keep the pins."""
     context, least = context_of(PROBLEMS[name], topology, pins=pins, meshes=[shape]), math.inf
     for point in every_point(context):
-        if context.space.is_valid(point) and context.allows(point, context.space.lanes(point)):
+        if context.pinned.allows(point):
             least = min(least, sum_of_seconds(context, point))
     return least
 

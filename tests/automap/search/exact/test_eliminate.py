@@ -8,7 +8,7 @@ import pytest
 
 from automap.search.exact import eliminate
 from automap.search.exact.eliminate import Elimination, merged, order_of
-from automap.search.factored.model import Table
+from automap.search.factored.table import Table
 
 
 @st.composite

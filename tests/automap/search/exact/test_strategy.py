@@ -58,7 +58,7 @@ def estimates(name, topology, shape, pins=()):
     for point in every_point(context):
         if context.space.is_valid(point):
             lanes = context.space.lanes(point)
-            if lanes not in every and context.allows(point, lanes):
+            if lanes not in every and context.pinned.keeps(point, lanes):
                 every[lanes] = context.evaluator.evaluate(lanes)
     return list(every.values())
 

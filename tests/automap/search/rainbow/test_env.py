@@ -10,15 +10,15 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.search.context import Objective, SearchContext
 from automap.search.greedy import starts
-from automap.search.pins import parse_pins
 from automap.search.rainbow.decisions import decisions
 from automap.search.rainbow.env import StepTimeEnv
 from automap.search.rainbow.table import Table, cost
+from automap.space.pins import parse_pins
 from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.workload.trace import trace_step
-from tests.steps import decoder, mlp
+from tests.steps import decoder, mlp, shapes_of
 
 
 TOPOLOGY = get_topology("v5e:2x4")
@@ -33,7 +33,7 @@ def context_of(step, *, memory_limit_bytes=2**40, pins=()):
         evaluator=Evaluator(build_tables(problem, TOPOLOGY.platform), problem.n_classes, TOPOLOGY),
         meshes=MESHES,
         objective=Objective(memory_limit_bytes),
-        pins=parse_pins(pins, space, MESHES),
+        pins=parse_pins(pins, problem, shapes_of(problem), MESHES),
         seed=0,
         deadline_seconds=time.monotonic() + 600.0,
         on_progress=lambda context: None,
@@ -83,7 +83,7 @@ def test_pins_hold_in_every_episode():
     priced = context.best_candidates(1_000)
     assert len(priced) > 10
     for candidate in priced:
-        assert context.allows(candidate.point, context.space.lanes(candidate.point))
+        assert context.pinned.allows(candidate.point)
 
 
 def test_leaving_the_memory_costs_and_coming_back_pays():

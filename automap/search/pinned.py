@@ -1,0 +1,179 @@
+"""Points that keep the pins: where moves lead, and the nearest one to where a search would start.
+
+A pin holds for a point if the input's sharding is exactly the spec                  -> in: `Pinned.keeps`
+
+    imposed    each pin's input first of all on its axes: its dimensions' classes, or the leaf stored split; what else
+               would split it leaves the axes.  Cheap, and enough for most parameters and batches
+    nearest    argmin over plans x that keep all pins of  the number of decisions in which x is not the point's
+               (elimination over the barriers of the pins alone)                     -> in: `Pinned.nearest`
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.shardings import shardings
+from automap.search.exact.eliminate import Elimination, order_of
+from automap.search.factored.barriers import barriers_of_both, pin_barriers, pins_of_rows
+from automap.search.factored.cells import Rows
+from automap.search.factored.codes import Group
+from automap.search.factored.laying import lay
+from automap.search.factored.stored import Stored
+from automap.search.factored.table import Table
+from automap.search.factored.variables import Variables, variables_of
+from automap.space.pins import Pin
+from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.space import Space
+
+
+# A pinned input that more joint choices split has no barrier.
+_MOST_CHOICES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The pins of one search."""
+
+    space: Space
+    evaluator: Evaluator
+    pins: Sequence[Pin]
+    _of_mesh: dict[Mesh, "_Choices"] = field(default_factory=dict, repr=False)
+
+    def keeps(self, point: Point, lanes: Lanes) -> bool:
+        """Whether a valid point keeps every pin."""
+        if not self.pins:
+            return True
+        tables = self.evaluator.tables
+        dims = shardings(tables, self.space.problem.n_classes, lanes).dim_of_axis
+        return all(
+            dims[self.rows.of_inputs[pin.position]].tolist()
+            == [pin.dim(name) for name in point.mesh.names]
+            for pin in self.pins
+        )
+
+    def allows(self, point: Point) -> bool:
+        """Whether a point divides and keeps every pin."""
+        return self.space.is_valid(point) and self.keeps(point, self.space.lanes(point))
+
+    def imposed(self, point: Point) -> Point:
+        """The point if it keeps the pins, else changed for each; it may still not keep them."""
+        if self.pins and not self.allows(point):
+            for pin in self.pins:
+                point = _imposed(self.space, pin, point)
+        return point
+
+    def nearest(self, point: Point) -> Point:
+        """A point that keeps the pins and differs in few decisions; `point` if there is none."""
+        changed = self.imposed(point)
+        if not self.pins or self.allows(changed) or not self.space.is_valid(point):
+            return changed
+        if point.mesh not in self._of_mesh:
+            self._of_mesh[point.mesh] = _Choices.of(self, point.mesh)
+        found = self._of_mesh[point.mesh].nearest(point)
+        return point if found is None else found
+
+    def beyond(self, meshes: Sequence[Mesh]) -> tuple[Pin, ...]:
+        """Pins that no point on these meshes keeps, alone or with the others, and which have to be imposed instead.
+
+        Those that none keeps even alone, if the others are kept together without them, else all.
+        """
+        if self._is_possible(meshes):
+            return ()
+        each = [(pin, replace(self, pins=[pin], _of_mesh={})) for pin in self.pins]
+        alone = tuple(pin for pin, only in each if not only._is_possible(meshes))
+        left = [pin for pin in self.pins if pin not in alone]
+        is_enough = alone and replace(self, pins=left, _of_mesh={})._is_possible(meshes)
+        return alone if is_enough else tuple(self.pins)
+
+    def _is_possible(self, meshes: Sequence[Mesh]) -> bool:
+        starts = (self.space.point(mesh, [()] * len(mesh.sizes)) for mesh in meshes)
+        return any(self.allows(self.nearest(start)) for start in starts)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """What splits each value."""
+        return Rows(self.space, self.evaluator)
+
+
+def _imposed(space: Space, pin: Pin, point: Point) -> Point:
+    """The point changed so that the input is split as pinned, where that is simple."""
+    own = space.problem.classes_of(space.problem.graph.inputs[pin.position])
+    compute = [set(classes) for classes in point.compute]
+    storage = [list(levels) for levels in point.storage]
+    leaf = next((k for k, x in enumerate(space.leaves) if pin.position in x.inputs), None)
+    for axis, name in enumerate(point.mesh.names):
+        dim = pin.dim(name)
+        computed = dim >= 0 and own[dim] in space.candidates
+        compute[axis] -= set(own)
+        if computed:
+            rivals = {c for c in compute[axis] if space.meet(c, own[dim])}
+            compute[axis] = compute[axis] - rivals | {own[dim]}
+        if leaf is not None:
+            whole = min(storage[axis][leaf], Level.OPTIMIZER)
+            storage[axis][leaf] = whole if computed or dim < 0 else Level.FULL
+    return replace(
+        point,
+        compute=tuple(space.ordered(classes) for classes in compute),
+        storage=tuple(tuple(levels) for levels in storage),
+    )
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What is left of the choices on a mesh that no barrier rules out by itself, and the barriers over it."""
+
+    whole: Variables
+    kept: tuple[np.ndarray, ...]
+    barriers: tuple[Table, ...]
+
+    @staticmethod
+    def of(pinned: Pinned, mesh: Mesh) -> "_Choices":
+        variables = variables_of(pinned.space, mesh)
+        barriers = [*_barriers(pinned, variables), *barriers_of_both(variables)]
+        kept = [np.ones(size, bool) for size in variables.sizes]
+        before = -1
+        while before != (before := sum(int(of.sum()) for of in kept)):
+            for barrier in barriers:
+                _drop(barrier, kept)
+        left = [Table(b.scope, b.values[np.ix_(*(kept[v] for v in b.scope))]) for b in barriers]
+        return _Choices(variables, tuple(kept), tuple(left))
+
+    def nearest(self, point: Point) -> Point | None:
+        """The allowed plan that differs from a point in the fewest decisions, None if there is none."""
+        if not all(of.any() for of in self.kept):
+            return None
+        left, own = self.whole.where(self.kept), self.whole.assignment(point)
+        numbers = [np.flatnonzero(of) for of in self.kept]
+        differ = [
+            Table((v,), (of != choice).astype(float))
+            for v, (of, choice) in enumerate(zip(numbers, own, strict=True))
+        ]
+        tables = [*self.barriers, *differ]
+        found = Elimination(tables, left.sizes, order_of([t.scope for t in tables], left.sizes))
+        return None if np.isinf(found.bound) else left.point(found.assignment())
+
+
+def _barriers(pinned: Pinned, variables: Variables) -> Iterator[Table]:
+    rows, stored = pinned.rows, Stored(pinned.rows, variables)
+    of_row = pins_of_rows(pinned.pins, rows.of_inputs)
+    for row in of_row:
+        cell = rows.cell((row,))
+        if prod(variables.sizes[v] for v in cell.scope) <= _MOST_CHOICES:
+            laid = lay(Group(rows, cell.scope, (cell,)), variables, stored)
+            yield from pin_barriers(laid, variables, of_row)
+
+
+def _drop(barrier: Table, kept: list[np.ndarray]) -> None:
+    """Drop the choices of each variable of a barrier with which nothing that is kept of the others is allowed."""
+    allowed = np.isfinite(barrier.values)
+    for at, variable in enumerate(barrier.scope):
+        others = [a for a in range(allowed.ndim) if a != at]
+        allowed = allowed & np.expand_dims(kept[variable], others)
+    for at, variable in enumerate(barrier.scope):
+        kept[variable] = np.asarray(
+            allowed.any(axis=tuple(a for a in range(allowed.ndim) if a != at))
+        )

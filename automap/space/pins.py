@@ -1,0 +1,122 @@
+"""Pins: inputs whose sharding the user decides, as `in_shardings` of the step would.
+
+    pin   := path "=" spec            [0]['params']['wq']=null,model      [1]*=data,null
+    path  := an input's path, or a pattern where * stands for anything
+    spec  := dim ("," dim)*           one per dimension
+    dim   := "null" | axis ("+" axis)*
+
+A search keeps to points that split pinned inputs so (`automap.search.pinned`); pins that none keeps are imposed on the
+step, as its own shardings are (`automap.workload.imposing`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import difflib
+import re
+
+from automap.errors import InputError
+from automap.space.imposed import divides
+from automap.space.point import Mesh
+from automap.space.problem import Problem
+from automap.space.specs import spec_text
+
+
+AxesOfDim = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One input (its position) with the axes of each dimension."""
+
+    position: int
+    axes_of_dim: AxesOfDim
+    text: str
+
+    def dim(self, axis: str) -> int:
+        """The dimension that an axis splits, -1 for none."""
+        return next((d for d, axes in enumerate(self.axes_of_dim) if axis in axes), -1)
+
+
+def parse_pins(
+    texts: Sequence[str],
+    problem: Problem,
+    shapes: Sequence[tuple[int, ...]],
+    meshes: Sequence[Mesh],
+) -> tuple[Pin, ...]:
+    """Pins of every input whose path fits.
+
+    `shapes` are those of the inputs as JAX has them: a random key is one element, not its words.  Raises `InputError` for
+    a text of another form, a path or an axis that is not there, another number of dimensions than the input's, and pins
+    that no mesh suits or that contradict.
+    """
+    pins = _parse(texts, problem, shapes)
+    for pin in pins.values():
+        if not any(divides(pin.axes_of_dim, shapes[pin.position], mesh) for mesh in meshes):
+            known = sorted({str(dict(mesh.axes)) for mesh in meshes}, key=lambda m: (len(m), m))
+            raise InputError(
+                f"pin {pin.text!r}: no mesh has these axes in sizes that divide "
+                f"{problem.paths[pin.position]}; meshes: {'; '.join(known[:6])}"
+            )
+    return tuple(pins.values())
+
+
+def _parse(
+    texts: Sequence[str], problem: Problem, shapes: Sequence[tuple[int, ...]]
+) -> dict[int, Pin]:
+    """By position of the input."""
+    pins: dict[int, Pin] = {}
+    for text in texts:
+        path, equals, spec = text.rpartition("=")
+        if not equals or not path:
+            raise InputError(f"pin {text!r}: expected PATH=SPEC, as [0]['params']['w']=null,model")
+        axes_of_dim = _parse_spec(text, spec)
+        for position in _positions(text, path, problem.paths):
+            pin = Pin(position, axes_of_dim, text)
+            _check_suits(pin, problem, shapes[position])
+            if pins.get(position, pin).axes_of_dim != axes_of_dim:
+                raise InputError(
+                    f"pin {text!r}: {problem.paths[position]} is pinned otherwise by "
+                    f"{pins[position].text!r}"
+                )
+            pins[position] = pin
+    return pins
+
+
+def _check_suits(pin: Pin, problem: Problem, shape: tuple[int, ...]) -> None:
+    """Raise `InputError` unless the input may be split so."""
+    path, value = problem.paths[pin.position], problem.graph.inputs[pin.position]
+    if len(shape) != len(pin.axes_of_dim):
+        raise InputError(
+            f"pin {pin.text!r}: {path} has {len(shape)} dimensions {list(shape)}, the spec has "
+            f"{len(pin.axes_of_dim)}"
+        )
+    if len(shape) != len(problem.graph.values[value].dims):
+        raise InputError(f"pin {pin.text!r}: {path} is random keys, which every device has whole")
+    given = problem.imposed.of_value.get(value, pin.axes_of_dim)
+    if any(
+        own is not None and own != axes for own, axes in zip(given, pin.axes_of_dim, strict=True)
+    ):
+        raise InputError(
+            f"pin {pin.text!r}: the step's own code has {path} as {spec_text(given)}; drop the pin, or "
+            "change the code"
+        )
+
+
+def _parse_spec(text: str, spec: str) -> AxesOfDim:
+    dims = [() if dim == "null" else tuple(dim.split("+")) for dim in spec.split(",")]
+    names = [axis for axes in dims for axis in axes]
+    if not all(name.isidentifier() for name in names) or len(set(names)) != len(names):
+        raise InputError(
+            f"pin {text!r}: cannot read the spec {spec!r}; expected per dimension null, an axis, or "
+            "axes joined by +, each axis once, as null,model or data+model,null"
+        )
+    return tuple(dims)
+
+
+def _positions(text: str, path: str, paths: Sequence[str]) -> list[int]:
+    pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
+    found = [i for i, other in enumerate(paths) if pattern.fullmatch(other)]
+    if not found:
+        closest = difflib.get_close_matches(path, paths, n=3, cutoff=0.0)
+        raise InputError(f"pin {text!r}: no input is called {path}; closest: {', '.join(closest)}")
+    return found
