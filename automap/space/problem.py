@@ -23,6 +23,7 @@ from hlo_tools.linkage import Linkage
 from hlo_tools.phases import Phase
 from hlo_tools.regions import Regions
 from hlo_tools.roles import Role
+from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Storage
 
 
@@ -146,18 +147,38 @@ class Problem:
     def batch_class(self) -> int | None:
         """The class of the batch: the one most batch inputs hold on their leading dimension, of several one that none holds inside.
 
-        If little of the work runs over it (gradient accumulation cuts the batch in microbatches), the
-        class of no parameter that most of the work runs over and that never meets itself.
+        Not one along which a loop steps (time, microbatches), if there is another.  If the one found is, or little of the work
+        runs over it, the class of no parameter that most of the work runs over, no loop steps along, and that never meets itself.
         """
         inner = self._inner
-        voted = max(self.leading, key=lambda c: (self.leading[c], c not in inner, -c), default=None)
+        likely = [c for c in self.leading if c not in self.stepped]
+        voted = max(
+            likely or self.leading,
+            key=lambda c: (self.leading[c], c not in inner, -c),
+            default=None,
+        )
         done, total = self.work
-        if voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total:
+        is_worked = voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total
+        if is_worked and voted not in self.stepped:
             return voted
-        barred = {c.group_class for c in self.self_conflicts} | self.of_state
+        barred = {c.group_class for c in self.self_conflicts} | self.of_state | self.stepped
         others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
         best = max(others, key=lambda c: (others[c], -c), default=None)
         return best if best is not None and 2 * others[best] >= total else voted
+
+    @cached_property
+    def stepped(self) -> frozenset[int]:
+        """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
+        found = set[int]()
+        for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
+            if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
+                classes = self.classes_of(op.inputs[0])
+                found.update(
+                    c
+                    for c, factors in zip(classes, rule.operands[0])
+                    if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
+                )
+        return frozenset(found)
 
     @cached_property
     def leading(self) -> Mapping[int, int]:

@@ -66,14 +66,14 @@ class Space:
             c
             for c, n in weight.items()
             if not n
-            and c not in (*batches, *self._stepped)
+            and c not in (*batches, *problem.stepped)
             and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
             >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
         most = _MAX_CANDIDATES if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
-        beside = [c for c in batches[1:] if c in weight and c not in self._stepped]
+        beside = [c for c in batches[1:] if c in weight and c not in problem.stepped]
         return (*chosen, *beside, *(c for c in batches[:1] if c in weight))
 
     @cached_property
@@ -98,20 +98,6 @@ class Space:
         """Candidates that no parameter holds: sequences, images, and the batch."""
         features = {c for leaf in self.leaves for c in (*leaf.compute, *leaf.regional)}
         return tuple(c for c in self.candidates if c not in features)
-
-    @cached_property
-    def _stepped(self) -> frozenset[int]:
-        """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
-        problem, found = self.problem, set[int]()
-        for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True):
-            if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
-                classes = problem.classes_of(op.inputs[0])
-                found.update(
-                    c
-                    for c, factors in zip(classes, rule.operands[0])
-                    if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
-                )
-        return frozenset(found)
 
     @cached_property
     def _scales(self) -> Mapping[int, frozenset[int]]:

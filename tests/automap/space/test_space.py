@@ -113,6 +113,35 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     assert parallel.compute == ((problem.batch_class,),)
 
 
+@pytest.mark.parametrize("labels", ["of sequences", "of times", "none"])
+@pytest.mark.parametrize("projected", ["before", "in the loop"])
+def test_the_batch_of_sequences_by_time_is_not_time(labels, projected):
+    time, batch, width = 32, 8, 16
+
+    def step(params, data):
+        def loss(params):
+            def cell(h, x):
+                x = x if projected == "before" else x @ params["in"]
+                h = jnp.tanh(x + h @ params["own"])
+                return h, h
+
+            x = data["x"] @ params["in"] if projected == "before" else data["x"]
+            last, every = jax.lax.scan(cell, jnp.zeros((batch, width)), x)
+            found = last if labels == "of sequences" else every
+            return jnp.mean((found - data.get("y", 0.0)) ** 2)
+
+        return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params))
+
+    shapes = {"of sequences": (batch, width), "of times": (time, batch, width)}
+    data = {"x": jax.ShapeDtypeStruct((time, batch, width), "float32")}
+    if labels in shapes:
+        data["y"] = jax.ShapeDtypeStruct(shapes[labels], "float32")
+    square = jax.ShapeDtypeStruct((width, width), "float32")
+    problem = problem_of(step, ({"in": square, "own": square}, data))
+    x = problem.graph.inputs[problem.paths.index("[1]['x']")]
+    assert problem.batch_class == problem.classes_of(x)[1]
+
+
 def _two_towers(params, batch):
     def tower(x, layers):
         for w in layers:
