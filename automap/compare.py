@@ -8,7 +8,8 @@ from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.plan import Plan
 from automap.planner import find
-from automap.search.context import Candidate, Objective, SearchContext
+from automap.search.candidate import Candidate, Objective
+from automap.search.context import SearchContext
 from automap.topology.model import Topology
 from automap.workload.trace import Workload
 

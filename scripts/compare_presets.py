@@ -23,7 +23,7 @@ from automap.errors import AutomapError, CompilerError
 from automap.options import Options
 from automap.plan_build import Outcome, build_plan
 from automap.planner import find
-from automap.search.context import Candidate
+from automap.search.candidate import Candidate
 from automap.topology import get_topology
 from automap.workload import load_target, trace_step
 from automap.workload.call import TracedCall, jitted, trace_call

@@ -11,7 +11,8 @@ the mesh: what is split so far is a part of what will be, which divides wherever
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from automap.search.context import Candidate, SearchContext
+from automap.search.candidate import Candidate
+from automap.search.context import SearchContext
 from automap.search.greedy import starts
 from automap.search.moves import Join, Move, Part, StoreOne, Toggle, Turn
 from automap.space.point import Lanes, Level, Mesh, Point

@@ -1,7 +1,5 @@
 """What every strategy works with: the space, the evaluator, the constraints, and the best so far.
 
-A candidate is better if it fits and the other does not; among those that fit, if its step is shorter;
-among those that do not, if its peak is lower                                      -> in: `Objective.key`
 Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `pinned`
 """
 
@@ -16,6 +14,7 @@ import time
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.layouts import distinct
 from automap.search.batch import Batches
+from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
 from automap.space.as_imposed import as_imposed
 from automap.space.pins import Pin
@@ -32,32 +31,6 @@ EQUAL = 1e-9
 _SECONDS_PER_ROW = 8e-7
 # Evaluations between two reports of progress when nothing better is found.
 _REPORT_EVERY = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A point and what it costs."""
-
-    point: Point
-    estimate: Estimate
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """Shortest step that stays within `memory_limit_bytes` per device."""
-
-    memory_limit_bytes: float
-
-    def fits(self, estimate: Estimate) -> bool:
-        """Whether a plan stays within the memory of a device."""
-        return estimate.peak_bytes <= self.memory_limit_bytes
-
-    def key(self, estimate: Estimate) -> tuple[float, ...]:
-        """Smaller is better."""
-        if self.fits(estimate):
-            return (0.0, estimate.step_seconds, estimate.peak_bytes)
-        return (1.0, estimate.peak_bytes, estimate.step_seconds)
 
 
 class OutOfBudget(Exception):

@@ -11,7 +11,8 @@ decisions do not touch each other, so a round makes several                     
 from collections.abc import Iterable, Sequence
 import random
 
-from automap.search.context import Candidate, SearchContext, preset_points
+from automap.search.candidate import Candidate
+from automap.search.context import SearchContext, preset_points
 from automap.search.moves import Move, moves, toggled
 from automap.space.point import Level, Mesh, Point
 

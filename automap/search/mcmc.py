@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import math
 import random
 
-from automap.search.context import LEAST_SECONDS, Candidate, SearchContext, preset_points
+from automap.search.candidate import Candidate
+from automap.search.context import LEAST_SECONDS, SearchContext, preset_points
 from automap.search.greedy import random_point
 from automap.search.metropolis import Patience, walk
 from automap.search.proposals import carried, changed, decisions

@@ -20,7 +20,8 @@ from functools import cached_property
 import numpy as np
 
 from automap.cost.backends import Habit
-from automap.search.context import EQUAL, Candidate, SearchContext
+from automap.search.candidate import Candidate
+from automap.search.context import EQUAL, SearchContext
 from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model

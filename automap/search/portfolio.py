@@ -17,7 +17,8 @@ A preset is kept unless what was found is surely faster -> `automap.search.sure_
 
 import random
 
-from automap.search.context import Candidate, SearchContext
+from automap.search.candidate import Candidate
+from automap.search.context import SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
 from automap.search.greedy import climb, climbed

@@ -10,7 +10,8 @@ chooses as predicted is none.
 
 from dataclasses import replace
 
-from automap.search.context import Candidate, SearchContext
+from automap.search.candidate import Candidate
+from automap.search.context import SearchContext
 
 
 _LEAST_GAIN, _LEAST_OFF_CHIP = 0.03, 0.01

@@ -18,7 +18,8 @@ import numpy as np
 
 from automap.pipeline.hybrid.average import Setting, StageEvaluator, Totals, totals
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
-from automap.search.context import Objective, OutOfBudget, SearchContext
+from automap.search.candidate import Objective
+from automap.search.context import OutOfBudget, SearchContext
 from automap.search.greedy import climb
 from automap.space.point import Lanes, Level, Mesh, Point
 from automap.space.presets import PRESETS

@@ -9,7 +9,8 @@ import random
 
 import numpy as np
 
-from automap.search.context import Candidate, SearchContext
+from automap.search.candidate import Candidate
+from automap.search.context import SearchContext
 from automap.search.rainbow.features import N_ACTIONS, N_FEATURES, N_FLAT, Features
 from automap.search.rainbow.table import Table
 from rl.env import EnvShape, Observation, Outcome

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import math
 
 from automap.cost.evaluate import Estimate
-from automap.search.context import LEAST_SECONDS, Candidate, Objective, SearchContext
+from automap.search.candidate import Candidate, Objective
+from automap.search.context import LEAST_SECONDS, SearchContext
 from automap.search.moves import Move, moves
 from automap.search.rainbow.decisions import Decision, decisions
 

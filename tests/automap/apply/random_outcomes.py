@@ -3,7 +3,7 @@
 from automap.options import Options
 from automap.plan_build import Outcome
 from automap.planner import find
-from automap.search.context import Candidate
+from automap.search.candidate import Candidate
 from automap.space.point import Level, Mesh, Point
 from automap.topology import get_topology
 

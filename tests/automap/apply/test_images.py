@@ -10,7 +10,7 @@ import pytest
 from automap.options import Options
 from automap.plan_build import Outcome, build_plan
 from automap.planner import find
-from automap.search.context import Candidate
+from automap.search.candidate import Candidate
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers

@@ -12,7 +12,7 @@ from automap.errors import PlanError
 from automap.options import Options
 from automap.plan_build import Outcome, build_plan
 from automap.planner import find
-from automap.search.context import Candidate
+from automap.search.candidate import Candidate
 from automap.space import point as points
 from automap.topology import get_topology
 from automap.workload import trace_step

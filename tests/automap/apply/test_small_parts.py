@@ -11,7 +11,8 @@ import pytest
 from automap.options import Options
 from automap.plan_build import build_plan
 from automap.planner import find
-from automap.search.context import Candidate
+from automap.search.candidate import Candidate
+from automap.search.moves import Part, moves
 from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
@@ -54,16 +55,16 @@ def test_a_router_left_whole(preset):
     np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-6)
 
 
-def test_search_leaves_a_router_whole_where_experts_are_pinned_to_an_axis():
+def test_search_has_the_move_that_leaves_a_router_whole_and_it_helps():
     workload = trace_step(*moe_tiny(), platform="tpu")
-    options = Options(
-        mesh=Mesh(("data", "model"), (2, 4)),
-        pins=("[1]*=data,null", "[0]['params']*['experts']['down']*=model,null,null"),
-        strategy="greedy",
-        budget_seconds=60,
-    )
+    options = Options(mesh=Mesh(("data", "model"), (2, 4)), preset="megatron")
     outcome = find(workload, get_topology("v5e:2x4"), options)
     context, best = outcome.context, outcome.best
-    assert EXPERTS in {context.space.label_of(c) for c in best.point.whole}
-    split = context.consider(replace(best.point, whole=frozenset()), "test")
-    assert split is None or split.estimate.step_seconds > best.estimate.step_seconds
+    (whole,) = [
+        move
+        for move in moves(context.space, best.point)
+        if isinstance(move, Part) and context.space.label_of(move.group_class) == EXPERTS
+    ]
+    found = context.consider(whole.apply(context.space, best.point), "test")
+    assert found is not None
+    assert found.estimate.step_seconds < best.estimate.step_seconds

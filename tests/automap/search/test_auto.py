@@ -11,7 +11,8 @@ from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.planner import find, plan_workload
 from automap.search import get_strategy, portfolio
-from automap.search.context import Objective, OutOfBudget
+from automap.search.candidate import Objective
+from automap.search.context import OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from automap.workload import trace_step

@@ -8,7 +8,8 @@ import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
-from automap.search.context import Objective, SearchContext
+from automap.search.candidate import Objective
+from automap.search.context import SearchContext
 from automap.search.greedy import starts
 from automap.search.rainbow.decisions import decisions
 from automap.search.rainbow.env import StepTimeEnv

@@ -1,0 +1,163 @@
+"""All plans of a step under AUTO's own compiler: AUTO's, ours, and the presets'.
+
+    AUTO      of each mesh shape and budget, shardings by its pass inside the compiler         -> in: `_auto`
+    the rest  as the evaluator has them, with shardings of inputs, outputs and constraints      -> in: `_planned`
+Each program is read as `scripts.scheduled` says; today's compiler is asked by `scripts.auto_newer`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+import gzip
+import hashlib
+from itertools import product
+import time
+from typing import Any
+
+import click
+
+from automap.errors import InputError
+from automap.jax_compat import lowered_for_gspmd
+from automap.options import Options
+from automap.plan import Plan
+from automap.plan_build import build_plan
+from automap.planner import find
+from automap.space.point import Mesh
+from automap.topology import mesh_shapes
+from automap.topology.model import Topology
+from automap.verify.program import planned_program
+from automap.workload import load_target, trace_step
+from automap.workload.call import TracedCall, jitted, trace_call
+from hlo_tools.errors import HloError
+from hlo_tools.jax_compat import portable_stablehlo
+from scripts.auto_carried import carried_plan, compiled_seconds
+from scripts.auto_newer import with_newer
+from scripts.auto_peer import STABLEHLO_VERSION, AutoPeer, AutoRequest, AutoResult
+from scripts.auto_report import AUTO, GIB, OURS, PRESETS, Row, cells
+from scripts.scheduled import scheduled_step
+
+
+BUDGETS = ("own", "device")
+BUDGET_OPTION = "xla_tpu_auto_spmd_partitioning_memory_budget_gb"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the zoo, and the options of its function."""
+
+    target: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What AUTO is asked about: mesh shapes, and names of `BUDGETS`; `newer`: whether today's compiler is asked too."""
+
+    shapes: Sequence[tuple[int, ...]]
+    budgets: Sequence[str]
+    newer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A step in StableHLO; `sha256` is of its text."""
+
+    artifact: bytes
+    sha256: str
+
+
+def rows_of(name: str, model: Model, peer: AutoPeer, topology: Topology, asked: Asked) -> list[Row]:
+    """All plans of a model; `name` is what the tables call it."""
+    step, args = load_target(model.target, model.options)
+    run = jitted(step, {})
+    call = trace_call(run, tuple(args), {})
+    auto = list(_auto(name, _program(run.trace(*args), topology), peer, topology, asked))
+    planned = list(_planned(name, call, step, args, peer, topology))
+    rows = [row for row, _ in (*auto, *planned)]
+    if not asked.newer or not planned:
+        return rows
+    carried = {
+        row: lambda found=found: carried_plan(
+            planned[0][1], _finest(topology), found.answer.inputs, found.answer.outputs
+        )
+        for row, found in auto
+    }
+    own = {row: lambda plan=plan: plan for row, plan in planned}
+
+    def seconds_of(plan: Plan) -> float | None:
+        return compiled_seconds(plan, call, topology, peer.timeout_seconds)
+
+    return with_newer(rows, {**carried, **own}, seconds_of)
+
+
+def _auto(
+    name: str, program: Program, peer: AutoPeer, topology: Topology, asked: Asked
+) -> Iterator[tuple[Row, AutoResult]]:
+    memory = str(topology.device.memory_bytes // GIB)
+    options_of = {"own": {}, "device": {BUDGET_OPTION: memory}}
+    for shape, budget in product(asked.shapes, asked.budgets):
+        request = AutoRequest(slice=topology.name, mesh=shape, options=options_of[budget])
+        found = peer.ask(program.artifact, program.sha256, request)
+        where = f"{shape_text(shape)}, {budget} budget"
+        yield _row(name, AUTO, where, found, found.pass_seconds, topology), found
+
+
+def _planned(
+    name: str, call: TracedCall, step: Any, args: Any, peer: AutoPeer, topology: Topology
+) -> Iterator[tuple[Row, Plan]]:
+    """Ours first, then the presets that suit the model."""
+    request = AutoRequest(slice=topology.name, mesh=None)
+    for origin in (OURS, *PRESETS):
+        begin = time.process_time()
+        workload = trace_step(step, args, platform=topology.platform)
+        try:
+            outcome = find(workload, topology, Options(preset=None if origin == OURS else origin))
+        except InputError as error:
+            click.echo(f"{name}: {error}", err=True)
+            continue
+        seconds = time.process_time() - begin if origin == OURS else None
+        plan = build_plan(outcome)
+        program = _program(planned_program(plan, call).traced(), topology)
+        found = peer.ask(program.artifact, program.sha256, request)
+        shape = shape_text(outcome.best.point.mesh.sizes)
+        yield _row(name, origin, shape, found, seconds, topology), plan
+
+
+def _program(traced: Any, topology: Topology) -> Program:
+    lowered = lowered_for_gspmd(traced, topology.platform)
+    try:
+        artifact = portable_stablehlo(lowered.compiler_ir("stablehlo"), STABLEHLO_VERSION)
+    except HloError as error:
+        raise InputError(f"the step {error}") from error
+    return Program(artifact=artifact, sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest())
+
+
+def _row(
+    name: str, origin: str, where: str, found: AutoResult, planning_seconds: float | None,
+    topology: Topology,
+) -> Row:  # fmt: skip
+    step, note = None, found.answer.message.partition("\n")[0][:100]
+    if found.program is not None:
+        try:
+            step = scheduled_step(gzip.decompress(found.program), topology, _finest(topology))
+        except HloError as error:
+            note = f"cannot be read: {error}"
+    if found.answer.outcome == "out-of-memory":
+        note = "does not fit"
+    row = Row(
+        model=name, origin=origin, where=where, step=step, note=note,
+        peak_bytes=found.answer.peak_bytes, planning_seconds=planning_seconds,
+        compile_seconds=found.answer.seconds,
+    )  # fmt: skip
+    click.echo(" | ".join(cells(row)), err=True)
+    return row
+
+
+def _finest(topology: Topology) -> Mesh:
+    """The mesh with the most axes: every group of devices that a plan on another mesh uses has axes on it."""
+    sizes = max(mesh_shapes(topology, max_axes=3), key=len)
+    return Mesh(tuple(f"axis{i}" for i in range(len(sizes))), sizes)
+
+
+def shape_text(sizes: tuple[int, ...]) -> str:
+    """A mesh shape as 2x4."""
+    return "x".join(map(str, sizes))
