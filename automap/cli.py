@@ -20,7 +20,7 @@ from automap.cli_verify import (
     PLAN_THE_STEP,
     confirmation_options,
     leave_accelerators_alone,
-    name_and_value,
+    names_and_values,
     tell,
     verify_command,
 )
@@ -242,7 +242,7 @@ def _read(preset: str | None, given: dict[str, Any]) -> _Request:
     if name != "local":
         leave_accelerators_alone()
     topology = get_topology(name)
-    given["rules"] = dict(name_and_value(text, "--rule") for text in given["rules"])
+    given["rules"] = names_and_values(given["rules"], "--rule")
     return _Request(target, arguments, topology, read_options(preset=preset, **given))
 
 
@@ -275,7 +275,7 @@ def _workload(request: _Request) -> tuple[Workload, TracedCall | None, Any]:
     rules = user_rules(options.rules)
     if Path(target).exists() or ":" not in target:
         return read_workload(target, rules, options.layers), None, None
-    given = dict(name_and_value(text, "--arg") for text in request.arguments)
+    given = names_and_values(request.arguments, "--arg")
     step, args = load_target(target, given)
     call = trace_call(jitted(step, {}), args, {}, target, options.axes)
     workload = lower_call(

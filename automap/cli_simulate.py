@@ -7,7 +7,7 @@ import json
 
 import click
 
-from automap.cli_verify import leave_accelerators_alone, name_and_value, rebuilt_step
+from automap.cli_verify import leave_accelerators_alone, names_and_values, rebuilt_step
 from automap.plan import Plan
 from automap.plan_file import check_can_be_written
 from automap.plan_rebuild import planned_program_file
@@ -73,7 +73,7 @@ def simulate_command(
         workload = planned_program_file(plan)
         found = simulated(plan, workload, topology=topology, profile=profile)
     else:
-        replaced = dict(name_and_value(text, "--arg") for text in arguments)
+        replaced = names_and_values(arguments, "--arg")
         step, args = rebuilt_step(plan, replaced, "simulate")
         found = simulate(plan, step, args, topology=topology, profile=profile)
     if trace is not None:

@@ -1,6 +1,6 @@
 """`automap verify`, and the options with which `automap plan` has its plans verified."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 import json
 from pathlib import Path
@@ -81,7 +81,7 @@ def verify_command(
     plan = Plan.load(plan_file)
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
-    replaced = dict(name_and_value(text, "--arg") for text in arguments)
+    replaced = names_and_values(arguments, "--arg")
     step, args = rebuilt_step(plan, replaced, "verify")
     found = verify(plan, step, args, compiler=name, **given)
     click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
@@ -142,12 +142,16 @@ def tell(plan: Plan, witness: Witness) -> None:
     )
 
 
-def name_and_value(text: str, option: str) -> tuple[str, str]:
-    """`name=value` as a pair. Raises `InputError` for another form."""
-    name, equals, value = text.partition("=")
-    if not name or not equals or not value:
-        raise InputError(f"{option} {text!r}: expected name=value")
-    return name, value
+def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Each `name=value`. Raises `InputError` for another form, and a name with two values."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value:
+            raise InputError(f"{option} {text!r}: expected name=value")
+        if found.setdefault(name, value) != value:
+            raise InputError(f"{option} {text!r}: {name} is given as {found[name]} already")
+    return found
 
 
 def rebuilt_step(

@@ -164,9 +164,14 @@ def read_options(
 def _count(name: str, given: int | str) -> int | None:
     if given == "auto":
         return None
-    if not str(given).isdecimal() or int(given) < 1:
+    if not _is_size(str(given)):
         raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
     return int(given)
+
+
+def _is_size(text: str) -> bool:
+    """Whether a text is an integer from 1 with at most as many digits as the largest that a file can hold."""
+    return text.isdecimal() and len(text) <= len(str(MAX_INTEGER)) and int(text) > 0
 
 
 def _mesh(given: str | Mapping[str, int]) -> Mesh | None:
@@ -178,7 +183,7 @@ def _mesh(given: str | Mapping[str, int]) -> Mesh | None:
         else [(name, str(size)) for name, size in given.items()]
     )
     names = [name for name, _ in pairs]
-    is_read = all(n.isidentifier() and v.isdecimal() and int(v) > 0 for n, v in pairs)
+    is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
     if not is_read or not pairs or len(set(names)) != len(names):
         raise InputError(
             f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"

@@ -173,11 +173,11 @@ def meshes_of(
 
 
 def _price_presets(context: SearchContext) -> None:
-    for name, point in preset_points(context):
-        if not context.space.is_valid(point):
-            continue
-        estimate = context.evaluator.evaluate(context.space.lanes(point))
-        context.remember_preset(name, point, estimate)
+    for name, preset in preset_points(context):
+        point = context.pinned.nearest(preset)
+        if context.pinned.allows(point):
+            estimate = context.evaluator.evaluate(context.space.lanes(point))
+            context.remember_preset(name, point, estimate)
 
 
 def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
@@ -203,10 +203,12 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
 
 def _nothing_fits(outcome: Outcome, peak_bytes: int) -> str:
     """What the smallest plan needs, what is allowed, why smaller ones may not have been found, and what to do."""
-    limit = outcome.context.objective.memory_limit_bytes
+    limit_bytes = round(outcome.context.objective.memory_limit_bytes)
+    needed, allowed = bytes_text(peak_bytes), bytes_text(limit_bytes)
+    if needed == allowed:
+        needed, allowed = f"{peak_bytes:,} B", f"{limit_bytes:,} B"
     parts = [
-        f"no plan fits: the smallest that was found needs {bytes_text(peak_bytes)} on each device, "
-        f"{bytes_text(round(limit))} are allowed",
+        f"no plan fits: the smallest that was found needs {needed} on each device, {allowed} are allowed",
         *outcome.warnings,
         "use more devices, a smaller batch, or bfloat16",
         all_the_same_text(peak_bytes),

@@ -12,6 +12,20 @@ def raises():
     raise RuntimeError("not today")
 
 
+def exits():
+    """Ends the process, as a parser of arguments may."""
+    raise SystemExit(3)
+
+
+def step_exits():
+    """A step that ends the process."""
+
+    def step(x):
+        raise SystemExit("enough")
+
+    return step, (SQUARE,)
+
+
 def needs(batch):
     """Needs a parameter."""
     return lambda x: x, (jax.ShapeDtypeStruct((batch,), "float32"),)

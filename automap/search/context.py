@@ -224,7 +224,7 @@ class SearchContext:
         return list(chosen.values())
 
     def remember_preset(self, name: str, point: Point, estimate: Estimate) -> None:
-        """Keep the best point of each preset, whether or not it keeps the pins."""
+        """Keep the best point of each preset."""
         candidate = Candidate(point, estimate, name)
         if self.is_better(candidate, self.best_per_preset.get(name)):
             self.best_per_preset[name] = candidate
@@ -247,7 +247,7 @@ class SearchContext:
 def preset_points(
     context: SearchContext, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Point]]:
-    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it stands without pins."""
+    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it stands without pins; see `Pinned.nearest`."""
     for name in context.presets if names is None else names:
         for mesh in context.meshes:
             for point in PRESETS[name].points(context.space, mesh):

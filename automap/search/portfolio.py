@@ -8,7 +8,7 @@ it ends the result is no worse than the best preset.
     climbs        from the best of these, presets and nothing on each other mesh: in 35 searches second starts found nothing better
     optcnn        a start on the best meshes if their tables are too large in part, and a climb from it
     mcmc          short walks from the best of the best meshes, if near each other and nothing is proven there: pairs of moves that only help together
-    exact         where memory is what keeps plans from being faster: there climbs and walks get stuck
+    exact         where memory is what keeps plans from being faster, or where there are pins: there climbs and walks get stuck
 
 It is done as soon as the best plan is proven to be one.
 
@@ -45,10 +45,7 @@ _LOOKED_AT = 1_000
 # Memory binds if some plan that does not fit is faster by this than the best that does.
 _BOUND_BY_MEMORY = 0.03
 _EXACT_SECONDS = 10.0
-_CUT = (
-    f"memory is short, and the exact search was ended after as much work as takes about {_EXACT_SECONDS:g} s; "
-    "--strategy exact goes on"
-)
+_CUT = f"the exact search was ended after as much work as takes about {_EXACT_SECONDS:g} s; --strategy exact goes on"
 
 
 def auto(context: SearchContext) -> None:
@@ -77,8 +74,9 @@ def _portfolio(context: SearchContext) -> None:
     close = [c for c in unsolved if _is_close(context, c)]
     with context.within(_WALK_SECONDS):
         walked(context, close, random.Random(context.seed))
-    if not context.is_proven and _is_bound_by_memory(context):
-        with context.within(_EXACT_SECONDS, _CUT):
+    why_stuck = _why_stuck(context)
+    if not context.is_proven and why_stuck is not None:
+        with context.within(_EXACT_SECONDS, f"{why_stuck}, and {_CUT}"):
             exact(context)
 
 
@@ -106,9 +104,12 @@ def _is_close(context: SearchContext, start: Candidate) -> bool:
     return fits(start.estimate) and start.estimate.step_seconds <= limit
 
 
-def _is_bound_by_memory(context: SearchContext) -> bool:
+def _why_stuck(context: SearchContext) -> str | None:
+    """Why single moves may not lead from where climbs ended to what is better."""
     best = context.best
     if best is None:
-        return False
+        return None
+    if context.pins:
+        return "pins leave few moves"
     slower = best.estimate.step_seconds > context.fastest_seconds * (1 + _BOUND_BY_MEMORY)
-    return slower or not context.objective.fits(best.estimate)
+    return "memory is short" if slower or not context.objective.fits(best.estimate) else None

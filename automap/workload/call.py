@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
+import traceback
 from typing import Any
 
 import jax
@@ -152,7 +154,7 @@ def trace_call(
         return _traced(step, args, kwargs)
     except AutomapError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if mesh is None or _NEEDS_MESH not in str(error):
             raise _failed(name, error) from error
     sizes, names = tuple(size for _, size in mesh), tuple(name for name, _ in mesh)
@@ -162,15 +164,15 @@ def trace_call(
             return _traced(step, args, kwargs)
     except AutomapError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
 
-def _failed(name: str, error: Exception) -> InputError:
+def _failed(name: str, error: BaseException) -> InputError:
     text = str(error)
     if _NEEDS_MESH not in text:
         return InputError(
-            f"tracing {name} failed with {type(error).__name__}: {text}; "
+            f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; "
             "the step must run under jax.jit with these arguments"
         )
     if text.startswith("jit"):
@@ -246,3 +248,11 @@ def _traced_positions(
             "pass the static ones by keyword"
         )
     return fitting[0]
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the step's own code that an exception came through."""
+    others = str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*others, "<"))]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

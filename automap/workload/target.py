@@ -84,7 +84,7 @@ def _ran(what: str, run: Callable[[], Any]) -> Any:
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"

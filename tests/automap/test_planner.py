@@ -7,7 +7,7 @@ from automap.errors import InfeasiblePlanError, InputError, TopologyError
 from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import build_plan
-from automap.planner import plan_workload
+from automap.planner import find, plan_workload
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
@@ -195,3 +195,25 @@ def test_an_interruption_after_the_search_keeps_the_plan(monkeypatch):
     monkeypatch.setattr("automap.planner.build_plan", interrupted_once)
     plan = plan_workload(trace_step(*mlp()), TOPOLOGY, Options())
     assert any("interrupted after the search" in warning for warning in plan.warnings)
+
+
+def test_bytes_that_read_alike_are_written_out():
+    workload = trace_step(*mlp())
+    needed = plan_workload(workload, TOPOLOGY, Options(preset="zero-3")).predicted.peak_bytes
+    with pytest.raises(
+        InfeasiblePlanError, match=f"needs {needed:,} B on each device, {needed - 1:,} B"
+    ):
+        plan_workload(workload, TOPOLOGY, Options(preset="zero-3", memory_limit_bytes=needed - 1))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "greedy"])
+def test_with_pins_presets_keep_them_and_none_is_better(strategy):
+    pins = ("[1]['x']=null,data", "[0]['params']['w2']=null,null")
+    workload = trace_step(*mlp())
+    plan = plan_workload(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))
+    free = plan_workload(workload, TOPOLOGY, Options(strategy=strategy))
+    assert {p.name for p in plan.presets} <= {p.name for p in free.presets}
+    assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
+    found = find(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))
+    for preset in found.context.best_per_preset.values():
+        assert found.context.pinned.allows(preset.point)
