@@ -5,7 +5,7 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 import math
 import time
 from typing import TYPE_CHECKING
@@ -96,22 +96,13 @@ def find(
     _check_known(workload, options)
     if options.profile is not None:
         options.profile.check_suits(topology)
-    meshes = meshes_of(topology, options.mesh, workload.mesh)
-    shapes = [leaf.shape for leaf in workload.inputs]
-    pins = parse_pins(options.pins, workload.problem, shapes, meshes)
-    pinned = with_pins(workload, pins)
-    meshes = meshes_that_divide(pinned, meshes)
-    given = _priced_by(workload, topology, options, pins)
-    beyond = given.beyond(meshes)
-    if beyond:
-        kept = [pin for pin in pins if pin not in beyond]
-        given = _priced_by(with_pins(workload, beyond), topology, options, kept)
+    setup = _set_up(workload, topology, options)
     context = SearchContext(
-        space=given.space,
-        evaluator=given.evaluator,
-        meshes=meshes,
+        space=setup.pinned.space,
+        evaluator=setup.pinned.evaluator,
+        meshes=setup.meshes,
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
-        pins=given.pins,
+        pins=setup.pinned.pins,
         seed=options.seed,
         deadline_seconds=start + options.budget_seconds,
         on_progress=on_progress,
@@ -122,10 +113,34 @@ def find(
     if context.best is None:
         raise InputError(_nothing_found(context, options))
     return Outcome(
-        workload=pinned, imposed=beyond, topology=topology, context=context, best=context.best,
+        workload=setup.workload, imposed=setup.imposed, topology=topology, context=context, best=context.best,
         strategy=options.preset or options.strategy, seconds=time.monotonic() - start,
         warnings=(*warnings, *context.notes, *undivided(workload.problem, topology.device_count)),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _SetUp:
+    """What is searched: `workload` has all pins imposed, the space of `pinned` those `imposed`, which no point keeps."""
+
+    workload: Workload
+    pinned: Pinned
+    imposed: tuple[Pin, ...]
+    meshes: tuple[Mesh, ...]
+
+
+def _set_up(workload: Workload, topology: Topology, options: Options) -> _SetUp:
+    found = meshes_of(topology, options.mesh, workload.mesh)
+    shapes = [leaf.shape for leaf in workload.inputs]
+    pins = parse_pins(options.pins, workload.problem, shapes, found)
+    with_all = with_pins(workload, pins)
+    meshes = meshes_that_divide(with_all, found)
+    pinned = _priced_by(workload, topology, options, pins)
+    beyond = pinned.beyond(meshes)
+    if beyond:
+        kept = [pin for pin in pins if pin not in beyond]
+        pinned = _priced_by(with_pins(workload, beyond), topology, options, kept)
+    return _SetUp(with_all, pinned, beyond, meshes)
 
 
 def _priced_by(

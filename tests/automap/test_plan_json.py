@@ -97,6 +97,20 @@ def decisions(axes):
     return st.lists(compute | storage, max_size=3)
 
 
+def searches(n_axes):
+    """Records of searches on a mesh of some axes."""
+    return row(
+        strategy=text,
+        seconds=amount,
+        evaluations=count,
+        seed=count,
+        gap=st.none() | amount,
+        point=st.none() | points(n_axes),
+        imposed=st.lists(text, max_size=2),
+        memory_limit_bytes=st.none() | count,
+    )
+
+
 @st.composite
 def plans(draw):
     """The JSON of any valid plan."""
@@ -141,16 +155,7 @@ def plans(draw):
             predicted=predicted,
             verified=st.none() | VERIFIED,
             presets=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
-            search=row(
-                strategy=text,
-                seconds=amount,
-                evaluations=count,
-                seed=count,
-                gap=st.none() | amount,
-                point=st.none() | points(len(mesh)),
-                imposed=st.lists(text, max_size=2),
-                memory_limit_bytes=st.none() | count,
-            ),
+            search=searches(len(mesh)),
             decisions=decisions(some_axes),
             conflicts=rows(
                 **dict.fromkeys(("group", "with", "at", "outcome"), text),
