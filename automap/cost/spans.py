@@ -8,7 +8,8 @@ l is the intersection
     lo = max(s_j, p_l),  hi = min(s_j a_j, p_l n_l),  ranks = hi / lo,  stride = lo / p_l
 
 and exists when hi > lo. Every quotient must be whole, else the mesh cuts across a level.
--> in: `spans`. Neighbouring pieces of one level are joined -> in: `_join`.
+-> in: `spans`. Neighbouring pieces of one level are joined, all of a switch, where none is further
+away than another -> in: `_join`.
 
 How fast a span is, per device and in one direction -> in: `Span.bytes_per_s`: a level gives
 bytes_per_s / shared_by, because the program is the same everywhere and all the devices that share a
@@ -113,7 +114,7 @@ def _join(pieces: Sequence[Span]) -> Iterator[Span]:
 
 
 def _follows(inner: Span, outer: Span) -> bool:
-    return outer.stride == inner.stride * inner.ranks
+    return inner.kind == "switch" or outer.stride == inner.stride * inner.ranks
 
 
 def _check_mesh(topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]) -> None:

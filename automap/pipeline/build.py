@@ -20,6 +20,8 @@ from automap.plan_pipeline import PipelineRecord, StageRecord
 
 AXIS = "device"
 """The one mesh axis of a pipeline plan, over all devices."""
+# Of a step's seconds: less is how two orders of adding them differ.
+_ROUNDING = 1e-9
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -91,7 +93,7 @@ def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
     )
     return PredictedRecord(
         step_seconds=choice.step_seconds, compute_seconds=compute, collective_seconds=reduce,
-        bubble_seconds=max(choice.step_seconds - compute - reduce, 0.0),
+        bubble_seconds=bubble(choice.step_seconds, compute + reduce),
         peak_bytes=round(sum(fullest.values())),
         fits=bool(sum(fullest.values()) <= choice.terms.memory_limit_bytes),
         memory=MemoryRecord(
@@ -99,6 +101,12 @@ def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
         ),
         collectives=_collectives(choice),
     )  # fmt: skip
+
+
+def bubble(step_seconds: float, busy_seconds: float) -> float:
+    """What a step takes beyond what its devices are busy; the rounding of two sums is none."""
+    idle = step_seconds - busy_seconds
+    return idle if idle > _ROUNDING * step_seconds else 0.0
 
 
 def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:

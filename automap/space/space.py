@@ -196,12 +196,19 @@ class Space:
         compute: Sequence[Iterable[int]],
         storage: Sequence[Level] | None = None,
     ) -> Point:
-        """A point with classes put in order; `storage` is one level per axis for all leaves."""
+        """A point with classes put in order; `storage` is one level per axis for all leaves.
+
+        An axis of one device splits nothing.
+        """
         levels = storage if storage is not None else [Level.REPLICATED] * len(mesh.sizes)
+        splits = [size > 1 for size in mesh.sizes]
         return Point(
             mesh=mesh,
-            compute=tuple(self.ordered(classes) for classes in compute),
-            storage=tuple((level,) * len(self.leaves) for level in levels),
+            compute=tuple(self.ordered(c if s else ()) for c, s in zip(compute, splits)),
+            storage=tuple(
+                (level if s else Level.REPLICATED,) * len(self.leaves)
+                for level, s in zip(levels, splits)
+            ),
         )
 
     def lanes(self, point: Point) -> Lanes:

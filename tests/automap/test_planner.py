@@ -61,6 +61,12 @@ def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strateg
     assert plans[0].predicted.step_seconds <= best
 
 
+def test_on_one_device_all_presets_are_one_plan():
+    presets = plan_workload(trace_step(*decoder()), get_topology("v5e:1x1"), Options()).presets
+    assert {"zero-3", "megatron", "sequence-parallel"} <= {p.name for p in presets}
+    assert len({(p.step_seconds, p.peak_bytes) for p in presets}) == 1
+
+
 def test_plan_file_round_trip_and_state_in_equals_state_out(tmp_path):
     plan = plan_workload(trace_step(*mlp()), TOPOLOGY, Options(preset="zero-3"))
     plan.save(tmp_path / "plan.json")

@@ -14,7 +14,7 @@ from automap.apply.constraints import Constraint
 from automap.apply.sharded_graph import ShardedGraph
 from automap.apply.sites import parse_place, parse_site
 from automap.cost.shardings import shardings
-from automap.pipeline.build import AXIS, layer_of
+from automap.pipeline.build import AXIS, bubble, layer_of
 from automap.pipeline.hybrid.members import Members
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
@@ -131,7 +131,7 @@ class Records:
         return PredictedRecord(
             step_seconds=choice.step_seconds, compute_seconds=compute,
             collective_seconds=collective,
-            bubble_seconds=max(choice.step_seconds - compute - collective, 0.0),
+            bubble_seconds=bubble(choice.step_seconds, compute + collective),
             peak_bytes=round(peak_bytes), fits=bool(peak_bytes <= menu.memory_limit_bytes),
             memory=self._memory(fullest), collectives=tuple(self._transfers()),
         )  # fmt: skip

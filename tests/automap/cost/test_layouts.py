@@ -67,6 +67,15 @@ def test_meshes_that_differ_in_names_alone_are_one(name, kept):
     assert [mesh.sizes for mesh in distinct(topology, meshes)] == kept
 
 
+def test_on_one_switch_the_order_of_sizes_makes_no_difference():
+    topology = get_topology("cpu:96")
+    shapes = mesh_shapes(topology)
+    kept = distinct(topology, [Mesh(tuple("abc"[: len(s)]), s) for s in shapes])
+    assert sorted(tuple(sorted(mesh.sizes)) for mesh in kept) == sorted(
+        {tuple(sorted(shape)) for shape in shapes}
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "mesh", "message"),
     [

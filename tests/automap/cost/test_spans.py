@@ -55,10 +55,22 @@ def test_spans_of_hosts(shape, axes, expected):
     assert describe(get_topology("2x8xh100"), shape, axes) == expected
 
 
-@given(st.lists(st.integers(2, 6), min_size=1, max_size=3), st.data())
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((2, 2, 2), (0,), [("nvlink", 2, 4, "switch")]),
+        ((2, 2, 2), (1, 2), [("nvlink", 4, 1, "switch")]),
+        ((2, 2, 2), (0, 2), [("nvlink", 4, 1, "switch")]),
+    ],
+)
+def test_all_of_a_switch_is_one_span(shape, axes, expected):
+    assert describe(get_topology("8xh100"), shape, axes) == expected
+
+
+@given(st.lists(st.integers(2, 12), min_size=1, max_size=3), st.data())
 def test_spans_are_the_places_of_the_ranks(sizes, data):
     """Oracle: number the devices, pick the group of device 0, and read its places per level."""
-    topology = machine(*(("switch", size) for size in sizes))
+    topology = machine(*(("line", size) for size in sizes))
     shape = data.draw(st.sampled_from(mesh_shapes(topology)))
     axes = data.draw(st.sets(st.integers(0, len(shape) - 1)))
     devices = np.arange(topology.device_count).reshape(shape)

@@ -135,6 +135,23 @@ def test_a_slow_machine_finds_the_same_plan(monkeypatch):
     assert found[0] == found[1]
 
 
+def test_it_walks_where_the_proof_is_left_open(monkeypatch):
+    """Where memory is short: single moves are stuck, and what the exact search has not proven may be far off."""
+    monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
+    problem = problem_of(*decoder(layers=2))
+    known = context_of(problem, "v5e:2x4", 1.0)
+    get_strategy("greedy")(known)
+    least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
+    found = []
+    for walks in (0, 3):
+        monkeypatch.setattr(portfolio, "_OPEN_WALKS", walks)
+        context = context_of(problem, "v5e:2x4", 1.0)
+        context.objective, context.deadline_seconds = Objective(1.05 * least), math.inf
+        get_strategy("auto")(context)
+        found.append(context.fitting_seconds)
+    assert found[1] < 0.95 * found[0]
+
+
 def test_what_fits_nowhere_is_refused():
     workload = trace_step(*random_step(0))
     with pytest.raises(InfeasiblePlanError, match="no plan fits"):
