@@ -83,7 +83,7 @@ class Summing:
     def on_complete_meshes(self) -> LeastSums:
         """Those plans of the meshes that differ and whose tables are complete, with a bound where seconds add up."""
         context = self.context
-        adds_up = Habit.ASYNCHRONOUS not in context.evaluator.habits
+        adds_up = not runs_beside(context)
         plans, bounds, partial = list[Candidate](), dict[Mesh, float](), list[Mesh]()
         for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
             if not self.is_complete(mesh):
@@ -99,6 +99,11 @@ class Summing:
         best_seconds = context.fitting_seconds
         unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
         return LeastSums(tuple(plans), tuple(unsolved), tuple(partial))
+
+
+def runs_beside(context: SearchContext) -> bool:
+    """Whether collectives run beside kernels, so that a step is shorter than the sum of its parts."""
+    return Habit.ASYNCHRONOUS in context.evaluator.habits
 
 
 def optcnn(context: SearchContext) -> None:
