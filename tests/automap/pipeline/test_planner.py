@@ -9,7 +9,7 @@ import automap
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
 from automap.pipeline.arrays import Schedule
-from automap.pipeline.build import layer_of
+from automap.pipeline.build import bubble, layer_of
 from automap.pipeline.simulated_record import SCHEDULE_NAMES
 from automap.plan import Plan
 from models.gpt import gpt_tiny
@@ -21,6 +21,14 @@ from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 def planned(**options):
     step, args = t5_tiny()
     return automap.plan(step, args, topology="2x2xv100", space="pipeline", budget=600, **options)
+
+
+@pytest.mark.parametrize(
+    ("step", "busy", "idle"), [(1.0, 0.75, 0.25), (0.1 + 0.2, 0.3, 0.0), (0.3, 0.1 + 0.2, 0.0)]
+)
+def test_the_rounding_of_two_sums_is_no_bubble(step, busy, idle):
+    assert step - busy != 0
+    assert bubble(step, busy) == idle
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,6 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
-def test_one_stage_and_one_microbatch_have_no_bubble():
-    assert planned(stages=1, microbatches=1).predicted.bubble_seconds == 0
-
-
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
     only(schedule, monkeypatch)
