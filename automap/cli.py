@@ -16,11 +16,11 @@ from rich.table import Table
 
 from automap.calibrate.command import calibrate_command
 from automap.cli_simulate import simulate_command
+from automap.cli_target import ARGUMENTS_OPTION, is_program_file, names_and_values
 from automap.cli_verify import (
     PLAN_THE_STEP,
     confirmation_options,
     leave_accelerators_alone,
-    names_and_values,
     tell,
     verify_command,
 )
@@ -85,9 +85,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="auto (names and sizes of shardings in the step's code, if it has any, else all shapes), or sizes by "
             "name in any order: data=4,model=2; the best order on the links is taken",
         ),
-        click.option(
-            "--arg", "arguments", multiple=True, help="name=value for the target function"
-        ),
+        ARGUMENTS_OPTION,
         click.option("--memory-limit", type=float, help="GiB per device (default: all of it)"),
         click.option("--budget", default=30.0, show_default=True, help="seconds of search"),
         click.option("--seed", default=0, show_default=True, help="same seed, same plan"),
@@ -273,7 +271,7 @@ def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation 
 def _workload(request: _Request) -> tuple[Workload, TracedCall | None, Any]:
     target, options = request.target, request.options
     rules = user_rules(options.rules)
-    if Path(target).exists() or ":" not in target:
+    if is_program_file(target):
         return read_workload(target, rules, options.layers), None, None
     given = names_and_values(request.arguments, "--arg")
     step, args = load_target(target, given)

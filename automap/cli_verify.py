@@ -1,15 +1,21 @@
 """`automap verify`, and the options with which `automap plan` has its plans verified."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 import json
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import click
 import jax
 
-from automap.errors import InputError
+from automap.cli_target import (
+    ARGUMENTS_OPTION,
+    TARGET_OPTION,
+    needs_target,
+    saying_the_arguments,
+    step_of,
+)
 from automap.plan import Plan
 from automap.plan_explain import bytes_text, seconds_text
 from automap.verify.api import (
@@ -22,7 +28,6 @@ from automap.verify.compilers import COMPILERS, CompilerName
 from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS
 from automap.verify.confirm import DEFAULT_TOP, Confirmation
 from automap.verify.witness import Witness
-from automap.workload import load_target
 
 
 PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
@@ -47,12 +52,8 @@ _CACHE: Final = (
     type=click.Choice(get_args(CompilerName)),
     help="default: that of the plan's topology",
 )
-@click.option(
-    "--arg",
-    "arguments",
-    multiple=True,
-    help="name=value for the target function, instead of the plan's",
-)
+@TARGET_OPTION
+@ARGUMENTS_OPTION
 @_TIMEOUT
 @_CACHE[0]
 @_CACHE[1]
@@ -68,6 +69,7 @@ _CACHE: Final = (
 def verify_command(
     context: click.Context,
     plan_file: str,
+    target: str | None,
     arguments: tuple[str, ...],
     compiler: CompilerName | None,
     as_json: bool,  # noqa: FBT001 - click passes flags
@@ -81,9 +83,11 @@ def verify_command(
     plan = Plan.load(plan_file)
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
-    replaced = names_and_values(arguments, "--arg")
-    step, args = rebuilt_step(plan, replaced, "verify")
-    found = verify(plan, step, args, compiler=name, **given)
+    if target is None:
+        raise needs_target(plan, "verify", "verifying compiles the step")
+    step, args = step_of(target, arguments, "verify")
+    with saying_the_arguments(plan, arguments):
+        found = verify(plan, step, args, compiler=name, **given)
     click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
     agrees = found.numerics is None or found.numerics.agrees
     context.exit(0 if found.fits and agrees else _DOES_NOT_FIT)
@@ -140,32 +144,3 @@ def tell(plan: Plan, witness: Witness) -> None:
         f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}",
         err=True,
     )
-
-
-def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Each `name=value`. Raises `InputError` for another form, and a name with two values."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals or not value:
-            raise InputError(f"{option} {text!r}: expected name=value")
-        if found.setdefault(name, value) != value:
-            raise InputError(f"{option} {text!r}: {name} is given as {found[name]} already")
-    return found
-
-
-def rebuilt_step(
-    plan: Plan, replaced: dict[str, str], purpose: Literal["verify", "simulate"]
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The step and its arguments again, from the plan's target.
-
-    Raises `InputError` that names the function of `automap` for a plan made in Python.
-    """
-    target = plan.workload.target
-    try:
-        return load_target(target, dict(plan.workload.arguments) | replaced)
-    except InputError as error:
-        raise InputError(
-            f"the plan's step cannot be made again: {error}; for a plan made in Python there is "
-            f"automap.{purpose}(plan, step, args)"
-        ) from error

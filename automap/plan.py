@@ -39,6 +39,7 @@ from automap.plan_parts import (
 )
 from automap.plan_pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
 from automap.plan_point import PointRecord as PointRecord
+from automap.plan_program import ProgramRecord as ProgramRecord
 
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Plan:
     """A plan; the module says what its fields mean.
 
     `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is None if no
-    compiler was asked. With a `pipeline`, every leaf is whole on the devices of the stage that owns it, unless a stage
+    compiler was asked. `program` is what one device does in a step; None for a pipeline, and in older files. With a `pipeline`, every leaf is whole on the devices of the stage that owns it, unless a stage
     says how it is sharded inside.
     `placement` and `streams` belong to later versions. Making one raises `PlanError` with the
     path of the field that does not agree with the rest.
@@ -78,6 +79,7 @@ class Plan:
     decisions: tuple[DecisionRecord, ...] = ()
     conflicts: tuple[ConflictRecord, ...] = ()
     warnings: tuple[str, ...] = ()
+    program: ProgramRecord | None = field(default=None, repr=False, metadata=plan_json.ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for records that do not agree with each other."""
@@ -93,6 +95,8 @@ class Plan:
         if self.pipeline is not None:
             self.pipeline.check_devices(self.mesh.device_count)
             self.pipeline.check_leaves({leaf.path: leaf.shape for leaf in self.inputs})
+            if self.program is not None:
+                raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 

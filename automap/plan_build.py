@@ -32,6 +32,7 @@ from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
 from automap.plan_point import recorded
 from automap.search import Candidate, SearchContext
+from automap.simulate.recorded import recorded_program
 from automap.space.pins import Pin
 from automap.space.point import Lanes
 from automap.space.space import Space
@@ -147,6 +148,10 @@ def build_plan(outcome: Outcome) -> Plan:
         conflicts=Conflicts(context, outcome.best.point).records(),
         warnings=(
             *outcome.warnings, *workload.problem.warnings, *missed, *_held(workload, constraints),
+        ),
+        program=recorded_program(
+            context.evaluator, context.evaluator.priced(lanes), lanes.mesh.names,
+            workload.reemitter.source_of_path if workload.reemitter else {},
         ),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from automap.apply.run import check_is_planned
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
-from automap.errors import InputError, MeshMismatchError, PlanError
+from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, check_is_one_program
 from automap.plan_explain import seconds_text
 from automap.plan_point import PointRecord, restored
@@ -72,17 +72,10 @@ def planned_workload(
     return _checked(plan, workload)
 
 
-def planned_program_file(plan: Plan) -> Workload:
-    """The planned program, read from its file again. Raises `PlanError` for another, `InputError` if it fails."""
+def planned_program_file(plan: Plan, path: str) -> Workload:
+    """The planned program, read from a file again. Raises `PlanError` for another, `InputError` if it fails."""
     record = plan.workload
-    layers = _point(plan).layers
-    try:
-        workload = read_workload(record.target, user_rules(record.rules), layers)
-    except InputError as error:
-        raise InputError(
-            f"the planned program cannot be read again: {error}; run the command where it was planned, with "
-            "the file in its place"
-        ) from error
+    workload = read_workload(path, user_rules(record.rules), _point(plan).layers)
     return _checked(plan, workload)
 
 

@@ -1,40 +1,36 @@
 """`simulate`: a plan's step, task by task.
 
-one program   plan, step, args -> the point again, priced -> program -> task graph -> timeline -> events -> summary,
-              on one representative device and its links
+one program   plan -> its record's tasks -> region -> timeline -> events -> summary, on one representative device and its
+              links; with the step, on another machine too: the point again, priced -> a record
 pipeline      plan -> its record's seconds -> task graph -> timeline -> events and summary, on stages and the links between
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+import math
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final
 
 from automap.cost.profile import KernelProfile
-from automap.errors import InputError
+from automap.errors import InputError, PlanError
 from automap.plan import Plan
+from automap.plan_explain import seconds_text
 from automap.plan_pipeline import PipelineRecord
+from automap.plan_program import ProgramRecord
 from automap.plan_rebuild import planned_call, planned_workload, rebuilt
 from automap.simulate.naming import spmd_events
 from automap.simulate.pipelined import PipelineSimulation, simulate_pipeline
+from automap.simulate.recorded import recorded_program, region_of
 from automap.simulate.simulation import Simulation, summary
 from automap.simulate.spmd import simulate_spmd
-from automap.simulate.spmd_program import program_of
 from automap.topology import Topology, get_topology
 from automap.workload.trace import Workload
 
 
-@overload
-def simulate(plan: Plan) -> PipelineSimulation: ...
-@overload
-def simulate(
-    plan: Plan,
-    step: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    topology: Topology | str | None = None,
-    profile: str | Path | None = None,
-) -> Simulation | PipelineSimulation: ...
+_SAME: Final = 1e-6
+_LEAST_SECONDS: Final = 1e-12
+
+
 def simulate(
     plan: Plan,
     step: Callable[..., Any] | None = None,
@@ -46,11 +42,11 @@ def simulate(
 ) -> Simulation | PipelineSimulation:
     """Run the planned step task by task; touches no device.
 
-    A pipeline is simulated by the seconds that its plan has of each stage: `simulate(plan)` is enough. A step that is
-    given all the same must be the planned one.
+    `simulate(plan)` is enough: a plan has the seconds of its tasks, that of a pipeline those of its stages. With the step, which
+    must be the planned one, all but a pipeline is priced again, which another machine or profile needs.
 
     Args:
-        plan: a plan of this step.
+        plan: a plan.
         step: the function that was planned.
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
@@ -61,9 +57,9 @@ def simulate(
         A `PipelineSimulation` for a plan with a pipeline, a `Simulation` for any other.
 
     Raises:
-        PlanError: a plan of another step, or one that does not say which point it stands for.
+        PlanError: a plan of another step, or an older one that has not recorded what is needed.
         MeshMismatchError: a topology on which the plan's mesh does not lie.
-        InputError: a step that cannot be traced or is missing; a topology or a profile for a pipeline.
+        InputError: a step that cannot be traced, or is missing where a topology or profile is given; these for a pipeline.
         TopologyError: a topology that is not known.
         ProfileError: a profile that cannot be read.
     """
@@ -73,10 +69,12 @@ def simulate(
             planned_call(plan, step, args, kwargs or {})
         return simulate_pipeline(plan, plan.pipeline)
     if step is None:
-        raise InputError(
-            "the plan's step is one program for all devices, whose kernels are not in the plan; give the step: "
-            "automap.simulate(plan, step, args)"
-        )
+        if topology is not None or profile is not None:
+            raise InputError(
+                "the plan has the seconds of its own machine and profile only; give the step for others: "
+                "automap.simulate(plan, step, args, topology=..., profile=...)"
+            )
+        return simulate_recorded(plan)
     workload = planned_workload(plan, step, tuple(args), kwargs or {})
     return simulated(plan, workload, topology=topology, profile=profile)
 
@@ -92,6 +90,25 @@ def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, obje
             )
 
 
+def simulate_recorded(plan: Plan) -> Simulation:
+    """The step of a plan that is one program, by its own record. Raises `PlanError` if it has none."""
+    if plan.program is None:
+        raise PlanError(
+            "program: missing: the plan was written by an earlier automap, which did not record its tasks; plan again, or "
+            "give the step that was planned"
+        )
+    machine = Topology.from_dict(plan.topology)
+    found = _simulation(plan, plan.program, machine, ())
+    then = plan.predicted.compute_seconds
+    if math.isclose(found.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
+        return found
+    changed = (
+        f"the plan predicts {seconds_text(then)} of computation, but its kernels take "
+        f"{seconds_text(found.compute_seconds)}: it was changed after it was planned; plan again"
+    )
+    return replace(found, warnings=(changed,))
+
+
 def simulated(
     plan: Plan,
     workload: Workload,
@@ -104,10 +121,19 @@ def simulated(
     machine = machine or Topology.from_dict(plan.topology)
     known = None if profile is None else KernelProfile.load(profile)
     point = rebuilt(plan, workload, machine, known)
-    fresh_seconds = point.evaluator.fresh_seconds(point.priced)
-    program = program_of(point.evaluator.tables, point.priced, fresh_seconds)
-    found = simulate_spmd(program, machine.platform)
+    reemitter = workload.reemitter
+    program = recorded_program(
+        point.evaluator, point.priced, point.lanes.mesh.names,
+        {} if reemitter is None else reemitter.source_of_path,
+    )  # fmt: skip
+    return _simulation(plan, program, machine, point.warnings)
+
+
+def _simulation(
+    plan: Plan, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...]
+) -> Simulation:
+    found = simulate_spmd(region_of(program), machine.platform)
     return summary(
-        tuple(spmd_events(point, found)), target=plan.workload.target, topology=machine.name,
-        mesh=plan.mesh.axes, predicted_seconds=plan.predicted.step_seconds, warnings=point.warnings,
+        tuple(spmd_events(program, found)), target=plan.workload.target, topology=machine.name,
+        mesh=plan.mesh.axes, predicted_seconds=plan.predicted.step_seconds, warnings=warnings,
     )  # fmt: skip

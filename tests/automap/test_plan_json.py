@@ -4,11 +4,13 @@ import copy
 import json
 import math
 from pathlib import Path
+import re
 import typing
 from typing import get_args
 
 from hypothesis import given, settings, strategies as st
 import jax
+import pytest
 
 from automap.cost.collectives import CollectiveKind
 from automap.errors import PlanError
@@ -111,6 +113,25 @@ def searches(n_axes):
     )
 
 
+# A kernel, then a loop of three trips: a kernel and the all-reduce that waits for it.
+PROGRAM = {
+    "texts": ["dot", "while", "all-reduce", "f32[8]", "", "forward", "data"],
+    "kind": ["kernel", "loop", "spare", "urgent"],
+    "within": [-1, -1, 1, 1],
+    "after": [[], [0], [], [2]],
+    "seconds": [1.0, 0.0, 2.0, 0.5],
+    "trips": [1, 3, 1, 1],
+    "slot": [0, 1, 2, 3],
+    "bytes": [0.0, 0.0, 0.0, 32.0],
+    "op": [0, 1, 0, 2],
+    "tensor": [3, 4, 3, 3],
+    "op_name": [4, 4, 4, 4],
+    "source": [4, 4, 4, 4],
+    "phase": [5, 5, 5, 5],
+    "axes": [4, 4, 4, 6],
+}
+
+
 @st.composite
 def plans(draw):
     """The JSON of any valid plan."""
@@ -162,6 +183,7 @@ def plans(draw):
                 outcomes=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
             ),
             warnings=st.lists(text, max_size=3),
+            program=st.none() | st.just(PROGRAM),
         )
     )
 
@@ -174,6 +196,40 @@ def test_every_valid_plan_survives(data):
     assert Plan.from_json(parse(layout(plan.to_json()))) == plan
     assert plan.explain().startswith("plan for ")
     assert plan.diff(plan) == "the plans are equal\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "entry", "got", "message"),
+    [
+        ("seconds", 0, -1.0, "program.seconds[0]: got -1.0; allowed: a finite number >= 0"),
+        ("seconds", 2, 1e308, "program.seconds[2]: got 1e+308; allowed: a step of finite length"),
+        ("trips", 1, -1, "program.trips[1]: got -1; allowed: an integer from 0"),
+        ("kind", 0, "kernal", "program.kind[0]: got 'kernal'; allowed: kernel | spare"),
+        ("op", 0, 7, "program.op[0]: got 7; allowed: 0..6, a text"),
+        ("phase", 0, 3, "program.phase[0]: got 'f32[8]'; allowed: forward | backward | update"),
+        ("within", 2, 2, "program.within[2]: got 2; allowed: -1, or the number of a loop before"),
+        ("within", 2, 0, "program.within[2]: got 0; allowed: -1, or the number of a loop before"),
+        ("after", 1, [1], "program.after[1][0]: got 1; allowed: a task before it"),
+        ("after", 3, [0], "program.after[3][0]: got 0; allowed: a task before it that is in the"),
+    ],
+)
+def test_a_program_that_is_none_is_refused(column, entry, got, message):
+    data = json.loads(SAMPLE.read_text()) | {"program": copy.deepcopy(PROGRAM)}
+    assert Plan.from_json(data).program is not None
+    data["program"][column][entry] = got
+    with pytest.raises(PlanError, match=re.escape(message)):
+        Plan.from_json(data)
+
+
+def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
+    data = json.loads(SAMPLE.read_text()) | {"program": copy.deepcopy(PROGRAM)}
+    del data["program"]["slot"][0]
+    with pytest.raises(PlanError, match=r"program\.slot: .*allowed: 4 entries"):
+        Plan.from_json(data)
+    deep = {name: [column[1]] * 70 for name, column in PROGRAM.items() if name != "texts"}
+    deep |= {"texts": PROGRAM["texts"], "within": list(range(-1, 69)), "after": [[]] * 70}
+    with pytest.raises(PlanError, match=r"program\.within\[65\]: .*at most 64 loops deep"):
+        Plan.from_json(data | {"program": deep})
 
 
 def test_a_file_from_before_verification_and_points_is_read():
@@ -207,6 +263,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
         return
     # Nothing was dropped, added or reinterpreted on the way, but for what older files lack.
     data.setdefault("verified", None)
+    data.setdefault("program", None)
     data["workload"].setdefault("arguments", [])
     data["predicted"].setdefault("hidden_seconds", 0.0)
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):

@@ -258,9 +258,11 @@ def test_a_pipeline_needs_no_step_but_one_that_is_given_is_checked(planned):
             automap.simulate(planned, *mlp_tiny(), **option)
 
 
-def test_one_program_needs_its_step():
-    with pytest.raises(InputError, match=r"automap\.simulate\(plan, step, args\)"):
+def test_an_older_plan_of_one_program_is_to_be_made_again():
+    with pytest.raises(PlanError, match=r"^program: missing: .*plan again, or give the step"):
         automap.simulate(SAMPLE)
+    with pytest.raises(InputError, match=r"automap\.simulate\(plan, step, args, topology="):
+        automap.simulate(SAMPLE, topology="8xh100")
 
 
 def run(*arguments):

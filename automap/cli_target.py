@@ -1,0 +1,88 @@
+"""The step that a plan is of, from the command line: what a plan file names is never imported, called or opened.
+
+Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the words that the plan itself
+suggests, for people to read before they type them                                 -> in: `needs_target`
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+import shlex
+from typing import Any, Final, Literal
+
+import click
+
+from automap.errors import InputError, PlanError
+from automap.plan import Plan
+
+
+Purpose = Literal["verify", "simulate"]
+
+TARGET_OPTION: Final = click.option(
+    "--target",
+    metavar="TARGET",
+    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported or called",
+)
+ARGUMENTS_OPTION: Final = click.option(
+    "--arg", "arguments", multiple=True, help="name=value for the target function"
+)
+
+
+def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Each `name=value`. Raises `InputError` for another form, and a name with two values."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value:
+            raise InputError(f"{option} {text!r}: expected name=value")
+        if found.setdefault(name, value) != value:
+            raise InputError(f"{option} {text!r}: {name} is given as {found[name]} already")
+    return found
+
+
+def is_program_file(target: str) -> bool:
+    """Whether a target is a path to a program, rather than `module:function`."""
+    return Path(target).exists() or ":" not in target
+
+
+def needs_target(plan: Plan, purpose: Purpose, why: str) -> InputError:
+    """The error where `--target` is missing; `why` says what for."""
+    words = ["--target", plan.workload.target]
+    for name, value in plan.workload.arguments:
+        words += ["--arg", f"{name}={value}"]
+    return InputError(
+        f"{why}; a plan file never has code run, so --target has to say what may be imported and called. The plan says that it "
+        f"was made from {plan.workload.target}: if you trust that, type the command again with {shlex.join(words)} behind it. "
+        f"For a plan made in Python there is automap.{purpose}(plan, step, args)"
+    )
+
+
+def step_of(
+    target: str, arguments: Sequence[str], purpose: Purpose
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The step and its arguments, from what the command line names. Raises `InputError`."""
+    # What simulates a plan by its own record traces nothing.
+    from automap.workload import load_target
+
+    try:
+        return load_target(target, names_and_values(arguments, "--arg"))
+    except InputError as error:
+        raise InputError(
+            f"the plan's step cannot be made again: {error}; for a plan made in Python there is "
+            f"automap.{purpose}(plan, step, args)"
+        ) from error
+
+
+@contextmanager
+def saying_the_arguments(plan: Plan, given: Sequence[str]) -> Iterator[None]:
+    """Add to a `PlanError` which arguments the plan was made with, if others are given."""
+    planned: Mapping[str, str] = dict(plan.workload.arguments)
+    try:
+        yield
+    except PlanError as error:
+        if planned == names_and_values(given, "--arg"):
+            raise
+        texts = [f"--arg {name}={value}" for name, value in planned.items()]
+        raise PlanError(
+            f"{error}; the plan was made with {' '.join(texts) or 'no --arg'}"
+        ) from None

@@ -1,0 +1,156 @@
+"""The program of one device as a plan keeps it (`automap.plan_program`), and back.
+
+priced point -> region (`automap.simulate.spmd_program`) -> record, with what each task is and where it comes from
+record -> region, whose nodes are numbered as the record's tasks
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+import re
+from typing import Final
+
+from automap.cost.evaluate import Evaluator, Priced
+from automap.cost.flows import KINDS
+from automap.plan_program import OUTSIDE, ProgramRecord, TaskKind, TaskText
+from automap.simulate.region import Node, Region, What
+from automap.simulate.spmd_program import NEW_MEMORY, program_of
+from automap.space.names import TAG, readable
+from automap.space.problem import Problem
+from hlo_tools.graph import Op
+from hlo_tools.phases import Phase
+
+
+# What JAX puts before everything of a step: its own name.
+_STEP: Final = re.compile(r"^jit\([^)]*\)/")
+_KINDS: Final[Mapping[tuple[What, bool], TaskKind]] = {
+    (What.KERNEL, False): "kernel",
+    (What.SPARE, False): "spare",
+    (What.COLLECTIVE, False): "collective",
+    (What.COLLECTIVE, True): "urgent",
+    (What.LOOP, False): "loop",
+}
+_WHAT: Final = {kind: key for key, kind in _KINDS.items()}
+
+
+def recorded_program(
+    evaluator: Evaluator, priced: Priced, mesh_names: Sequence[str], source_of_site: Mapping[str, str]
+) -> ProgramRecord:  # fmt: skip
+    """What one device does in a step of a priced point; `source_of_site` has the lines of code by equation."""
+    names = _Names(evaluator.tables.program.problem, priced, mesh_names, source_of_site)
+    rows = _Rows(names)
+    rows.add(program_of(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
+    return rows.record()
+
+
+def region_of(record: ProgramRecord) -> Region:
+    """The program of a record; `Node.number` is the task's."""
+    members: dict[int, list[int]] = {OUTSIDE: []}
+    for task, loop in enumerate(record.within):
+        members.setdefault(loop, []).append(task)
+    return _region(record, members, OUTSIDE)
+
+
+def _region(record: ProgramRecord, members: Mapping[int, Sequence[int]], loop: int) -> Region:
+    tasks = members.get(loop, ())
+    place = dict(zip(tasks, count()))
+    nodes = []
+    for task in tasks:
+        what, is_urgent = _WHAT[record.kind[task]]
+        nodes.append(
+            Node(
+                what=what, number=task, slot=record.slot[task],
+                after=tuple(sorted(place[before] for before in record.after[task])),
+                seconds=record.seconds[task], is_urgent=is_urgent, trips=record.trips[task],
+                body=_region(record, members, task) if what is What.LOOP else None,
+            )
+        )  # fmt: skip
+    return Region(tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the nodes of a program are called."""
+
+    problem: Problem
+    priced: Priced
+    mesh_names: Sequence[str]
+    source_of_site: Mapping[str, str]
+
+    def of(self, node: Node) -> tuple[TaskText, float]:
+        """The texts of a node, and the bytes of a collective."""
+        graph, found = self.problem.graph, self.priced.found
+        if node.number == NEW_MEMORY:
+            phase = _name(Phase.FORWARD)
+            return TaskText(
+                op="new memory", tensor="", op_name="", source="", phase=phase, axes=""
+            ), 0.0
+        if node.what is not What.COLLECTIVE:
+            op = graph.ops[node.number]
+            value = graph.values[op.outputs[0]] if op.outputs else None
+            text = TaskText(
+                op=op.opcode, tensor=f"{value.dtype}{list(value.dims)}" if value else "",
+                **self._origin(op), phase=_name(self.problem.phases[node.number]), axes="",
+            )  # fmt: skip
+            return text, 0.0
+        mask, value = int(found.mask[node.number]), graph.values[node.edge_value]
+        text = TaskText(
+            op=KINDS[int(found.kind[node.number])].value,
+            tensor=f"{value.dtype}{list(value.dims)}",
+            **self._origin(graph.ops[node.edge_op]),
+            phase=_name(Phase(int(found.phase[node.number]))),
+            axes="+".join(n for a, n in enumerate(self.mesh_names) if mask >> a & 1),
+        )
+        return text, float(found.n_bytes[node.number])
+
+    def _origin(self, op: Op) -> dict[str, str]:
+        sites = TAG.findall(op.op_name)
+        return {
+            "op_name": _STEP.sub("", readable(op.op_name)) or op.instruction.name,
+            "source": self.source_of_site.get(sites[-1], "") if sites else "",
+        }
+
+
+@dataclass
+class _Rows:
+    """Collects tasks; `numbers` are those of the texts."""
+
+    names: _Names
+    tasks: list[tuple[Node, int, tuple[int, ...]]] = field(default_factory=list)
+
+    def add(self, region: Region, loop: int) -> None:
+        """Add the nodes of a region, which is the body of a loop, or of none."""
+        task_of: dict[int, int] = {}
+        for index, node in enumerate(region.nodes):
+            task_of[index] = task = len(self.tasks)
+            self.tasks.append((node, loop, tuple(task_of[before] for before in node.after)))
+            if node.body is not None:
+                self.add(node.body, task)
+
+    def record(self) -> ProgramRecord:
+        """The record of all tasks."""
+        nodes = [node for node, _, _ in self.tasks]
+        named = [self.names.of(node) for node in nodes]
+        number: dict[str, int] = {}
+
+        def column(name: str) -> tuple[int, ...]:
+            return tuple(number.setdefault(getattr(t, name), len(number)) for t, _ in named)
+
+        columns = {
+            name: column(name) for name in ("op", "tensor", "op_name", "source", "phase", "axes")
+        }
+        return ProgramRecord(
+            texts=tuple(number),
+            kind=tuple(_KINDS[node.what, node.is_urgent] for node in nodes),
+            within=tuple(loop for _, loop, _ in self.tasks),
+            after=tuple(after for _, _, after in self.tasks),
+            seconds=tuple(node.seconds for node in nodes),
+            trips=tuple(node.trips for node in nodes),
+            slot=tuple(node.slot for node in nodes),
+            bytes=tuple(n_bytes for _, n_bytes in named),
+            **columns,
+        )
+
+
+def _name(phase: Phase) -> str:
+    return phase.name.lower()
