@@ -6,23 +6,21 @@ every called computation and root exists, calls do not recurse, dimensions are s
 
 from collections.abc import Callable
 from dataclasses import replace
-import gzip
 import math
 from operator import attrgetter
 from typing import Any
-import zlib
 
 from hlo_tools import schema
 from hlo_tools.attributes import PLAIN_OPCODES, AttributeReader
 from hlo_tools.collector import collector_paused
-from hlo_tools.errors import HloError
+from hlo_tools.errors import FileError, HloError
+from hlo_tools.files import MOST_PROGRAM_BYTES, is_gzip, unzipped
 from hlo_tools.messages import text
 from hlo_tools.module import NO_ATTRIBUTES, Attributes, Computation, Instruction, Module, Shape
 
 
 _MAX_RANK = 256
 _MAX_ELEMENTS = 1 << 48
-_GZIP_MAGIC = b"\x1f\x8b"
 _COMBINING = frozenset({"reduce", "reduce-window", "scatter", "select-and-scatter"})
 
 
@@ -75,11 +73,11 @@ def module_message(data: bytes) -> Any:
 
     Raises `HloError` if it is none.
     """
-    if data.startswith(_GZIP_MAGIC):
+    if is_gzip(data):
         try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise HloError(f"damaged gzip file: {error}") from error
+            data = unzipped(data, MOST_PROGRAM_BYTES)
+        except FileError as error:
+            raise HloError(str(error)) from error
     if not data:
         raise HloError("an empty HLO proto; dump the module again")
     # In a wrapper, field 1 is the module, which begins with the tag of one of its first fields; in a module it

@@ -17,7 +17,8 @@ from automap.plan_build import Outcome
 from automap.space.point import Mesh
 from hlo_tools.collectives import compiled_collectives
 from hlo_tools.groups import Groups
-from hlo_tools.read import read_bytes
+from hlo_tools.jax_compat import text_to_proto
+from hlo_tools.proto import decode_module
 
 
 OTHER_DEVICES = ("?",)
@@ -79,11 +80,11 @@ def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]
 
 
 def compiled_transfers(text: str, mesh: Mesh) -> Counter[Transfer]:
-    """Those of a compiled program's HLO text; `mesh` lies row-major on its partitions.
+    """Those of the HLO text of what XLA compiled in this process; `mesh` lies row-major on its partitions.
 
     Raises `HloError` for text that is no HLO.
     """
-    module = read_bytes(text.encode(), "the compiled program")
+    module = decode_module(text_to_proto(text))
     result: Counter[Transfer] = Counter()
     for c in compiled_collectives(module):
         joined = axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")

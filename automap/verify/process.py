@@ -7,7 +7,7 @@ seconds until it gets it or the time is up, and a line on stderr says who holds 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 import os
 from pathlib import Path
 import re
@@ -23,6 +23,7 @@ from automap.plan_file import layout, read, write_atomically
 from automap.plan_json import decode, encode
 from automap.verify.compilers import COMPILERS
 from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request
+from hlo_tools.children import child_process, ending
 
 
 # libtpu says where its lock is when it does not get it: `Run "$ sudo rm <path>".`
@@ -89,33 +90,17 @@ def _run_once(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
     if process.returncode != 0:
-        raise CompilerError(f"{title}'s process {_ending(process.returncode)}: {_last_lines(log)}")
+        raise CompilerError(f"{title}'s process {ending(process.returncode)}: {_last_lines(log)}")
     try:
         return decode(Answer, read(folder / ANSWER_FILE), "")
     except PlanError as error:
         raise CompilerError(f"{title} gave no answer that can be read: {error}") from error
 
 
-@contextmanager
-def _process(folder: Path, output: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def _process(folder: Path, output: IO[bytes]) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """The worker; killed, with what it started, if it is left while it runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "automap.verify.worker", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=_environment(),
-        # Its own group: the terminal's Ctrl-C reaches us, and we end it.
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+    command = [sys.executable, "-m", "automap.verify.worker", str(folder)]
+    return child_process(command, stdout=output, stderr=subprocess.STDOUT, env=_environment())
 
 
 def _environment() -> dict[str, str]:
@@ -187,10 +172,6 @@ def _holder_id(path: Path | None) -> str | None:
     # 1: POSIX ADVISORY WRITE <process> <device>:<inode> 0 EOF
     found = [row[4] for row in rows if len(row) > 5 and row[5].endswith(f":{inode}")]
     return found[0] if found else None
-
-
-def _ending(status: int) -> str:
-    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 def _last_lines(log: Path) -> str:

@@ -9,7 +9,8 @@ import pytest
 from hlo_tools.collectives import compiled_collectives
 from hlo_tools.errors import HloError
 from hlo_tools.groups import read_groups
-from hlo_tools.read import read_bytes
+from hlo_tools.jax_compat import text_to_proto
+from hlo_tools.proto import decode_module
 from hlo_tools.schema import INSTRUCTION
 
 
@@ -23,7 +24,7 @@ _HEAD = """HloModule m, num_partitions=8
 
 
 def _collectives(text):
-    return compiled_collectives(read_bytes((_HEAD + text).encode(), "by hand"))
+    return compiled_collectives(decode_module(text_to_proto(_HEAD + text)))
 
 
 def _all_reduce(groups):

@@ -7,12 +7,12 @@ import pytest
 
 from hlo_tools.flatten import flatten
 from hlo_tools.graph import DTYPE_BITS
+from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.kernels import FUSERS, kernels
 from hlo_tools.liveness import buffers
 from hlo_tools.narrow import narrow_values, stored_bytes
 from hlo_tools.phases import Phase, phases
 from hlo_tools.proto import decode_module
-from hlo_tools.read import read_bytes
 
 
 DEPTH, ROWS, WIDTH = 6, 256, 32
@@ -99,7 +99,7 @@ def test_the_peak_does_not_depend_on_how_the_program_is_written_down(platform):
     module = hlo.compiler_ir("hlo")
     as_traced = flatten(decode_module(module.as_serialized_hlo_module_proto()))
     # HLO text lists a computation from its root backwards and has lost the order of tracing.
-    as_text = flatten(read_bytes(module.as_hlo_text().encode(), "text"))
+    as_text = flatten(decode_module(text_to_proto(module.as_hlo_text())))
     peak = _peak_bytes(as_traced, platform)
     assert abs(peak - _peak_bytes(as_text, platform)) <= ACTIVATION_BYTES
     stored_per_layer = 1 if platform == "tpu" else 2

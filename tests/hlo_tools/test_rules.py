@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from hlo_tools.flatten import flatten
+from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.linkage import rules_of
 from hlo_tools.proto import decode_module
-from hlo_tools.read import read_bytes
 from hlo_tools.rules import RULES
 from hlo_tools.rules.attention import cudnn_attention
 from tests.hlo_tools import shardy
@@ -233,7 +233,7 @@ def test_rule_of_an_op_in_hlo_text(row):
         "ROOT %c = f32[] add(%a, %b)", "}", "ENTRY %e {", "%p = f32[4,6] parameter(0)",
         "%zero = f32[] constant(0)", f"ROOT %r = {instruction}", "}",
     )  # fmt: skip
-    graph = flatten(read_bytes("\n".join(lines).encode(), "by hand"))
+    graph = flatten(decode_module(text_to_proto("\n".join(lines))))
     assert [str(r) for op, r in zip(graph.ops, rules_of(graph, {})) if op.opcode == opcode] == [
         expected
     ]

@@ -7,8 +7,8 @@ import pytest
 
 from hlo_tools.flatten import flatten
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.proto import decode_module
-from hlo_tools.read import read_bytes
 
 
 def _graph(start, limit, body, carried) -> Graph:
@@ -69,7 +69,7 @@ ENTRY e { x = f32[4,4] parameter(0)
 
 @pytest.mark.parametrize("fusions", ["inlined", "kept"])
 def test_a_counter_that_the_compiler_fused(fusions):
-    assert _dots(flatten(read_bytes(FUSED.encode(), "text"), fusions=fusions)) == {4}
+    assert _dots(flatten(decode_module(text_to_proto(FUSED)), fusions=fusions)) == {4}
 
 
 def test_a_loop_of_one_trip_is_no_loop_and_its_stacks_are_no_ops():

@@ -51,7 +51,7 @@ def test_an_answer_is_handed_over(worker):
 @pytest.mark.parametrize(
     ("script", "match"),
     [
-        ("echo out of luck; kill -ABRT $$", "ended by signal 6: out of luck"),
+        ("echo out of luck; kill -ABRT $$", "ended by signal 6 \\(SIGABRT\\): out of luck"),
         ("exit 3", "ended with status 3: it said nothing"),
         ("exit 0", "no answer that can be read: No such file"),
         ("echo '{' > $3/answer.json", "no answer that can be read: no valid JSON"),

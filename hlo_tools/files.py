@@ -1,0 +1,97 @@
+"""Reading files under limits: regular files only, no more than so many bytes, before and after decompression.
+
+A device, a named pipe or a socket would never end, or wait for ever; a folder is no file. None of them is read
+                                                                              -> in: `read_file`
+A few bytes of gzip may stand for gigabytes                                   -> in: `unzipped`
+"""
+
+import gzip
+import io
+import os
+from pathlib import Path
+import stat
+from typing import Final
+import zlib
+
+from hlo_tools.errors import FileError
+
+
+MOST_PROGRAM_BYTES: Final = 2**28
+"""Of a program: HLO in any form, decompressed. T5-11B, unrolled, takes 3 MB without its constants."""
+
+# Text and protos shrink to a 20th or a 40th; zeros, which constants may be, to a 1030th.
+_MOST_RATIO: Final = 400
+_FREE_BYTES: Final = 2**24
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def read_file(path: str | Path, most_bytes: int) -> bytes:
+    """The content of a regular file of at most `most_bytes`.
+
+    Raises `FileError` for one that cannot be read, is of another kind, or is larger.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise FileError(_reason(error)) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kinds = (name for is_kind, name in _KINDS if is_kind(status.st_mode))
+            raise FileError(
+                f"is {next(kinds, 'of a special kind')}; allowed: a regular file; copy what it holds to one"
+            )
+        if status.st_size > most_bytes:
+            raise FileError(_too_large(most_bytes, f"it has {status.st_size}"))
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(most_bytes + 1)
+    except OSError as error:
+        raise FileError(_reason(error)) from error
+    finally:
+        os.close(descriptor)
+    if len(content) > most_bytes:  # as those of /proc, which say that they are empty
+        raise FileError(_too_large(most_bytes, "it has more"))
+    return content
+
+
+def is_gzip(content: bytes) -> bool:
+    """Whether bytes begin as a gzip file does."""
+    return content.startswith(_GZIP_MAGIC)
+
+
+def unzipped(content: bytes, most_bytes: int) -> bytes:
+    """What a gzip file holds.
+
+    Raises `FileError` for a damaged one, and one that holds more than `most_bytes`, or more times its own size than
+    programs do.
+    """
+    allowed = min(most_bytes, max(_MOST_RATIO * len(content), _FREE_BYTES))
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            whole = file.read(allowed + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"damaged gzip file: {error}") from error
+    if len(whole) > most_bytes:
+        raise FileError(_too_large(most_bytes, "it decompresses to more"))
+    if len(whole) > allowed:
+        raise FileError(
+            f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; allowed: a ratio of "
+            f"{_MOST_RATIO}; decompress the file first"
+        )
+    return whole
+
+
+def _too_large(most_bytes: int, got: str) -> str:
+    return f"is too large: {got}; allowed: {most_bytes} bytes"
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
