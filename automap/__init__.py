@@ -1,24 +1,86 @@
-"""Automatic parallelization of unmodified single-device JAX steps."""
+"""Automatic parallelization of unmodified single-device JAX steps.
 
-from automap.api import ParallelStep as ParallelStep, parallelize as parallelize
-from automap.apply.pipeline.transfer import fetch as fetch
-from automap.errors import (
-    AutomapError as AutomapError,
-    CompilerError as CompilerError,
-    InfeasiblePlanError as InfeasiblePlanError,
-    InputError as InputError,
-    MeshMismatchError as MeshMismatchError,
-    PlanError as PlanError,
-    TopologyError as TopologyError,
-)
-from automap.plan import Plan as Plan
-from automap.topology import Topology as Topology, get_topology as get_topology
+What is public is named here and loaded at its first use (PEP 562), so that `import automap` takes no time and
+neither JAX nor a compiler of kernels is loaded before something needs it. Type checkers and editors read the
+imports under TYPE_CHECKING; a test holds `_MODULE_OF` against them.
+"""
+
+from importlib import import_module
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 
-# Last: the functions take the names of the submodules `automap.plan`, `automap.simulate` and `automap.verify`, which
-# stay importable.
-from automap.api import plan as plan  # isort: skip
-from automap.simulate.api import simulate as simulate  # isort: skip
-from automap.simulate.pipelined import PipelineSimulation as PipelineSimulation  # isort: skip
-from automap.simulate.simulation import Simulation as Simulation  # isort: skip
-from automap.verify.api import Verification as Verification, verify as verify  # isort: skip
+if TYPE_CHECKING:
+    from automap.api import ParallelStep as ParallelStep, parallelize as parallelize, plan as plan
+    from automap.apply.pipeline.transfer import fetch as fetch
+    from automap.errors import (
+        AutomapError as AutomapError,
+        CompilerError as CompilerError,
+        InfeasiblePlanError as InfeasiblePlanError,
+        InputError as InputError,
+        MeshMismatchError as MeshMismatchError,
+        PlanError as PlanError,
+        TopologyError as TopologyError,
+    )
+    from automap.plan import Plan as Plan
+    from automap.simulate.api import simulate as simulate
+    from automap.simulate.pipelined import PipelineSimulation as PipelineSimulation
+    from automap.simulate.simulation import Simulation as Simulation
+    from automap.topology import Topology as Topology, get_topology as get_topology
+    from automap.verify.api import Verification as Verification, verify as verify
+
+
+__version__ = "0.1.0"
+
+_MODULE_OF: Final = {
+    "AutomapError": "automap.errors",
+    "CompilerError": "automap.errors",
+    "InfeasiblePlanError": "automap.errors",
+    "InputError": "automap.errors",
+    "MeshMismatchError": "automap.errors",
+    "ParallelStep": "automap.api",
+    "PipelineSimulation": "automap.simulate.pipelined",
+    "Plan": "automap.plan",
+    "PlanError": "automap.errors",
+    "Simulation": "automap.simulate.simulation",
+    "Topology": "automap.topology",
+    "TopologyError": "automap.errors",
+    "Verification": "automap.verify.api",
+    "fetch": "automap.apply.pipeline.transfer",
+    "get_topology": "automap.topology",
+    "parallelize": "automap.api",
+    "plan": "automap.api",
+    "simulate": "automap.simulate.api",
+    "verify": "automap.verify.api",
+}
+
+__all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+class _Face(ModuleType):
+    """This module's class: `plan`, `simulate` and `verify` are functions here, and modules of the package too.
+
+    Python sets a package's attribute to each submodule that it loads, which would hide the function of that
+    name; the setter lets it pass unheard. `import automap.plan` still finds the module.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """A public name, kept once it is loaded."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'automap' has no attribute {name!r}")
+        value = getattr(import_module(_MODULE_OF[name]), name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, unless a submodule would take the place of a public function."""
+        if not (name in _MODULE_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """The public names too, loaded or not."""
+        return sorted({*super().__dir__(), *_MODULE_OF})
+
+
+sys.modules[__name__].__class__ = _Face

@@ -10,16 +10,21 @@ import jax
 from automap.apply.born import born, even_shardings, planned_shardings
 from automap.apply.reemit import Reemitter
 from automap.apply.run import PlannedStep
+from automap.choices import (
+    DEFAULT_BUDGET_SECONDS,
+    DEFAULT_VERIFY_TOP,
+    Layers,
+    SearchSpace,
+)
 from automap.errors import PlanError
-from automap.options import Options, SearchSpace, read_options
+from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
 from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
-from automap.space.problem import Layers
 from automap.topology import get_topology
 from automap.topology.model import Topology
-from automap.verify.confirm import DEFAULT_TOP, Confirmation, confirmed_plan
+from automap.verify.confirm import Confirmation, confirmed_plan
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call, mesh_of_call
@@ -38,7 +43,7 @@ def plan(
     mesh: str | Mapping[str, int] = "auto",
     strategy: str = "auto",
     preset: str | None = None,
-    budget: float = 30.0,
+    budget: float = DEFAULT_BUDGET_SECONDS,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,
@@ -50,7 +55,7 @@ def plan(
     microbatches: int | str = "auto",
     seed: int = 0,
     verify: bool = False,
-    verify_top: int = DEFAULT_TOP,
+    verify_top: int = DEFAULT_VERIFY_TOP,
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no device.
 
@@ -100,7 +105,7 @@ def parallelize(
     mesh: str | Mapping[str, int] = "auto",
     strategy: str = "auto",
     preset: str | None = None,
-    budget: float = 30.0,
+    budget: float = DEFAULT_BUDGET_SECONDS,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,

@@ -4,20 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import math
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+from automap import choices
+from automap.choices import Layers, SearchSpace, UnknownOps
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError
 from automap.plan_checks import MAX_INTEGER
-from automap.search import get_strategy
 from automap.space.point import Mesh
-from automap.space.presets import get_preset
-from automap.space.problem import Layers
 from automap.workload.rules import user_rules
-
-
-UnknownOps = Literal["replicate", "refuse"]
-SearchSpace = Literal["sharding", "pipeline", "hybrid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +30,7 @@ class Options:
     mesh: Mesh | None = None
     strategy: str = "auto"
     preset: str | None = None
-    budget_seconds: float = 30.0
+    budget_seconds: float = choices.DEFAULT_BUDGET_SECONDS
     memory_limit_bytes: float | None = None
     pins: tuple[str, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
@@ -68,23 +63,19 @@ class Options:
         if self.space != "sharding":
             self._check_pipeline()
         else:
-            get_strategy(self.strategy)
+            choices.check_known("strategy", self.strategy, choices.STRATEGIES)
             self._check_sharding()
         if self.preset is not None:
-            get_preset(self.preset)
+            choices.check_known("preset", self.preset, choices.PRESETS)
         user_rules(self.rules)
         if self.layers not in get_args(Layers):
             raise InputError(f"layers {self.layers!r}; allowed: {', '.join(get_args(Layers))}")
 
     def _check_pipeline(self) -> None:
-        # The pipeline's solvers are compiled when they are imported.
-        from automap.pipeline.search import PIPELINE_STRATEGIES
-
-        known = PIPELINE_STRATEGIES if self.space == "pipeline" else ("auto",)
-        if self.strategy not in known:
-            of = "pipelines" if self.space == "pipeline" else "--space hybrid"
-            allowed = ", ".join(known)
-            raise InputError(f"unknown strategy {self.strategy!r} of {of}; allowed: {allowed}")
+        is_pipeline = self.space == "pipeline"
+        known = choices.PIPELINE_STRATEGIES if is_pipeline else choices.HYBRID_STRATEGIES
+        of = " of pipelines" if is_pipeline else " of --space hybrid"
+        choices.check_known("strategy", self.strategy, known, of)
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
             if value:
@@ -105,7 +96,7 @@ def read_options(
     mesh: str | Mapping[str, int] = "auto",
     strategy: str = "auto",
     preset: str | None = None,
-    budget: float = 30.0,
+    budget: float = choices.DEFAULT_BUDGET_SECONDS,
     memory_limit: float | None = None,
     pin: str | Sequence[str] = (),
     rules: Mapping[str, str] | None = None,
@@ -123,8 +114,8 @@ def read_options(
         mesh: "auto" (names and sizes of shardings in the step's own code, if it has any, else all shapes), or sizes by
             name: "data=4,model=2" or {"data": 4, "model": 2}. Every order of the axes
             that lies on the topology is tried; an axis called "model" is the one that presets give features.
-        strategy: a name from `automap.search.STRATEGIES`.
-        preset: a name from `automap.space.presets.PRESETS`; no search then.
+        strategy: a name from `automap.choices.STRATEGIES`.
+        preset: a name from `automap.choices.PRESETS`; no search then.
         budget: seconds of search.
         memory_limit: GiB per device; None allows all of it.
         pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model"; * in a path

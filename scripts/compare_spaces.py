@@ -14,8 +14,9 @@ import time
 import click
 from rich.progress import track
 
+from automap.choices import SearchSpace
 from automap.errors import InfeasiblePlanError
-from automap.options import Options, SearchSpace
+from automap.options import Options
 from automap.plan import Plan
 from automap.plan_explain import bytes_text
 from automap.planner import plan_workload

@@ -20,7 +20,7 @@ import jax
 from rich.progress import track
 from scipy.stats import kendalltau
 
-from automap.calibrate.command import calibrate
+from automap.calibrate.calibration import calibrate
 from automap.cost.profile import KernelProfile
 from automap.errors import AutomapError
 from automap.options import Options

@@ -8,6 +8,7 @@ kernels (permutes of rings) count as far as they outlast all of them        -> i
 from dataclasses import dataclass
 from itertools import groupby
 
+from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.plan_build import Outcome, build_plan
 from automap.space.point import Mesh
@@ -15,7 +16,7 @@ from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.collectives import OTHER_DEVICES, axes_of
 from automap.verify.compilers import OF_PLATFORM
-from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
+from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload.call import TracedCall
@@ -43,7 +44,7 @@ class ScheduledStep:
 
 
 def witness_of(
-    outcome: Outcome, call: TracedCall, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    outcome: Outcome, call: TracedCall, timeout_seconds: float = DEFAULT_COMPILE_TIMEOUT_SECONDS
 ) -> Witness:
     """What the compiler of the outcome's machine makes of its plan, kept between runs.
 

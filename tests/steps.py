@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from automap.space.problem import Layers, Problem
+from automap.choices import Layers
+from automap.space.problem import Problem
 from automap.space.problem_build import build_problem
 from hlo_tools.proto import decode_module
 

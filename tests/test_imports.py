@@ -58,5 +58,28 @@ def test_import_loads_nothing_it_should_not(modules: list[str], forbidden: set[s
     assert _loaded(modules, forbidden) == []
 
 
+# What a user waits for before anything is planned.
+HEAVY = LEARNING | SLOW | {"numba", "llvmlite", "rich", "numpy"}
+
+
+def test_the_package_and_its_help_load_nothing_heavy():
+    assert _loaded(["automap"], HEAVY | {"click"}) == []
+    assert _loaded(["automap.cli"], HEAVY) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["plan", "-h"], ["plan"]], ids=" ".join
+)
+def test_the_command_answers_before_it_loads_anything_heavy(arguments: list[str]):
+    code = (
+        f"import sys\nfrom automap.cli import main\ntry:\n    main({arguments!r})\nexcept SystemExit:\n"
+        f"    print('loaded:', *sorted({HEAVY!r} & sys.modules.keys()))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.splitlines()[-1].strip() == "loaded:", run.stdout + run.stderr
+
+
 def test_the_probe_sees_what_is_loaded():
     assert _loaded(["json", "automap.errors"], {"json", "automap", "torch"}) == ["automap", "json"]

@@ -1,6 +1,7 @@
 """Machines as text: the catalogue as one table, one machine in full with the source of every number.
 
-On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one line a row.
+On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one line a row,
+unless COLUMNS says how wide they may be.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from automap.report.console import table_console
 from automap.topology import (
     CatalogueEntry,
     Device,
@@ -162,8 +164,7 @@ def _cut(lines: Sequence[str]) -> list[tuple[str]]:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=_PIPE_COLUMNS, highlight=False)
+    return table_console(pipe_columns=_PIPE_COLUMNS)
 
 
 def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,12 +1,13 @@
 """Strategies: search algorithms over one space with one evaluator, by name.
 
 A strategy is a function of a `SearchContext`; it proposes points through `context.evaluate` and may stop
-whenever it likes.  To add one, write it in its own file and enter it here.
+whenever it likes.  To add one, write it in its own file and enter it here and,
+with a line on what it is, in `automap.choices`.
 """
 
 from collections.abc import Callable, Mapping
 
-from automap.errors import InputError
+from automap.choices import check_known
 from automap.search.beam import beam
 from automap.search.candidate import Candidate, Objective
 from automap.search.context import OutOfBudget, SearchContext
@@ -35,8 +36,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 def get_strategy(name: str) -> Strategy:
     """The strategy called `name`; an `InputError` lists them."""
-    if name not in STRATEGIES:
-        raise InputError(f"unknown strategy {name!r}; allowed: {', '.join(STRATEGIES)}")
+    check_known("strategy", name, STRATEGIES)
     return STRATEGIES[name]
 
 

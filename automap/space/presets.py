@@ -10,7 +10,6 @@ zero-1 and zero-3 Rajbhandari et al. 2020, megatron Shoeybi et al. 2019, sequenc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.errors import InputError
 from automap.space.point import Level, Mesh, Point
 from automap.space.space import Space
 
@@ -20,10 +19,9 @@ _MODEL_AXIS = "model"
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named family of points; `summary` is one line for help texts."""
+    """A named family of points; `automap.choices` says in a line what each is."""
 
     name: str
-    summary: str
     points: Callable[[Space, Mesh], Sequence[Point]]
 
 
@@ -158,47 +156,12 @@ def _megatron_on(space: Space, mesh: Mesh, axis: int) -> Point | None:
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset(
-            "data-parallel",
-            "the batch is split, everything else is copied",
-            _data_parallel(Level.REPLICATED),
-        ),
-        Preset(
-            "zero-1",
-            "data-parallel, and each device keeps a part of the optimizer state",
-            _data_parallel(Level.OPTIMIZER),
-        ),
-        Preset(
-            "zero-3",
-            "data-parallel, and each device keeps a part of parameters and optimizer state (FSDP)",
-            _data_parallel(Level.FULL),
-        ),
-        Preset(
-            "megatron",
-            "the batch on all axes but one, attention heads, feed-forward and vocabulary on that one",
-            _megatron,
-        ),
-        Preset(
-            "sequence-parallel",
-            "megatron, and on its own axis the sequence wherever no feature is split",
-            _with_sequence,
-        ),
-        Preset(
-            "expert-parallel",
-            "data-parallel, and on one axis tokens move to the devices of their experts",
-            _expert_parallel,
-        ),
-        Preset(
-            "one-weird-trick",
-            "the batch in the convolutions, the features in the fully connected layers, on every axis",
-            _one_weird_trick,
-        ),
+        Preset("data-parallel", _data_parallel(Level.REPLICATED)),
+        Preset("zero-1", _data_parallel(Level.OPTIMIZER)),
+        Preset("zero-3", _data_parallel(Level.FULL)),
+        Preset("megatron", _megatron),
+        Preset("sequence-parallel", _with_sequence),
+        Preset("expert-parallel", _expert_parallel),
+        Preset("one-weird-trick", _one_weird_trick),
     )
 }
-
-
-def get_preset(name: str) -> Preset:
-    """The preset called `name`; an `InputError` lists them."""
-    if name not in PRESETS:
-        raise InputError(f"unknown preset {name!r}; allowed: {', '.join(PRESETS)}")
-    return PRESETS[name]

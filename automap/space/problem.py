@@ -10,10 +10,10 @@ classes: in any tensor or op, the first listed class that is present gets the ax
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
+from automap.choices import Layers
 from automap.space.imposed import Imposed
 from automap.space.small import Small, small_parts
 from automap.space.work import work
@@ -26,9 +26,6 @@ from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Storage
 
-
-Layers = Literal["folded", "apart"]
-"""Whether equal layers share their decisions, or each has its own."""
 
 # Share of the work under which the class of the batch inputs is not what the work runs over.
 _LITTLE_WORK = 0.1

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap.choices import Layers
 from automap.space.frozen import with_frozen
 from automap.space.imposed import ImposedEnds, imposed
 from automap.space.names import readable
-from automap.space.problem import Layers, Problem
+from automap.space.problem import Problem
 from automap.space.storage_folding import fold_storage
 from hlo_tools.flatten import flatten
 from hlo_tools.folding import fold

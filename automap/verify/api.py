@@ -8,25 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import math
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import jax
 
+from automap.choices import (
+    DEFAULT_COMPILE_TIMEOUT_SECONDS,
+    DEFAULT_NUMERICS_GIB,
+    CompilerName,
+)
 from automap.errors import InputError
 from automap.plan import Plan
 from automap.plan_json import encode
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.comparison import Comparison, compare
-from automap.verify.compilers import COMPILERS, OF_PLATFORM, CompilerName
-from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
+from automap.verify.compilers import COMPILERS, OF_PLATFORM
+from automap.verify.compiling import ask
 from automap.verify.numerics import Numerics, compare_numerics
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload.call import jitted, trace_call
-
-
-DEFAULT_NUMERICS_GIB: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def verify(
     kwargs: Mapping[str, Any] | None = None,
     *,
     compiler: CompilerName | None = None,
-    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    timeout: float = DEFAULT_COMPILE_TIMEOUT_SECONDS,
     cache_dir: str | Path | None = None,
     cache: bool = True,
     numerics: bool = True,

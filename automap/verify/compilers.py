@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 import re
-from typing import Final, Literal
+from typing import Final
 
+from automap.choices import CompilerName
 from automap.errors import CompilerError
 from automap.topology.model import Platform, Topology
 from automap.topology.tpu import GENERATIONS
@@ -21,7 +22,6 @@ from automap.verify.collectives import CPU, GPU, TPU, Backend
 from automap.verify.gpu_targets import gpu_target
 
 
-CompilerName = Literal["cpu", "gpu", "tpu"]
 MAX_FAKE_DEVICES: Final = 512
 
 

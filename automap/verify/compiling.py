@@ -14,12 +14,13 @@ import tempfile
 from typing import Final
 
 from automap.apply.sites import parse_site
+from automap.choices import CompilerName
 from automap.errors import CompilerError
 from automap.space.names import readable
 from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, save_cached
 from automap.verify.collectives import axes_of
-from automap.verify.compilers import COMPILERS, CompilerName, machine_for
+from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
 from automap.verify.process import run_job
 from automap.verify.program import PlannedProgram, Program
@@ -34,7 +35,6 @@ _NEEDED: Final = (
     re.compile(r"Used ([\d.]+)([KMGT]?)i?B? of"),
     re.compile(r"\(([\d.]+)([KMGT]?)i?B?\) exceeds"),
 )
-DEFAULT_TIMEOUT_SECONDS: Final = 3600.0
 _UNIT_BYTES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # What the exported step's own wrappers put before its names.
 _WRAPPER: Final = re.compile(r"^.*call_exported(?:/(?:jit\([^/]*\)/)?)?")

@@ -9,8 +9,8 @@ A plan that the prediction refuses and the compiler accepts is returned as well:
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
+from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_VERIFY_TOP
 from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.plan import Plan, VerifiedRecord
@@ -18,21 +18,18 @@ from automap.plan_build import Outcome, build_plan
 from automap.plan_explain import bytes_text
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS, OF_PLATFORM
-from automap.verify.compiling import DEFAULT_TIMEOUT_SECONDS, ask
+from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from automap.workload.call import TracedCall
-
-
-DEFAULT_TOP: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """How to confirm: at most `top` candidates, `timeout_seconds` for each, `cache_folder` None for none."""
 
-    top: int = DEFAULT_TOP
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    top: int = DEFAULT_VERIFY_TOP
+    timeout_seconds: float = DEFAULT_COMPILE_TIMEOUT_SECONDS
     cache_folder: Path | None = field(default_factory=default_folder)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,8 @@ from typing import Any, Final
 import jax
 from jax.experimental import topologies
 
-from automap.verify.compilers import CompilerName, Machine
+from automap.choices import CompilerName
+from automap.verify.compilers import Machine
 from automap.verify.gpu_targets import gpu_target
 
 

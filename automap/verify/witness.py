@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from automap import plan_json
+from automap.choices import CompilerName
 from automap.plan_checks import check_numbers, check_sha256, refuse
-from automap.verify.compilers import CompilerName
 from automap.verify.messages import MemoryBytes
 
 

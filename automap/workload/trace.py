@@ -9,9 +9,10 @@ from typing import Any
 import jax
 
 from automap.apply.reemit import Reemitter
+from automap.choices import Layers
 from automap.errors import InputError
 from automap.space.imposed import ImposedEnds, agreed
-from automap.space.problem import Layers, Problem
+from automap.space.problem import Problem
 from automap.space.problem_build import build_problem
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.state import match_state

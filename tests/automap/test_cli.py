@@ -90,7 +90,7 @@ def test_where_nothing_can_be_written_is_said_before_the_search(kind, tmp_path, 
     else:
         path.mkdir()
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr("automap.cli._plan", lambda *_: pytest.fail("it searched"))
+    monkeypatch.setattr("automap.cli.run.plan._plan", lambda *_: pytest.fail("it searched"))
     done = _run("plan", "tests.steps:mlp", "--topology", "v5e:2x4", "-o", str(path))
     assert done.exit_code == 2
     assert "-o" in done.stderr

@@ -272,7 +272,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
 
 
 def test_names_of_roles_phases_and_collectives_are_those_of_the_graph():
-    from automap.space.problem import Layers
+    from automap.choices import Layers
     from hlo_tools.phases import Phase as GraphPhase
     from hlo_tools.roles import Role as GraphRole
 

@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 import pytest
 
-from automap.calibrate import command
+from automap.calibrate import calibration
 from automap.calibrate.session import units
 from automap.calibrate.timing import Timing
 from automap.cli import main
@@ -33,7 +33,7 @@ class Roofline:
 
 @pytest.fixture
 def stopwatch(monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "DeviceStopwatch", Roofline)
+    monkeypatch.setattr(calibration, "DeviceStopwatch", Roofline)
     monkeypatch.setattr(Roofline, "stop_after", None)
     monkeypatch.setattr(profile_module.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
     return Roofline

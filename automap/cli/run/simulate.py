@@ -9,15 +9,13 @@ import json
 
 import click
 
-from automap.cli_target import (
-    ARGUMENTS_OPTION,
-    TARGET_OPTION,
+from automap.cli.run.target import (
     is_program_file,
+    leave_accelerators_alone,
     needs_target,
     saying_the_arguments,
     step_of,
 )
-from automap.cli_verify import leave_accelerators_alone
 from automap.errors import InputError
 from automap.plan import Plan
 from automap.plan_file import check_can_be_written
@@ -32,50 +30,17 @@ from automap.simulate.pipelined import PipelineSimulation, simulate_pipeline
 from automap.simulate.simulation import Simulation
 
 
-@click.command("simulate")
-@click.argument("plan_file", type=click.Path())
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False),
-    help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) or chrome://tracing (Load)",
-)
-@click.option(
-    "--topology",
-    help="another machine with as many devices, as `automap plan` takes it; needs --target; not for a pipeline",
-)
-@TARGET_OPTION
-@ARGUMENTS_OPTION
-@click.option(
-    "--profile",
-    type=click.Path(dir_okay=False),
-    help="kernels measured on the topology's device, as `automap calibrate` writes them; needs --target; not for a pipeline",
-)
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
-def simulate_command(
+def run(
+    *,
     plan_file: str,
     trace: str | None,
     topology: str | None,
     target: str | None,
     arguments: tuple[str, ...],
     profile: str | None,
-    as_json: bool,  # noqa: FBT001 - click passes flags
+    as_json: bool,
 ) -> None:
-    """Run a plan's step task by task on one device and its links; no accelerator is touched.
-
-    The plan has the seconds of its tasks. For those of another machine or profile, --target names what was planned, to be priced again.
-
-    Prints the simulated step beside the plan's prediction, how busy the device and its links are, what is waited for, and the longest
-    kernels and collectives with the lines of code they come from.
-
-    A trace has a lane for kernels and, where collectives run beside them (GPUs), one for these; click a task for its phase, bytes and
-    line of code, press w and s to zoom.  Trips of a loop follow one another; of very long loops a task stands
-    for several trips.
-
-    A pipeline (--space pipeline or hybrid) is run pass by pass on all its stages and the links between them, by the seconds
-    in the plan.  Prints how long each stage is busy, how long it waits for other
-    stages and for transfers, and what it sends.  A trace has, for each stage, a lane for its passes, one for each direction of the
-    link to the next stage, and one for its all-reduce and update; click a task for its microbatch and bytes.
-    """
+    """Simulate a plan, write its trace and print what it says."""
     if topology != "local":
         leave_accelerators_alone()
     if trace is not None:

@@ -8,24 +8,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 import shlex
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-import click
+import jax
 
 from automap.errors import InputError, PlanError
 from automap.plan import Plan
+from automap.workload import load_target
 
 
 Purpose = Literal["verify", "simulate"]
 
-TARGET_OPTION: Final = click.option(
-    "--target",
-    metavar="TARGET",
-    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported or called",
-)
-ARGUMENTS_OPTION: Final = click.option(
-    "--arg", "arguments", multiple=True, help="name=value for the target function"
-)
+
+def leave_accelerators_alone() -> None:
+    """Let JAX use the CPU only in this process, unless the user chose.
+
+    It would load libtpu if that is installed, and hold the lock that the compiler's process needs.
+    """
+    if not getattr(jax.config, "jax_platforms", None):
+        jax.config.update("jax_platforms", "cpu")
 
 
 def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -61,9 +62,6 @@ def step_of(
     target: str, arguments: Sequence[str], purpose: Purpose
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The step and its arguments, from what the command line names. Raises `InputError`."""
-    # What simulates a plan by its own record traces nothing.
-    from automap.workload import load_target
-
     try:
         return load_target(target, names_and_values(arguments, "--arg"))
     except InputError as error:

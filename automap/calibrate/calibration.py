@@ -1,4 +1,4 @@
-"""`automap calibrate`: devices -> profile and hardware file."""
+"""Calibrating this machine: devices -> profile and hardware file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,13 @@ import jax
 
 from automap.calibrate.fresh import fresh_seconds_per_byte
 from automap.calibrate.grid import EFFORTS, Depth, grid_of, kernels_of, transfers_of
-from automap.calibrate.hardware import calibrated_topology, write_hardware
+from automap.calibrate.hardware import calibrated_topology
 from automap.calibrate.machine import Machine, find_machine
 from automap.calibrate.session import Item, Session
 from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.targets import target_signatures
 from automap.cost.profile import KernelProfile, default_path
 from automap.errors import ProfileError
-from automap.plan_file import check_can_be_written
 from automap.report.progress import ItemProgress
 from automap.topology.model import Topology
 from automap.workload import load_target, trace_step
@@ -88,75 +87,3 @@ def _target_items(machine: Machine, target: str) -> Iterator[Item]:
     step, args = load_target(target, {})
     workload = trace_step(step, args, platform=machine.platform, target=target)
     yield from target_signatures(workload, machine.topology)
-
-
-@click.command("calibrate")
-@click.option("--device-count", type=int, help="devices to measure at the same time (default: all)")
-@click.option(
-    "--quick/--full", "is_quick", default=True, help="a few sizes in a minute or two, or many"
-)
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    help="measure also the kernels of module:function's presets",
-)
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), help="write the hardware file (TOML) here"
-)
-@click.option(
-    "--profile", "profile_path", type=click.Path(dir_okay=False, path_type=Path),
-    help="the profile to write, or go on with (default: in the user's cache folder)",
-)  # fmt: skip
-def calibrate_command(
-    device_count: int | None,
-    is_quick: bool,  # noqa: FBT001 - click passes flags
-    targets: tuple[str, ...],
-    output: str | None,
-    profile_path: Path | None,
-) -> None:
-    """Measure this machine's accelerators, or its processor, for `automap plan`.
-
-    Writes a hardware file for --topology and a profile for --profile. What is in the profile already is not measured
-    again; Ctrl-C keeps what was measured.
-    """
-    if output is not None:
-        check_can_be_written("-o", output)
-    depth: Depth = "quick" if is_quick else "full"
-    done = calibrate(
-        device_count=device_count, depth=depth, targets=targets, profile_path=profile_path
-    )
-    if output is not None:
-        write_hardware(output, done.topology)
-        click.echo(f"hardware file written to {output}", err=True)
-    click.echo(f"profile written to {done.profile_path}", err=True)
-    for line in _warnings(done.session):
-        click.echo(f"warning: {line}", err=True)
-    for line in _summary(done.topology):
-        click.echo(line)
-
-
-def _warnings(session: Session) -> Iterator[str]:
-    if session.is_interrupted:
-        yield "interrupted: what was measured is kept; the same command goes on from there"
-    if session.noisy:
-        yield f"{len(session.noisy)} times vary by half or more: is the device busy with something else?"
-    if session.skipped:
-        item, reason = session.skipped[0]
-        yield f"{len(session.skipped)} not measured; the first: {item}: {reason}"
-
-
-def _summary(topology: Topology) -> Iterator[str]:
-    device = topology.device
-    yield f"{topology.name}: {device.memory_bytes / 2**30:.1f} GiB a device"
-    for dtype, peak in device.flops_per_s:
-        yield f"  {dtype}: {peak / 1e9:.4g} GFLOP/s, large products reach {device.matmul_efficiency:.0%}"
-    yield f"  memory: {device.hbm_bytes_per_s / 1e9:.4g} GB/s, large kernels reach {device.memory_efficiency:.0%}"
-    yield f"  launch: {device.launch_seconds * 1e6:.3g} us"
-    if device.fresh_seconds_per_byte:
-        yield f"  new memory: {device.fresh_seconds_per_byte * 2**20 * 1e3:.3g} ms a MiB"
-    for level in topology.levels:
-        yield (
-            f"  {level.name} of {level.size}: {level.bytes_per_s / 1e9:.4g} GB/s, "
-            f"{level.latency_seconds * 1e6:.3g} us"
-        )

@@ -1,0 +1,236 @@
+"""Every command as data: options, help with examples, and the module under `automap.cli.run` that runs it.
+
+Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no plan fits (or a compiler
+says that it does not), 2 for usage or bad input.
+"""
+
+from pathlib import Path
+from typing import Final, get_args
+
+import click
+
+from automap import __version__, choices
+from automap.cli.group import CONTEXT_SETTINGS, Command, Group
+from automap.cli.options import (
+    ARGUMENTS,
+    COMPILING,
+    JSON,
+    PLAN_FILE,
+    STAGES,
+    TARGET_OPTION,
+    WORKLOAD,
+    OneOf,
+    listed,
+    table,
+)
+
+
+PLAN: Final = Command(
+    "plan",
+    runs="automap.cli.run.plan",
+    summary="Find the fastest plan for TARGET that fits on a topology.",
+    details=(
+        "TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or "
+        "an XLA dump folder. The current folder is searched for the module.",
+        table("Strategies", choices.STRATEGIES),
+        table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
+        table("Presets", choices.PRESETS),
+    ),
+    examples=(
+        "automap plan train:small --topology v5e:4x4 -o plan.json",
+        "automap plan train:small --arg batch=64 --topology 2x8xh100 --mesh data=8,model=2",
+        "automap plan step.hlo.pb --topology 8xh100 --preset zero-3",
+        "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
+    ),
+    params=(
+        *WORKLOAD,
+        *STAGES,
+        click.Option(
+            ["--preset"],
+            type=OneOf(choices.PRESETS),
+            help=f"skip the search: {listed(choices.PRESETS)}",
+        ),
+        click.Option(
+            ["-o", "--output"], type=click.Path(dir_okay=False), help="write the plan file here"
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
+        click.Option(
+            ["--verify"], is_flag=True, help="compile the best plans; take the best that fits"
+        ),
+        click.Option(
+            ["--verify-top"],
+            default=choices.DEFAULT_VERIFY_TOP,
+            show_default=True,
+            help="plans to compile at most",
+        ),
+        *COMPILING,
+    ),
+)
+
+COMPARE: Final = Command(
+    "compare",
+    runs="automap.cli.run.compare",
+    summary="Every preset and the search side by side.",
+    details=("With --space pipeline or hybrid the best of those spaces too.",),
+    examples=(
+        "automap compare train:small --topology 8xh100",
+        "automap compare train:small --topology 4x8xv100 --space hybrid",
+    ),
+    params=(*WORKLOAD, *STAGES),
+)
+
+EXPLAIN: Final = Command(
+    "explain",
+    runs="automap.cli.run.explain",
+    summary="Why a plan is as it is; or how two plans differ.",
+    details=("WHAT is an input's path, a group, or a second plan file to compare with.",),
+    examples=(
+        "automap explain plan.json",
+        "automap explain plan.json \"[0]['params']['w1']\"",
+        "automap explain plan.json other.json",
+    ),
+    params=(PLAN_FILE, click.Argument(["what"], required=False)),
+)
+
+TOPOLOGIES: Final = Command(
+    "topologies",
+    runs="automap.cli.run.topologies",
+    summary="The catalogue of machines, or one machine in full.",
+    details=("With NAME (or a TOML file) one machine, its meshes and the sources of its numbers.",),
+    examples=("automap topologies", "automap topologies 2x8xh100", "automap topologies own.toml"),
+    params=(click.Argument(["name"], required=False),),
+)
+
+VERIFY: Final = Command(
+    "verify",
+    runs="automap.cli.run.verify",
+    summary="Compile a plan ahead of time, without the hardware, and hold it against its prediction.",
+    details=(
+        "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if not.",
+    ),
+    examples=(
+        "automap verify plan.json --target train:small",
+        "automap verify plan.json --target train:small --arg batch=64 --compiler cpu --no-numerics",
+    ),
+    params=(
+        PLAN_FILE,
+        click.Option(
+            ["--compiler"],
+            type=click.Choice(get_args(choices.CompilerName)),
+            help="default: that of the plan's topology",
+        ),
+        TARGET_OPTION,
+        ARGUMENTS,
+        *COMPILING,
+        click.Option(["--numerics/--no-numerics"], default=True, help="run both steps on the CPU"),
+        click.Option(
+            ["--numerics-limit"],
+            default=choices.DEFAULT_NUMERICS_GIB,
+            show_default=True,
+            help="GiB that running both steps may take",
+        ),
+        JSON,
+    ),
+)
+
+SIMULATE: Final = Command(
+    "simulate",
+    runs="automap.cli.run.simulate",
+    summary="Run a plan's step task by task on one device and its links; no accelerator is touched.",
+    details=(
+        "The plan has the seconds of its tasks. For those of another machine or profile, --target names what was "
+        "planned, to be priced again.",
+        "Prints the simulated step beside the plan's prediction, how busy the device and its links are, what is "
+        "waited for, and the longest kernels and collectives with the lines of code they come from.",
+        "A trace has a lane for kernels and, where collectives run beside them (GPUs), one for these; click a "
+        "task for its phase, bytes and line of code, press w and s to zoom. Trips of a loop follow one another; "
+        "of very long loops a task stands for several trips.",
+        "A pipeline (--space pipeline or hybrid) is run pass by pass on all its stages and the links between "
+        "them, by the seconds in the plan. Prints how long each "
+        "stage is busy, how long it waits for other stages and for transfers, and what it sends. A trace has, for "
+        "each stage, a lane for its passes, one for each direction of the link to the next stage, and one for its "
+        "all-reduce and update; click a task for its microbatch and bytes.",
+    ),
+    examples=(
+        "automap simulate plan.json",
+        "automap simulate plan.json --trace trace.json",
+        "automap simulate plan.json --topology 2x8xh100 --target train:small",
+    ),
+    params=(
+        PLAN_FILE,
+        click.Option(
+            ["--trace"],
+            type=click.Path(dir_okay=False),
+            help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) or chrome://tracing "
+            "(Load)",
+        ),
+        click.Option(
+            ["--topology"],
+            help="another machine with as many devices, as `automap plan` takes it; needs --target; not for a pipeline",
+        ),
+        TARGET_OPTION,
+        ARGUMENTS,
+        click.Option(
+            ["--profile"],
+            type=click.Path(dir_okay=False),
+            help="kernels measured on the topology's device, as `automap calibrate` writes them; "
+            "needs --target; not for a pipeline",
+        ),
+        JSON,
+    ),
+)
+
+CALIBRATE: Final = Command(
+    "calibrate",
+    runs="automap.cli.run.calibrate",
+    summary="Measure this machine's accelerators, or its processor, for `automap plan`.",
+    details=(
+        "Writes a hardware file for --topology and a profile for --profile. What is in the profile already is "
+        "not measured again; Ctrl-C keeps what was measured.",
+    ),
+    examples=(
+        "automap calibrate -o hardware.toml",
+        "automap calibrate --full --target train:small --profile profile.json -o hardware.toml",
+        "automap plan train:small --topology hardware.toml --profile profile.json",
+    ),
+    params=(
+        click.Option(
+            ["--device-count"], type=int, help="devices to measure at the same time (default: all)"
+        ),
+        click.Option(
+            ["--quick/--full", "is_quick"],
+            default=True,
+            help="a few sizes in a minute or two, or many",
+        ),
+        click.Option(
+            ["--target", "targets"],
+            multiple=True,
+            help="measure also the kernels of module:function's presets",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Path(dir_okay=False),
+            help="write the hardware file (TOML) here",
+        ),
+        click.Option(
+            ["--profile", "profile_path"],
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="the profile to write, or go on with (default: in the user's cache folder)",
+        ),
+    ),
+)
+
+main: Final = Group(
+    "automap",
+    commands=[PLAN, COMPARE, EXPLAIN, VERIFY, SIMULATE, TOPOLOGIES, CALIBRATE],
+    help="Plan how to run a single-device JAX step on many devices.",
+    epilog="\b\nExamples:\n"
+    "  $ automap plan train:small --topology v5e:4x4 -o plan.json\n"
+    "  $ automap explain plan.json\n"
+    "  $ automap verify plan.json --target train:small\n"
+    "train.py is yours; its function small returns (step, args), arrays or jax.ShapeDtypeStructs.\n"
+    "`automap COMMAND --help` has options and examples of each.",
+    context_settings=CONTEXT_SETTINGS,
+    params=[],
+)
+click.version_option(__version__, prog_name="automap")(main)

@@ -1,0 +1,64 @@
+"""`automap calibrate`: what was measured -> a hardware file, a profile, a summary."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from automap.calibrate.calibration import calibrate
+from automap.calibrate.grid import Depth
+from automap.calibrate.hardware import write_hardware
+from automap.calibrate.session import Session
+from automap.plan_file import check_can_be_written
+from automap.topology.model import Topology
+
+
+def run(
+    *,
+    device_count: int | None,
+    is_quick: bool,
+    targets: Sequence[str],
+    output: str | None,
+    profile_path: Path | None,
+) -> None:
+    """Measure this machine, write its files and print what it can do."""
+    if output is not None:
+        check_can_be_written("-o", output)
+    depth: Depth = "quick" if is_quick else "full"
+    done = calibrate(
+        device_count=device_count, depth=depth, targets=targets, profile_path=profile_path
+    )
+    if output is not None:
+        write_hardware(output, done.topology)
+        click.echo(f"hardware file written to {output}", err=True)
+    click.echo(f"profile written to {done.profile_path}", err=True)
+    for line in _warnings(done.session):
+        click.echo(f"warning: {line}", err=True)
+    for line in _summary(done.topology):
+        click.echo(line)
+
+
+def _warnings(session: Session) -> Iterator[str]:
+    if session.is_interrupted:
+        yield "interrupted: what was measured is kept; the same command goes on from there"
+    if session.noisy:
+        yield f"{len(session.noisy)} times vary by half or more: is the device busy with something else?"
+    if session.skipped:
+        item, reason = session.skipped[0]
+        yield f"{len(session.skipped)} not measured; the first: {item}: {reason}"
+
+
+def _summary(topology: Topology) -> Iterator[str]:
+    device = topology.device
+    yield f"{topology.name}: {device.memory_bytes / 2**30:.1f} GiB a device"
+    for dtype, peak in device.flops_per_s:
+        yield f"  {dtype}: {peak / 1e9:.4g} GFLOP/s, large products reach {device.matmul_efficiency:.0%}"
+    yield f"  memory: {device.hbm_bytes_per_s / 1e9:.4g} GB/s, large kernels reach {device.memory_efficiency:.0%}"
+    yield f"  launch: {device.launch_seconds * 1e6:.3g} us"
+    if device.fresh_seconds_per_byte:
+        yield f"  new memory: {device.fresh_seconds_per_byte * 2**20 * 1e3:.3g} ms a MiB"
+    for level in topology.levels:
+        yield (
+            f"  {level.name} of {level.size}: {level.bytes_per_s / 1e9:.4g} GB/s, "
+            f"{level.latency_seconds * 1e6:.3g} us"
+        )

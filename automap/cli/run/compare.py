@@ -1,0 +1,27 @@
+"""`automap compare`: options -> what each space comes to -> a table."""
+
+from typing import Any
+
+from rich.table import Table
+
+from automap.cli.run.plan import read_request, read_target
+from automap.compare import compared
+from automap.report.console import table_console
+from automap.report.progress import SearchProgress
+
+
+def run(**given: Any) -> None:
+    """Print a row for each preset and for what the searches found."""
+    request = read_request(None, given)
+    with SearchProgress(request.options.budget_seconds) as progress:
+        workload, *_ = read_target(request)
+        rows = compared(
+            workload, request.topology, request.options, on_progress=progress.update,
+            on_stages=progress.update_stages,
+        )  # fmt: skip
+    table = Table("plan", "step", "peak memory", "fits")
+    for row in rows:
+        step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
+        peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
+        table.add_row(row.name, step, peak, "yes" if row.fits else "NO")
+    table_console(pipe_columns=100).print(table)

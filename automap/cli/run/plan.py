@@ -1,0 +1,108 @@
+"""`automap plan`: options -> planner -> text, JSON, a plan file."""
+
+from dataclasses import dataclass
+import json
+from typing import Any
+
+import click
+
+from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
+from automap.cli.run.verify import PLAN_THE_STEP, confirmation_of, tell
+from automap.errors import InputError
+from automap.options import Options, read_options
+from automap.plan import Plan
+from automap.plan_file import check_can_be_written
+from automap.planner import find, plan_workload
+from automap.report.progress import SearchProgress
+from automap.topology import get_topology
+from automap.topology.model import Topology
+from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.workload import Workload, load_target, read_workload
+from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.rules import user_rules
+from automap.workload.trace import lower_call
+from hlo_tools.collector import collector_paused
+
+
+def run(
+    *,
+    output: str | None,
+    as_json: bool,
+    preset: str | None,
+    verify: bool,
+    verify_top: int,
+    timeout: float,
+    cache_dir: str | None,
+    cache: bool,
+    **given: Any,
+) -> None:
+    """Plan, keep the plan and print it."""
+    if output is not None:
+        check_can_be_written("-o", output)
+    confirmation = confirmation_of(verify_top, timeout, cache_dir, is_cached=cache)
+    plan = _plan(preset, given, confirmation if verify else None)
+    if output is not None:
+        plan.save(output)
+        click.echo(f"plan written to {output}", err=True)
+    click.echo(json.dumps(plan.to_json(), indent=1) if as_json else plan.explain())
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command was asked to plan."""
+
+    target: str
+    arguments: tuple[str, ...]
+    topology: Topology
+    options: Options
+
+
+def read_request(preset: str | None, given: dict[str, Any]) -> Request:
+    """What was asked for, checked; the topology, target and options as the command has them."""
+    target, arguments = given.pop("target"), given.pop("arguments")
+    name = given.pop("topology")
+    if name != "local":
+        leave_accelerators_alone()
+    topology = get_topology(name)
+    given["rules"] = names_and_values(given["rules"], "--rule")
+    return Request(target, arguments, topology, read_options(preset=preset, **given))
+
+
+@collector_paused()
+def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
+    request = read_request(preset, given)
+    topology, options = request.topology, request.options
+    with SearchProgress(options.budget_seconds) as progress:
+        workload, call, step = read_target(request)
+        if confirmation is None:
+            plan = plan_workload(
+                workload, topology, options, on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )  # fmt: skip
+            if plan.pipeline is not None and call is not None:
+                from automap.apply.pipeline.step import check_separable
+
+                check_separable(jitted(step, {}), call, plan.pipeline)
+            return plan
+        if call is None:
+            raise InputError(
+                f"--verify: {request.target} is a program without a step; {PLAN_THE_STEP}"
+            )
+        outcome = find(workload, topology, options, on_progress=progress.update)
+    return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
+
+
+def read_target(request: Request) -> tuple[Workload, TracedCall | None, Any]:
+    """The workload, with the traced call and the step if the target is a function."""
+    target, options = request.target, request.options
+    rules = user_rules(options.rules)
+    if is_program_file(target):
+        return read_workload(target, rules, options.layers), None, None
+    given = names_and_values(request.arguments, "--arg")
+    step, args = load_target(target, given)
+    call = trace_call(jitted(step, {}), args, {}, target, options.axes)
+    workload = lower_call(
+        call, platform=request.topology.platform, target=target, rules=rules, layers=options.layers,
+        arguments=given,
+    )  # fmt: skip
+    return workload, call, step

@@ -1,0 +1,71 @@
+"""`automap verify`, and how `automap plan --verify` has its plans confirmed."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from automap.choices import CompilerName
+from automap.cli.run.target import (
+    leave_accelerators_alone,
+    needs_target,
+    saying_the_arguments,
+    step_of,
+)
+from automap.plan import Plan
+from automap.plan_explain import bytes_text, seconds_text
+from automap.verify.api import check_options, verify
+from automap.verify.cache import default_folder
+from automap.verify.compilers import COMPILERS
+from automap.verify.confirm import Confirmation
+from automap.verify.witness import Witness
+
+
+PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
+_DOES_NOT_FIT: Final = 1
+
+
+def run(
+    *,
+    plan_file: str,
+    target: str | None,
+    arguments: tuple[str, ...],
+    compiler: CompilerName | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Print what the compiler says of a plan; exits with 1 if it does not confirm it."""
+    leave_accelerators_alone()
+    plan = Plan.load(plan_file)
+    name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
+    COMPILERS[name].check_installed()
+    if target is None:
+        raise needs_target(plan, "verify", "verifying compiles the step")
+    step, args = step_of(target, arguments, "verify")
+    with saying_the_arguments(plan, arguments):
+        found = verify(plan, step, args, compiler=name, **given)
+    click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
+    agrees = found.numerics is None or found.numerics.agrees
+    click.get_current_context().exit(0 if found.fits and agrees else _DOES_NOT_FIT)
+
+
+def confirmation_of(
+    top: int, timeout_seconds: float, cache_dir: str | None, *, is_cached: bool
+) -> Confirmation:
+    """How plans are confirmed, from the options of `automap plan`."""
+    folder = default_folder() if cache_dir is None else Path(cache_dir)
+    return Confirmation(
+        top=top, timeout_seconds=timeout_seconds, cache_folder=folder if is_cached else None
+    )
+
+
+def tell(plan: Plan, witness: Witness) -> None:
+    """A line on stderr for each plan that was compiled."""
+    peak = "?" if witness.peak_bytes is None else bytes_text(witness.peak_bytes)
+    verdict = "fits" if witness.fits else "does not fit"
+    click.echo(
+        f"compiled a plan of predicted {seconds_text(plan.predicted.step_seconds)}: peak {peak}, "
+        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}",
+        err=True,
+    )
