@@ -127,6 +127,8 @@ def _places(path: str | Path) -> tuple[Path, Path]:
     """The file that is replaced, and a new one beside it; raises `PlanError` for what is no regular file."""
     # Where `path` is a link, the file it points to is replaced.
     target = Path(path).resolve()
+    if target.is_symlink():  # Python 3.13 hands a loop of links on as it is.
+        raise PlanError(f"{str(path)!r}: is a loop of links; allowed: the name of a file")
     if target.exists() and not target.is_file():
         raise PlanError(f"{str(path)!r}: is no regular file; allowed: the name of a file")
     return target, target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")

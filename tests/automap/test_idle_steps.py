@@ -29,6 +29,8 @@ STEPS = {
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", STEPS)
 def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
+    if strategy == "rainbow":
+        pytest.importorskip("torch")
     workload = trace_step(*STEPS[name], platform="tpu")
     options = Options(strategy=strategy, budget_seconds=2.0)
     plan = plan_workload(workload, get_topology("v5e:2x4"), options)

@@ -1,10 +1,14 @@
 """Learning from an oracle: the best action is learnt, and a saved learner goes on as if nothing had been."""
 
 import numpy as np
+import pytest
 
-from rl.env import EnvShape, Observation
-from rl.imitation import Imitator, Lessons
-from rl.train import one_thread
+
+pytest.importorskip("torch")
+
+from rl.env import EnvShape, Observation  # noqa: E402
+from rl.imitation import Imitator, Lessons  # noqa: E402
+from rl.train import one_thread  # noqa: E402
 
 
 SHAPE = EnvShape(n_envs=1, n_actions=6, n_flat=2, n_features=3)
