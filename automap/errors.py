@@ -47,6 +47,10 @@ class NotSeparableError(AutomapError):
     """A step whose samples cannot be computed one microbatch at a time."""
 
 
+class CacheWarning(UserWarning):
+    """A cache that cannot be used: work goes on without it."""
+
+
 class InfeasiblePlanError(AutomapError):
     """No plan in the space fits the memory of the devices."""
 

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from automap import plan_diff, plan_explain, plan_file, plan_json
+from automap.atomic_file import write_atomically
 from automap.errors import PlanError, TopologyError
 from automap.plan_checks import (
     Spec as Spec,
     check_axes,
+    check_constraints,
     check_spec,
+    check_version,
     refuse,
     repeated,
 )
@@ -86,8 +89,7 @@ class Plan:
         self._check_topology()
         self._check_leaves()
         sizes = dict(self.mesh.axes)
-        for index, row in enumerate(self.constraints):
-            check_spec(f"constraints[{index}].spec", row.spec, None, sizes)
+        check_constraints("constraints", [(row.at, row.spec) for row in self.constraints], sizes)
         for index, row in enumerate(self.predicted.collectives):
             check_axes(f"predicted.collectives[{index}].axes", row.axes, sizes)
         for index, row in enumerate(self.decisions):
@@ -141,9 +143,7 @@ class Plan:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             got = data.get("format") if isinstance(data, Mapping) else data
             raise refuse("format", got, f'an object with "format": "{FORMAT}"')
-        version = data.get("version")
-        if version != VERSION or isinstance(version, bool):
-            raise refuse("version", version, f"{VERSION}; upgrade automap, or plan again")
+        check_version(data.get("version"), VERSION, "upgrade automap, or plan again")
         fields = {key: data[key] for key in data if key not in ("format", "version")}
         try:
             return plan_json.decode(cls, fields, "")
@@ -152,7 +152,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan file, whole or not at all; raises `PlanError` if it cannot be written."""
-        plan_file.write_atomically(path, plan_file.layout(self.to_json()))
+        write_atomically(path, plan_file.layout(self.to_json()))
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":

@@ -4,7 +4,7 @@
                       versions of automap and JAX)                                  -> in: `cache_key`
 
 The equations, the platform and JAX's version determine the HLO, and cost no lowering. A file that
-cannot be read, or is of another step, is a miss: it is planned again and written over.
+cannot be read, or is of another step, is a miss: it is planned again and written over, and a link in its place is replaced.
 """
 
 from dataclasses import asdict
@@ -13,11 +13,14 @@ import hashlib
 from importlib.metadata import version
 import json
 from pathlib import Path
+import warnings
 
 import jax
 
-from automap.errors import PlanError
+from automap.atomic_file import reason, write_atomically
+from automap.errors import CacheWarning, PlanError
 from automap.plan import Plan
+from automap.plan_file import layout
 from automap.planner import Options
 from automap.space.imposed import ImposedEnds
 from automap.topology.model import Topology
@@ -61,9 +64,13 @@ def load_cached(folder: Path, key: str, jaxpr_sha256: str) -> Plan | None:
 
 
 def save_cached(folder: Path, key: str, plan: Plan) -> None:
-    """Keep a plan under `key`. Raises `PlanError` if the folder cannot be written."""
+    """Keep a plan under `key`, or warn that it is not kept: a `CacheWarning`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"plan cache {str(folder)!r}: {error.strerror}") from error
-    plan.save(folder / f"{key}.json")
+        write_atomically(folder / f"{key}.json", layout(plan.to_json()), links="replace")
+    except (PlanError, OSError) as error:
+        warnings.warn(
+            f"the plan is not kept in the cache {str(folder)!r}: {reason(error)}; give a cache_dir that can be written to",
+            CacheWarning,
+            stacklevel=2,
+        )

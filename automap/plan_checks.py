@@ -55,6 +55,12 @@ def within(path: str) -> Iterator[None]:
         raise PlanError(f"{path}.{error}" if path else str(error)) from None
 
 
+def check_version(got: object, version: int, remedy: str) -> None:
+    """Refuse another version of a file than the one that is read; 1.0 and true are none."""
+    if type(got) is not int or got != version:
+        raise refuse("version", got, f"{version}; {remedy}")
+
+
 def check_numbers(record: object) -> None:
     """Refuse a number among the fields of a dataclass that is negative, NaN or infinite."""
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
@@ -118,6 +124,18 @@ def check_spec(
                 f"{path}[{dim}]: {list(axes)} has {parts} devices, which do not divide the "
                 f"dimension's size {shape[dim]}; allowed: axes whose product divides it"
             )
+
+
+def check_constraints(
+    path: str, constraints: Sequence[tuple[str, Spec]], sizes: Mapping[str, int]
+) -> None:
+    """Refuse a spec that the mesh cannot give, and two of them for one place; constraints are (place, spec)."""
+    spec_at: dict[str, Spec] = {}
+    for index, (at, spec) in enumerate(constraints):
+        check_spec(f"{path}[{index}].spec", spec, None, sizes)
+        if spec_at.setdefault(at, spec) != spec:
+            allowed = f"one sharding for {shown(at)}, which is given {shown(spec_at[at])} before"
+            raise refuse(f"{path}[{index}].spec", spec, allowed)
 
 
 def repeated(names: Iterable[str]) -> tuple[int, str] | None:

@@ -1,27 +1,22 @@
 """The plan file: bytes to JSON values and back.
 
-Reading runs no code. Writing is atomic: a new file is written beside the old one and put in its
-place, so that a failure, or Ctrl-C, leaves the old file as it was    -> in: `write_atomically`
+Reading runs no code. Writing is `automap.atomic_file`'s.
 The layout is for people and for `diff`: one line per input, collective, decision
                                                                       -> in: `layout`
 """
 
 from collections.abc import Mapping
-import contextlib
 from dataclasses import dataclass
 import json
-import os
 from pathlib import Path
-import secrets
 from typing import Any, Final
 
-from automap.errors import InputError, PlanError
+from automap.atomic_file import reason
+from automap.errors import PlanError
 from automap.plan_checks import repeated
 
 
 _MAX_FILE_BYTES: Final = 2**28
-# What the system, a name with a null byte, and a loop of links raise.
-_CANNOT: Final = (OSError, ValueError, RuntimeError)
 _REMEDY: Final = "allowed: a file written by `automap plan -o`"
 
 
@@ -60,7 +55,7 @@ def read(path: str | Path, remedy: str = _REMEDY) -> object:
         with open(path, "rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise PlanError(f"{_reason(error)}; {remedy}") from error
+        raise PlanError(f"{reason(error)}; {remedy}") from error
     if len(content) > _MAX_FILE_BYTES:
         raise PlanError(f"over {_MAX_FILE_BYTES} bytes; {remedy}")
     return parse(content, remedy)
@@ -80,59 +75,3 @@ def layout(table: Mapping[str, Any]) -> str:
 
 def _compact(value: object) -> str:
     return json.dumps(value, allow_nan=False)
-
-
-def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Put `content` (text as UTF-8) at `path`, whole or not at all; raises `PlanError` when it cannot be written."""
-    try:
-        target, beside = _places(path)
-        try:
-            with open(beside, "xb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise
-    except _CANNOT as error:
-        raise PlanError(
-            f"{str(path)!r}: cannot be written: {_reason(error)}; nothing was changed there; "
-            "choose a folder that exists and has room"
-        ) from error
-
-
-def check_can_be_written(option: str, path: str | Path) -> None:
-    """Raise `InputError` now rather than `PlanError` after long work, where `write_atomically` would fail."""
-    folder = Path(path).absolute().parent
-    try:
-        if not folder.is_dir():
-            raise InputError(
-                f"{option} {path}: there is no folder {Path(path).parent}; make it first"
-            )
-        _, beside = _places(path)
-        with open(beside, "xb"):
-            pass
-        beside.unlink()
-    except PlanError as error:
-        raise InputError(f"{option} {error}") from error
-    except _CANNOT as error:
-        raise InputError(
-            f"{option} {path}: cannot be written: {_reason(error)}; choose a folder that you may write to"
-        ) from error
-
-
-def _places(path: str | Path) -> tuple[Path, Path]:
-    """The file that is replaced, and a new one beside it; raises `PlanError` for what is no regular file."""
-    # Where `path` is a link, the file it points to is replaced.
-    target = Path(path).resolve()
-    if target.is_symlink():  # Python 3.13 hands a loop of links on as it is.
-        raise PlanError(f"{str(path)!r}: is a loop of links; allowed: the name of a file")
-    if target.exists() and not target.is_file():
-        raise PlanError(f"{str(path)!r}: is no regular file; allowed: the name of a file")
-    return target, target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

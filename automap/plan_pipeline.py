@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from automap.plan_checks import Spec, check_axes, check_numbers, check_spec, refuse, repeated
+from automap.plan_checks import (
+    Spec,
+    check_axes,
+    check_constraints,
+    check_numbers,
+    check_spec,
+    refuse,
+    repeated,
+)
 from automap.plan_json import ADDED_LATER
 from automap.plan_parts import ConstraintRecord, MeshRecord
 from automap.plan_point import PointRecord
@@ -43,8 +51,7 @@ class InsideRecord:
             raise refuse(f"inputs[{again[0]}].path", again[1], "a path that was not there yet")
         for index, leaf in enumerate(self.inputs):
             check_spec(f"inputs[{index}].spec", leaf.spec, None, sizes)
-        for index, row in enumerate(self.constraints):
-            check_spec(f"constraints[{index}].spec", row.spec, None, sizes)
+        check_constraints("constraints", [(row.at, row.spec) for row in self.constraints], sizes)
         self.point.check_axes("point", len(sizes))
         check_axes("replica_axes", self.replica_axes, sizes)
 

@@ -20,8 +20,9 @@ import tempfile
 import time
 from typing import Any, Final, Literal
 
+from automap.atomic_file import write_atomically
 from automap.errors import InputError, PlanError
-from automap.plan_file import layout, read, write_atomically
+from automap.plan_file import layout, read
 from automap.plan_json import decode, encode
 
 

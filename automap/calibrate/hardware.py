@@ -5,7 +5,7 @@ from datetime import date
 
 import tomli_w
 
-from automap import plan_file
+from automap.atomic_file import write_atomically
 from automap.calibrate.fit import fit_device, fit_level
 from automap.calibrate.grid import level_of_axis
 from automap.calibrate.machine import Machine
@@ -47,6 +47,6 @@ def calibrated_topology(machine: Machine, profile: KernelProfile, today: date) -
 def write_hardware(path: str, topology: Topology) -> None:
     """Write the TOML file, whole or not at all. Raises `CalibrationError` when it cannot be written."""
     try:
-        plan_file.write_atomically(path, _HEADER + tomli_w.dumps(topology.to_dict()))
+        write_atomically(path, _HEADER + tomli_w.dumps(topology.to_dict()))
     except PlanError as error:
         raise CalibrationError(f"hardware file {error}") from error

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 import platformdirs
 
 from automap import plan_file
+from automap.atomic_file import write_atomically
 from automap.cost.collectives import CollectiveKind
 from automap.cost.signatures import (
     ConvolutionSignature,
@@ -27,7 +28,7 @@ from automap.cost.signatures import (
     StreamSignature,
 )
 from automap.errors import InputError, PlanError, ProfileError
-from automap.plan_checks import check_numbers, refuse, repeated
+from automap.plan_checks import check_numbers, check_version, refuse, repeated
 from automap.plan_json import decode, encode
 from automap.topology.local import GPU_KINDS, TPU_KINDS
 from automap.topology.model import Topology
@@ -173,7 +174,7 @@ class KernelProfile:
         table = {"format": FORMAT, "version": VERSION, **encode(self)}
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            plan_file.write_atomically(path, plan_file.layout(table))
+            write_atomically(path, plan_file.layout(table))
         except (PlanError, OSError) as error:
             raise ProfileError(f"profile {error}") from error
 
@@ -190,8 +191,7 @@ class KernelProfile:
         """The profile that JSON values stand for. Raises `PlanError` with the field's path."""
         if not isinstance(node, dict) or node.get("format") != FORMAT:
             raise PlanError(f"format: is not {FORMAT}; {_REMEDY}")
-        if node.get("version") != VERSION:
-            raise refuse("version", node.get("version"), f"{VERSION}; {_REMEDY}")
+        check_version(node.get("version"), VERSION, _REMEDY)
         return decode(cls, {k: v for k, v in node.items() if k not in ("format", "version")}, "")
 
 

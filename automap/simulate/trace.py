@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from automap.plan_file import write_atomically
+from automap.atomic_file import write_atomically
 
 
 _MICROSECONDS: Final = 1e6

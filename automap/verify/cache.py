@@ -4,23 +4,27 @@
                       this package's versions, the compiler's flags)                    -> in: `cache_key`
 
 A folder holds <key>.json and, beside it, <key>.pb.gz, the partitioned program.  Both are written whole or
-not at all, the witness last; a file that cannot be read is a miss.
+not at all, the witness last; a file that cannot be read is a miss, and a link in its place is replaced.
 """
 
 import hashlib
 import json
 from pathlib import Path
 from typing import Final
+import warnings
 
 import platformdirs
 
-from automap.errors import PlanError
-from automap.plan_file import layout, read, write_atomically
+from automap.atomic_file import reason, write_atomically
+from automap.errors import CacheWarning, PlanError
+from automap.plan_file import layout, read
 from automap.plan_json import encode
 from automap.verify.compilers import COMPILERS, Machine
 from automap.verify.messages import Layout
 from automap.verify.process import compiler_flags
 from automap.verify.witness import Witness
+from hlo_tools.errors import FileError
+from hlo_tools.files import MOST_PROGRAM_BYTES, read_file
 
 
 _FOLDER: Final = "witnesses"
@@ -44,8 +48,13 @@ def cache_key(program_sha256: str, plan: Layout, machine: Machine, memory_limit_
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def load_cached(folder: Path, key: str) -> Witness | None:
-    """The witness kept under `key`, None if there is none that can be used."""
+def program_name(key: str) -> str:
+    """The name of the file with the partitioned program of what is kept under `key`."""
+    return f"{key}.pb.gz"
+
+
+def load_cached(folder: Path, key: str) -> tuple[Witness, bytes | None] | None:
+    """What is kept under `key`, with the program that the witness names; None if there is nothing that can be used."""
     path = folder / f"{key}.json"
     if not path.is_file():
         return None
@@ -53,18 +62,28 @@ def load_cached(folder: Path, key: str) -> Witness | None:
         witness = Witness.from_json(read(path))
     except PlanError:
         return None
-    is_whole = witness.program is None or (folder / witness.program).is_file()
-    return witness if is_whole else None
+    if witness.program is None:
+        return witness, None
+    # The folder may be shared: a witness does not say which file of the machine is opened.
+    if witness.program != program_name(key):
+        return None
+    try:
+        return witness, read_file(folder / program_name(key), MOST_PROGRAM_BYTES)
+    except FileError:
+        return None
 
 
 def save_cached(folder: Path, key: str, witness: Witness, program: bytes | None) -> None:
-    """Keep a witness; `program` is what `witness.program` names. Raises `PlanError` if it cannot be written."""
+    """Keep a witness, or warn that it is not kept: a `CacheWarning`; `program` is what `witness.program` names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(
-            f"witness cache {str(folder)!r}: {error.strerror}; choose another --cache-dir, or --no-cache"
-        ) from error
-    if program is not None:
-        write_atomically(folder / f"{key}.pb.gz", program)
-    write_atomically(folder / f"{key}.json", layout(witness.to_json()))
+        if program is not None:
+            write_atomically(folder / program_name(key), program, links="replace")
+        write_atomically(folder / f"{key}.json", layout(witness.to_json()), links="replace")
+    except (PlanError, OSError) as error:
+        warnings.warn(
+            f"what the compiler says is not kept in the cache {str(folder)!r}: {reason(error)}; give another --cache-dir, "
+            "or --no-cache",
+            CacheWarning,
+            stacklevel=2,
+        )

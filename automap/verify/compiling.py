@@ -18,7 +18,7 @@ from automap.choices import CompilerName
 from automap.errors import CompilerError
 from automap.space.names import readable
 from automap.topology.model import Topology
-from automap.verify.cache import cache_key, load_cached, save_cached
+from automap.verify.cache import cache_key, load_cached, program_name, save_cached
 from automap.verify.collectives import axes_of
 from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
@@ -61,8 +61,8 @@ def ask(
     request = Request(machine=machine, layout=program.layout, run=None)
     key = cache_key(exported.sha256, request.layout, machine, topology.device.memory_bytes)
     kept = load_cached(cache_folder, key) if cache_folder is not None else None
-    if kept is not None and cache_folder is not None:
-        return _read_again(kept, cache_folder, request)
+    if kept is not None:
+        return _read_again(*kept, request)
     with tempfile.TemporaryDirectory(prefix="automap-verify-") as name_of_folder:
         folder = Path(name_of_folder)
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
@@ -71,18 +71,17 @@ def ask(
         compiled = file.read_bytes() if file.is_file() else None
     is_kept = cache_folder is not None and compiled is not None
     witness = _witness(
-        request, answer, exported, topology, compiled, f"{key}.pb.gz" if is_kept else None
+        request, answer, exported, topology, compiled, program_name(key) if is_kept else None
     )
     if cache_folder is not None:
         save_cached(cache_folder, key, witness, compiled)
     return witness
 
 
-def _read_again(kept: Witness, folder: Path, request: Request) -> Witness:
+def _read_again(kept: Witness, compiled: bytes | None, request: Request) -> Witness:
     """A kept witness, with the collectives of its kept program as this version reads them."""
-    if kept.program is None:
+    if compiled is None:
         return kept
-    compiled = (folder / kept.program).read_bytes()
     return replace(kept, collectives=_records(compiled, request.layout.axes))
 
 

@@ -18,8 +18,9 @@ from typing import IO, Final
 
 from rich.console import Console
 
+from automap.atomic_file import write_atomically
 from automap.errors import CompilerError, PlanError
-from automap.plan_file import layout, read, write_atomically
+from automap.plan_file import layout, read
 from automap.plan_json import decode, encode
 from automap.verify.compilers import COMPILERS
 from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request

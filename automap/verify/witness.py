@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from automap import plan_json
 from automap.choices import CompilerName
-from automap.plan_checks import check_numbers, check_sha256, refuse
+from automap.plan_checks import check_numbers, check_sha256, check_version, refuse
 from automap.verify.messages import MemoryBytes
 
 
@@ -81,8 +81,6 @@ class Witness:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             got = data.get("format") if isinstance(data, Mapping) else data
             raise refuse("format", got, f'an object with "format": "{FORMAT}"')
-        version = data.get("version")
-        if version != VERSION or isinstance(version, bool):
-            raise refuse("version", version, f"{VERSION}; verify again")
+        check_version(data.get("version"), VERSION, "verify again")
         fields = {key: data[key] for key in data if key not in ("format", "version")}
         return plan_json.decode(cls, fields, "")

@@ -20,9 +20,10 @@ from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from automap.apply.run import mesh_on
+from automap.atomic_file import write_atomically
 from automap.jax_compat import compiled_proto
 from automap.plan_checks import Spec
-from automap.plan_file import layout, parse, write_atomically
+from automap.plan_file import layout, parse
 from automap.plan_json import decode, encode
 from automap.verify.devices import devices_of
 from automap.verify.messages import (

@@ -12,6 +12,7 @@ import pytest
 
 import automap
 from automap import api
+from automap.errors import CacheWarning
 from tests.steps import mlp
 
 
@@ -118,6 +119,32 @@ def test_a_cached_plan_is_loaded_without_a_search(tmp_path, monkeypatch):
     file.write_text('{"format": "automap-plan", "vers')
     assert _fixed_topology(step, cache_dir=tmp_path).plan_for(*args).inputs == first.inputs
     assert automap.Plan.load(file).inputs == first.inputs
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning_and_the_step_runs(tmp_path):
+    """Finding D11: an unwritable cache raised after planning."""
+    step, make = _problem()
+    (tmp_path / "file").write_text("")
+    ours = _fixed_topology(step, cache_dir=tmp_path / "file" / "cache")
+    args = make(jax.random.key(0))
+    with pytest.warns(CacheWarning, match="not kept in the cache .*: Not a directory; give a"):
+        ours.plan_for(*args)
+    _equal(ours(*args), step(*args))
+
+
+def test_a_link_in_a_shared_cache_is_replaced_and_its_victim_left_alone(tmp_path):
+    """Finding D10: what the link pointed to was overwritten."""
+    step, make = _problem()
+    args = make(jax.random.key(0))
+    folder, victim = tmp_path / "cache", tmp_path / "victim"
+    first = _fixed_topology(step, cache_dir=folder).plan_for(*args)
+    (entry,) = folder.iterdir()
+    entry.unlink()
+    victim.write_text("precious")
+    entry.symlink_to(victim)
+    assert _fixed_topology(step, cache_dir=folder).plan_for(*args).inputs == first.inputs
+    assert victim.read_text() == "precious"
+    assert list(folder.iterdir()) == [entry] and not entry.is_symlink()
 
 
 def test_another_process_applies_a_saved_plan(tmp_path):

@@ -128,6 +128,7 @@ def replaced(old, new):
 REFUSALS = {
     "format": ('"automap-plan"', '"other"', r"format: got 'other'; .*automap-plan"),
     "version": ('"version": 1', '"version": 2', r"version: got 2; allowed: 1; upgrade automap"),
+    "no integer": ('"version": 1', '"version": 1.0', r"version: got 1\.0; allowed: 1; upgrade"),
     "no bool": ('"version": 1', '"version": true', r"version: got True"),
     "pipeline": (
         '"pipeline": null',
@@ -167,6 +168,12 @@ REFUSALS = {
     "number for text": ('"dot.3"', "3", r"conflicts\[0\]\.at: got 3; allowed: a text"),
     "surrogate": ('"dot.3"', '"\\ud800"', r"conflicts\[0\]\.at: got '.ud800'"),
     "digest": ('"0123', '"X123', r"workload\.hlo_sha256: got 'X123.*64 digits"),
+    "contradicting constraints": (
+        '"constraints": [',
+        '"constraints": [{"value": "x", "at": "dot.5", "spec": [["data"]]}, '
+        '{"value": "x", "at": "dot.5", "spec": [["model"]]}, ',
+        r"constraints\[1\]\.spec: got .*model.*; allowed: one sharding for 'dot\.5', which is given",
+    ),
     "axis": ('["data", 2]', '["data"]', r"mesh\.axes\[0\]: got \['data'\]; .*a list of 2 entries"),
     "spec": ('["model"]', '["modle"]', r"inputs\[0\]\.spec\[1\]\[0\]: unknown axis 'modle'; mesh"),
 }

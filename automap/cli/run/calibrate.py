@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from automap.atomic_file import check_can_be_written
 from automap.calibrate.calibration import calibrate
 from automap.calibrate.grid import Depth
 from automap.calibrate.hardware import write_hardware
 from automap.calibrate.session import Session
-from automap.plan_file import check_can_be_written
 from automap.topology.model import Topology
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
 from automap.cli.run.verify import PLAN_THE_STEP, confirmation_of, tell
 from automap.errors import InputError
 from automap.options import Options, read_options
 from automap.plan import Plan
-from automap.plan_file import check_can_be_written
 from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
 from automap.topology import get_topology

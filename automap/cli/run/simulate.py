@@ -9,6 +9,7 @@ import json
 
 import click
 
+from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import (
     is_program_file,
     leave_accelerators_alone,
@@ -18,7 +19,6 @@ from automap.cli.run.target import (
 )
 from automap.errors import InputError
 from automap.plan import Plan
-from automap.plan_file import check_can_be_written
 from automap.plan_rebuild import planned_program_file
 from automap.simulate.api import (
     check_seconds_are_its_own,

@@ -6,7 +6,7 @@ import math
 from hypothesis import given, settings, strategies as st
 import pytest
 
-from automap.errors import PlanError
+from automap.errors import CacheWarning, PlanError
 from automap.plan_file import layout, parse
 from automap.verify.cache import cache_key, load_cached, save_cached
 from automap.verify.compilers import Machine
@@ -84,7 +84,7 @@ def test_what_contradicts_itself_is_refused(change, match):
 def test_the_cache_gives_back_what_it_was_given(tmp_path):
     assert load_cached(tmp_path, "key") is None
     save_cached(tmp_path / "new", "key", WITNESS, b"program")
-    assert load_cached(tmp_path / "new", "key") == WITNESS
+    assert load_cached(tmp_path / "new", "key") == (WITNESS, b"program")
     assert (tmp_path / "new" / "key.pb.gz").read_bytes() == b"program"
 
 
@@ -101,9 +101,29 @@ def test_an_entry_that_lost_its_program_is_a_miss(tmp_path):
     assert load_cached(tmp_path, "key") is None
 
 
-def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
+def test_an_entry_does_not_say_which_file_is_opened(tmp_path):
+    save_cached(tmp_path, "key", WITNESS, b"program")
+    (tmp_path / "other").write_bytes(b"secret")
+    (tmp_path / "key.json").write_text(json.dumps(JSON | {"program": "other"}))
+    assert load_cached(tmp_path, "key") is None
+
+
+def test_links_in_a_shared_folder_are_replaced_and_their_victims_left_alone(tmp_path):
+    """Finding D10: what a link pointed to was overwritten."""
+    victim, folder = tmp_path / "victim", tmp_path / "cache"
+    victim.write_text("precious")
+    folder.mkdir()
+    for name in ("key.json", "key.pb.gz"):
+        (folder / name).symlink_to(victim)
+    save_cached(folder, "key", WITNESS, b"program")
+    assert victim.read_text() == "precious"
+    assert load_cached(folder, "key") == (WITNESS, b"program")
+    assert sorted(p.name for p in folder.iterdir()) == ["key.json", "key.pb.gz"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PlanError, match="--no-cache"):
+    with pytest.warns(CacheWarning, match="Not a directory; .*--no-cache"):
         save_cached(tmp_path / "file" / "below", "key", WITNESS, None)
 
 
