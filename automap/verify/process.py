@@ -114,6 +114,8 @@ def _environment() -> dict[str, str]:
         **os.environ,
         **_ENVIRONMENT,
         "PYTHONPATH": os.pathsep.join(paths),
+        # The current folder is the user's, and may have files with names of libraries.
+        "PYTHONSAFEPATH": "1",
         "XLA_FLAGS": " ".join(kept),
     }
 

@@ -104,8 +104,9 @@ class Parser:
         self._log.seek(0)
         self._log.truncate()
         child = Path(parser_child.__file__)
-        # This package may have been found in another way than by `sys.path`, as an editable installation's is.
-        folders = [str(child.parents[2]), *sys.path]
+        # This package may have been found in another way than by `sys.path`, as an editable installation's is; in a wheel
+        # it is a part of another package.
+        folders = [str(child.parents[parser_child.__name__.count(".")]), *sys.path]
         # Flags are for compilers; one that this jaxlib does not know would end the parser.
         environment = {name: v for name, v in os.environ.items() if name != "XLA_FLAGS"}
         try:

@@ -1,1 +1,0 @@
-"""Programs that show how automap is used; `make demo` runs them."""

@@ -1,1 +1,0 @@
-"""Scripts that make the tables of the docs and reproduce the results of papers."""
