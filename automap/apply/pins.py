@@ -10,7 +10,8 @@
 A constraint of the user's own code keeps its names, on the plan's mesh (`automap.apply.user_constraints`); its result
 pinned as made is held by a barrier, or XLA would go from the sharding before it to that after it at once.
 A convolution whose result is pinned as made may be written out (`automap.apply.convolutions`), a top_k is
-(`automap.apply.top_k`); the start of a dynamic slice is clamped (`automap.apply.slices`).
+(`automap.apply.top_k`); the start of a dynamic slice is clamped (`automap.apply.slices`), a reduction that no all-reduce
+computes is made in two steps (`automap.apply.reductions`).
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are kept.
 """
@@ -31,6 +32,7 @@ from automap.apply.convolutions import (
     written_out,
 )
 from automap.apply.flatten import Level
+from automap.apply.reductions import in_two_steps, lacks_all_reduce
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
 from automap.apply.spread import spread, spread_aval, spread_number
@@ -134,6 +136,8 @@ class PinRewriter:
         if made is not None and is_top_k(eqn):
             axes = axes_of(made.spec, len(eqn.outvars[0].aval.shape))
             return (*before, written_out_top_k(pinned, made.mesh, axes), *after)
+        if lacks_all_reduce(eqn):
+            return (*before, *in_two_steps(pinned, self.mesh), *after)
         return (*before, *clamped(pinned), *after)
 
     def _from_here(self, eqn: Any, place: Place, pin: Any) -> Any:
