@@ -25,6 +25,7 @@ from automap.space.names import readable
 from automap.space.point import Point
 from automap.space.problem_build import interleaved
 from automap.space.space import Space
+from hlo_tools.conflicts import SelfConflict
 from hlo_tools.interleaved import Fused, fused_dimensions
 
 
@@ -51,14 +52,25 @@ class Conflicts:
         for c in sorted(first.values(), key=lambda c: (-places[c.group_class], c.group_class)):
             if c.group_class not in space.candidates or space.label_of(c.group_class) is None:
                 continue
-            value = problem.graph.values[c.value]
             changes = dict(self._with_and_without(c.group_class))
             label = class_label(self.context, c.group_class)
             yield self._record(
                 (label, label),
-                f"{value.dtype}{list(value.dims)} and {places[c.group_class] - 1} more places",
+                f"{self._place(c)} and {places[c.group_class] - 1} more places",
                 changes,
             )
+
+    def _place(self, conflict: SelfConflict) -> str:
+        """Where a class first meets itself: dimensions of a value, or indices of the op that makes it."""
+        problem = self.context.space.problem
+        value = problem.graph.values[conflict.value]
+        text = f"{value.dtype}{list(value.dims)}"
+        classes = problem.classes_of(conflict.value)
+        dims = [str(dim) for dim, c in enumerate(classes) if c == conflict.group_class]
+        if len(dims) > 1:
+            return f"dimensions {' and '.join(dims)} of {text}"
+        opcode = problem.graph.ops[value.producer].opcode if value.producer >= 0 else "op"
+        return f"several indices of the {opcode} that makes {text}"
 
     def _with_and_without(self, group_class: int) -> Iterator[tuple[str, Point]]:
         without = [tuple(c for c in axis if c != group_class) for axis in self.point.compute]
@@ -69,7 +81,7 @@ class Conflicts:
             compute[axis] = self._kept_order(axis, group_class)
             for side, last in sides.items():
                 yield (
-                    f"splits its {side} dimension over {name}",
+                    f"split over {name} on the {side} of them",
                     replace(self.point, compute=tuple(compute), last=last),
                 )
 

@@ -28,20 +28,32 @@ def load_target(
     function = getattr(module, name, None)
     if not callable(function):
         names = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
+        has = f"it has {', '.join(names)}" if names else "it has no function at all"
         raise InputError(
-            f"target {target!r}: {module_name} has no function {name}; it has {', '.join(names)}"
+            f"target {target!r}: {module_name} has no function {name}; {has}; a target is a function that "
+            "returns (step, args)"
         )
     _check_parameters(target, inspect.signature(function), options)
     arguments = {key: _parsed(value) for key, value in options.items()}
     result = _ran(f"calling {target}", lambda: function(**arguments))
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
-        raise InputError(f"{target} must return (step, args); got {type(result).__name__}")
+        raise InputError(
+            f"{target} must return (step, args), a callable and a tuple of its arguments; got {_form(result)}"
+        )
     if not isinstance(result[1], tuple | list):
         raise InputError(
             f"{target} must return (step, args) with a tuple of arguments; args is of type "
             f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
         )
     return result[0], tuple(result[1])
+
+
+def _form(result: Any) -> str:
+    """What a target returned, for messages."""
+    if not isinstance(result, tuple):
+        return type(result).__name__
+    kinds = ", ".join(type(part).__name__ for part in result)
+    return f"a tuple of {len(result)} ({kinds})" if result else "an empty tuple"
 
 
 def _imported(module_name: str) -> ModuleType:

@@ -1,0 +1,39 @@
+"""What is said of a target that is no function, or returns something else than (step, args)."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from automap.errors import InputError
+from automap.workload import load_target
+
+
+def target(monkeypatch, **names):
+    """A module of these names under a name of its own."""
+    module = ModuleType("target_of_test")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "target_of_test", module)
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        ((print, (1,), {}), r"got a tuple of 3 \(builtin_function_or_method, tuple, dict\)"),
+        ((1, (2,)), r"got a tuple of 2 \(int, tuple\)"),
+        ((), "got an empty tuple"),
+        ([print, ()], "got list"),
+    ],
+)
+def test_what_a_target_returned_is_said(monkeypatch, result, got):
+    target(monkeypatch, make=lambda: result)
+    with pytest.raises(InputError, match=rf"must return \(step, args\).*{got}$"):
+        load_target("target_of_test:make", {})
+
+
+def test_a_module_without_functions(monkeypatch):
+    target(monkeypatch, number=1)
+    with pytest.raises(
+        InputError, match="has no function make; it has no function at all; a target is"
+    ):
+        load_target("target_of_test:make", {})
