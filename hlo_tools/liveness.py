@@ -9,7 +9,7 @@ program written from its root backwards also all that weight gradients are made 
         depth   0; for an op that reads a gradient, one more than the largest depth of its operands
 
 Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates run *late*, after
-all that leads to a gradient.
+all that leads to a gradient, unless a further forward pass waits for them.
 
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
@@ -54,6 +54,7 @@ class Buffers:
 def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
     late = len(graph.ops) if updates == "late" else 0
+    leads = _leads_forward(graph, phases) if late else ()
     keys: list[tuple[int, int]] = []
     is_gradient = [False] * len(graph.values)
     for index, op in enumerate(graph.ops):
@@ -65,7 +66,7 @@ def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndar
             varying = (graph.values[v].producer for v in op.inputs if graph.varies[v])
             operands = [keys[p] for p in varying if p >= 0]
             start = max((s for s, _ in operands), default=0)
-            if phases[index] is Phase.UPDATE and reads_gradient:
+            if late and phases[index] is Phase.UPDATE and reads_gradient and not leads[index]:
                 start = max(start, late)
             key = (start, 1 + max((d for s, d in operands if s == start), default=0))
         keys.append(key)
@@ -74,6 +75,18 @@ def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndar
     position = np.empty(len(keys), np.int64)
     position[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
     return position
+
+
+def _leads_forward(graph: Graph, phases: Sequence[Phase]) -> list[bool]:
+    """Whether each op makes something that a forward pass reads, maybe by way of other ops."""
+    read = [False] * len(graph.values)
+    leads = [False] * len(graph.ops)
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[index]
+        leads[index] = phases[index] is Phase.FORWARD or any(read[v] for v in op.outputs)
+        for value in op.inputs if leads[index] else ():
+            read[value] = True
+    return leads
 
 
 def buffers(

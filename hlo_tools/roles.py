@@ -3,29 +3,15 @@
 State is an input of which some output is the new version.  Who says which output that is: the argument
 trees where there are any (a *state map*), else the program's own donation table, else `match_state`:
 the longest run of outputs whose shapes and types equal a run of inputs.
-A state leaf that the forward pass reads is a parameter; one that only the update reads is optimizer state.
+What kind of state a leaf is follows from the data flow                         -> `hlo_tools.state_roles`
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 
 from hlo_tools.common_run import longest_common_run
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+from hlo_tools.graph import Graph
 from hlo_tools.phases import Phase
-
-
-class Role(Enum):
-    """What a step input is for. Values are the words of the plan file."""
-
-    PARAMETER = "parameter"
-    OPTIMIZER = "optimizer state"
-    STATE = "other state"
-    BATCH = "batch"
-    RNG = "rng key"
-    CONSTANT = "constant"
-
-
-_FLOATS = frozenset({"f64", "f32", "bf16", "f16", "c64", "c128"})
+from hlo_tools.state_roles import FLOATS, Role, StateRoles
 
 
 def match_state(graph: Graph) -> Mapping[int, int]:
@@ -65,50 +51,40 @@ def roles(
     rng_inputs: frozenset[int] = frozenset(),
 ) -> tuple[Role, ...]:
     """Role of every input. `rng_inputs` are those known to be typed random keys."""
-    state = set(state_map.values())
-    read_forward = _read_by_forward(graph, phases)
-    training = any(phase is Phase.BACKWARD for phase in phases)
+    of_state = StateRoles(graph, phases, state_map)
     result = []
     for index, value in enumerate(graph.inputs):
         array = graph.values[value]
         if index in rng_inputs or (array.dtype == "u32" and array.dims in ((2,), (4,))):
             role = Role.RNG
-        elif index in state and array.dtype not in _FLOATS:
-            role = Role.STATE
-        elif index in state:
-            role = Role.PARAMETER if value in read_forward else Role.OPTIMIZER
-            if role is Role.OPTIMIZER and not training:
-                role = Role.STATE
+        elif index in of_state.new:
+            role = of_state.role(index)
         elif not array.dims:
             role = Role.CONSTANT
         else:
             role = Role.BATCH
         result.append(role)
-    return tuple(result) if state else _inference_roles(graph, result)
+    has_weights = any(role in (Role.PARAMETER, Role.OPTIMIZER) for role in result)
+    return tuple(result) if has_weights else _inference_roles(graph, state_map, result)
 
 
-def _read_by_forward(graph: Graph, phases: Sequence[Phase]) -> set[int]:
-    read = set[int]()
-    for op, phase in zip(reversed(graph.ops), reversed(phases)):
-        if op.opcode == LOOP_ENTER:
-            # What a loop reads it reads inside: stacked parameters, or the state of a loop of steps.
-            read.update(s for s, c in zip(op.inputs, op.outputs) if c in read)
-        elif op.opcode != LOOP_EXIT and phase is Phase.FORWARD:
-            read.update(op.inputs)
-    return read
-
-
-def _inference_roles(graph: Graph, guessed: list[Role]) -> tuple[Role, ...]:
-    """Without state, the few large float arrays that are contracted are parameters.
+def _inference_roles(
+    graph: Graph, state_map: Mapping[int, int], guessed: list[Role]
+) -> tuple[Role, ...]:
+    """Where no state is a parameter, the few large float arrays that are contracted are.
 
     A batch shares its leading size with an output; what does not is a parameter.
     """
-    leading = {graph.values[v].dims[0] for v in graph.outputs if graph.values[v].dims}
+    answers = [v for i, v in enumerate(graph.outputs) if i not in state_map] or graph.outputs
+    leading = {graph.values[v].dims[0] for v in answers if graph.values[v].dims}
     result = []
     for value, role in zip(graph.inputs, guessed):
         array = graph.values[value]
         is_batch = bool(array.dims) and array.dims[0] in leading
-        if role is Role.BATCH and array.dtype in _FLOATS and not is_batch:
+        if role is Role.BATCH and array.dtype in FLOATS and not is_batch:
             role = Role.PARAMETER
         result.append(role)
     return tuple(result)
+
+
+__all__ = ["Role", "match_state", "roles"]

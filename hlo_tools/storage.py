@@ -4,7 +4,8 @@ ZeRO keeps parameters, gradients and optimizer state split over the devices that
 copies.  That concerns only part of the graph, found by data flow:
 
     parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op that
-                     uses it (there it is gathered), stacks of that, and the new parameter the step returns
+                     uses it (there it is gathered), stacks of that, and the new parameter the step returns, or
+                     that a further forward pass of the same step reads
     optimizer side   every op of the update, and the gradient back to the contraction that makes it
                      (there a partial sum is scattered instead of reduced whole)
 
@@ -12,17 +13,29 @@ Within one side, the rules link dimensions into groups as `linkage` does; betwee
 linked, so that parameters may be whole while the optimizer is split (ZeRO-1, ZeRO-2).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, HandOver, Op
+from hlo_tools.flow import made_of
+from hlo_tools.graph import (
+    BRANCH_ENTER,
+    BRANCH_EXIT,
+    CONSTRAINT,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    STRUCTURAL,
+    Graph,
+    HandOver,
+    Op,
+)
 from hlo_tools.linkage import Edges, Linkage, node_sizes
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
+from hlo_tools.rules.elementwise import ELEMENTWISE
 
 
 class Side(IntEnum):
@@ -60,7 +73,9 @@ def storage(
     """Storage groups of a train step; `state_map` maps output index to input index."""
     graph = linkage.graph
     in_update, value_serves = _update_region(linkage, phases, frozenset(state_map))
-    side = _sides(graph, in_update, value_serves, roles, state_map)
+    new_in_step = _new_in_step(graph, phases, value_serves, roles)
+    side = _sides(graph, value_serves, roles, state_map)
+    _carry_on(graph, in_update, (new for _, new in new_in_step), side)
     op_side = _op_sides(graph, in_update, side)
     side_of = np.array(side, np.int8)
     op_side_of = np.array(op_side, np.int8)
@@ -76,7 +91,7 @@ def storage(
         for factor, places in zip(batch.rule.factors, batch.places(held)):
             if factor.kind is FactorKind.PASSTHROUGH:
                 edges.link(batch, places, factor.size)
-    ties = [(a, b) for a, b in graph.ties if side[a] == side[b] != Side.NONE]
+    ties = [(a, b) for a, b in (*graph.ties, *new_in_step) if side[a] == side[b] != Side.NONE]
     ties += [
         (graph.inputs[i], graph.outputs[o])
         for o, i in state_map.items()
@@ -115,10 +130,15 @@ def _update_region(
     for index in range(len(graph.ops) - 1, -1, -1):
         op, rule = graph.ops[index], linkage.rules[index]
         good = [used[v] and not other_use[v] for v in op.outputs]
-        if op.opcode == LOOP_EXIT:
-            for source, is_good in zip(op.inputs, good, strict=True):
-                used[source] = True
-                other_use[source] |= not is_good
+        if op.opcode in (LOOP_EXIT, BRANCH_EXIT):
+            for (_, sources), is_good in zip(made_of(op), good, strict=True):
+                for source in sources:
+                    used[source] = True
+                    other_use[source] |= not is_good
+            continue
+        if op.opcode == BRANCH_ENTER:
+            # The branches read themselves what is handed to them.
+            used[op.inputs[0]] = other_use[op.inputs[0]] = True
             continue
         if op.opcode not in STRUCTURAL:
             serves[index] = phases[index] is Phase.UPDATE or (is_local[id(rule)] and all(good))
@@ -128,9 +148,30 @@ def _update_region(
     return serves, [u and not o for u, o in zip(used, other_use)]
 
 
+def _new_in_step(
+    graph: Graph, phases: Sequence[Phase], value_serves: Sequence[bool], roles: Sequence[Role]
+) -> list[tuple[int, int]]:
+    """(parameter, a new version of it that a further forward pass reads): made element by element, by an update."""
+    leaf_of = {v: v for v, role in zip(graph.inputs, roles) if role is Role.PARAMETER}
+    found = []
+    for op, phase in zip(graph.ops, phases, strict=True):
+        is_same = op.opcode in STRUCTURAL or op.opcode in ELEMENTWISE
+        for output, sources in made_of(op) if is_same and leaf_of else ():
+            dims = graph.values[output].dims
+            leaf = next(
+                (leaf_of[v] for v in sources if v in leaf_of and graph.values[v].dims == dims), None
+            )
+            if leaf is None or not dims:
+                continue
+            if op.opcode in STRUCTURAL or phase is Phase.UPDATE:
+                leaf_of[output] = leaf
+            if op.opcode not in STRUCTURAL and phase is Phase.UPDATE and not value_serves[output]:
+                found.append((leaf, output))
+    return found
+
+
 def _sides(
     graph: Graph,
-    in_update: Sequence[bool],
     value_serves: Sequence[bool],
     roles: Sequence[Role],
     state_map: Mapping[int, int],
@@ -144,12 +185,23 @@ def _sides(
     for output, source in state_map.items():
         if graph.values[graph.outputs[output]].dims:
             side[graph.outputs[output]] = side[graph.inputs[source]]
+    return side
+
+
+def _carry_on(
+    graph: Graph, in_update: Sequence[bool], new_in_step: Iterable[int], side: list[Side]
+) -> None:
+    """Give sides to what carries parameters on: casts, slices, loops, branches, stacks."""
     stacks = set[int]()
+    for value in new_in_step:
+        side[value] = Side.PARAMETER
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             _into_loop(graph, op, graph.ops[graph.exit_of[index]], side)
         elif op.opcode == LOOP_EXIT:
             _out_of_loop(op, stacks, side)
+        elif op.opcode == BRANCH_EXIT:
+            _out_of_branches(op, side)
         elif _is_stacked(graph, op, side):
             stacks.add(op.outputs[0])
             side[op.inputs[0]] = side[op.outputs[0]] = Side.PARAMETER
@@ -157,7 +209,6 @@ def _sides(
             op.opcode in _CARRIERS and side[op.inputs[0]] is Side.PARAMETER and not in_update[index]
         ):
             side[op.outputs[0]] = Side.PARAMETER
-    return side
 
 
 def _into_loop(graph: Graph, enter: Op, leave: Op, side: list[Side]) -> None:
@@ -193,6 +244,15 @@ def _out_of_loop(leave: Op, stacks: Collection[int], side: list[Side]) -> None:
     for root, result in zip(leave.inputs, leave.outputs, strict=True):
         if root in stacks:
             side[result] = Side.PARAMETER
+
+
+def _out_of_branches(leave: Op, side: list[Side]) -> None:
+    """What the branches end with as new versions of a parameter is stored as the parameter is."""
+    for result, roots in made_of(leave):
+        if side[result] is Side.PARAMETER:
+            for root in roots:
+                if side[root] is Side.OPTIMIZER:
+                    side[root] = Side.PARAMETER
 
 
 def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:

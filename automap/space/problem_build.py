@@ -50,7 +50,7 @@ def build_problem(
     graph = flatten(module, user_rules)
     if state_map is None:
         state_map = match_state(graph)
-    op_phases = phases(graph, frozenset(state_map))
+    op_phases = phases(graph, state_map)
     linkage = link(graph, rules_of(graph, user_rules))
     class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)

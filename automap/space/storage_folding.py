@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hlo_tools.flow import made_of
 from hlo_tools.folding import numbered
-from hlo_tools.graph import LOOP_EXIT, STRUCTURAL
+from hlo_tools.graph import BRANCH_EXIT, LOOP_EXIT, STRUCTURAL
 from hlo_tools.linkage import Linkage
 from hlo_tools.storage import Side, Storage
 
@@ -46,9 +47,10 @@ def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, 
     """Storage group, per dimension, of the op that makes a new state leaf (-1: none)."""
     graph, made = linkage.graph, output
     producer = graph.values[made].producer
-    while producer >= 0 and graph.ops[producer].opcode == LOOP_EXIT:
-        op = graph.ops[producer]
-        made = op.inputs[op.outputs.index(made)]
+    while producer >= 0 and graph.ops[producer].opcode in (LOOP_EXIT, BRANCH_EXIT):
+        ends = dict(made_of(graph.ops[producer]))[made]
+        # A branch may hand on what it got; another one updates it.
+        made = max(ends, key=lambda end: graph.values[end].producer)
         producer = graph.values[made].producer
     if producer < 0 or graph.ops[producer].opcode in STRUCTURAL:
         return (-1,) * len(graph.values[output].dims)

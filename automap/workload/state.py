@@ -2,17 +2,23 @@
 
 The largest output subtrees that equal an input subtree in structure, shapes and types; each input is
 used once, and a lone scalar never matches. Where the step donates inputs, only those are state: an
-output may look like the batch by chance, but nobody donates what is not replaced.
+output may look like the batch by chance, but nobody donates what is not replaced.  Nor is an array by itself state
+if nothing would be left as the batch and nothing as the answer: a network that maps vectors to vectors.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import jax
 
 
-def match_state(inputs: Any, outputs: Any, donated: frozenset[int] = frozenset()) -> dict[int, int]:
-    """Flat output index -> flat input index; `donated` are flat input indices."""
+def match_state(
+    inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    outputs: Any,
+    donated: frozenset[int] = frozenset(),
+) -> dict[int, int]:
+    """Flat output index -> flat input index of a call's (positional, keyword) arguments; `donated` are flat input indices."""
     sources: dict[object, list[int]] = {}
     for source, _, signature in _subtrees(inputs):
         sources.setdefault(signature, []).append(source)
@@ -28,7 +34,18 @@ def match_state(inputs: Any, outputs: Any, donated: frozenset[int] = frozenset()
                 covered.update(range(start, start + length))
                 free[source : source + length] = [False] * length
                 break
+    is_all = len(covered) == len(jax.tree.leaves(outputs)) and not any(free)
+    lone = _lone_arguments(inputs) if is_all and not donated else set[int]()
+    if len(lone) < len(found):
+        found = {output: source for output, source in found.items() if source not in lone}
     return {o: found[o] for o in sorted(found)}
+
+
+def _lone_arguments(inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:
+    """Flat indices of the arguments that are one array each."""
+    positional, named = inputs
+    counts = [len(jax.tree.leaves(a)) for a in (*positional, *(named[n] for n in sorted(named)))]
+    return {start for start, n in zip(accumulate(counts, initial=0), counts) if n == 1}
 
 
 def _subtrees(tree: Any) -> Iterator[tuple[int, int, object]]:

@@ -79,7 +79,7 @@ def _peak_bytes(graph, platform):
     live = buffers(
         graph,
         _kernels(graph, platform),
-        phases(graph, frozenset(range(len(graph.outputs) - 1))),
+        phases(graph, {n: n for n in range(len(graph.outputs) - 1)}),
         {},
         _wide(graph),
     )
@@ -169,9 +169,7 @@ def test_a_loop_that_multiplies_what_it_does_not_change_has_a_rounded_copy():
     graph = _graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
     narrow = narrow_values(graph)
     sizes = stored_bytes(graph, narrow)
-    live = buffers(
-        graph, kernels(graph, FUSERS["tpu"], sizes), phases(graph, frozenset()), {}, narrow
-    )
+    live = buffers(graph, kernels(graph, FUSERS["tpu"], sizes), phases(graph, {}), {}, narrow)
     stored = sorted(sizes[v] for v in live.value if graph.values[v].dims == (WIDTH, WIDTH))
     whole = 4 * WIDTH * WIDTH
     assert stored == [whole // 2, whole, whole]  # the copy, the input, the result
@@ -230,7 +228,7 @@ def test_zeros_that_a_loop_adds_to_are_written_before_it():
 def test_late_updates_keep_every_gradient_until_the_last():
     wide = 512
     graph = _graph(_relu_step_flat, *[(wide, wide)] * DEPTH, (8, wide))
-    kinds = phases(graph, frozenset(range(len(graph.outputs) - 1)))
+    kinds = phases(graph, {n: n for n in range(len(graph.outputs) - 1)})
     peaks = []
     for updates in ("early", "late"):
         donated = {i: i for i in range(DEPTH)}
