@@ -28,13 +28,11 @@ _BITWISE = frozenset({"reduce_and", "reduce_or", "reduce_xor"})
 
 def lacks_all_reduce(eqn: Any) -> bool:
     """Whether an equation is a reduction that XLA has no all-reduce for."""
-    if not eqn.invars:
-        return False
-    name, dtype = eqn.primitive.name, getattr(eqn.invars[0].aval, "dtype", None)
+    name = eqn.primitive.name
     if name in _BITWISE:
-        return dtype.kind != "b" or name == "reduce_xor"
+        return eqn.invars[0].aval.dtype != jnp.bool_ or name == "reduce_xor"
     if name in ("reduce_max", "reduce_min"):
-        return jnp.issubdtype(dtype, jnp.complexfloating)
+        return jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating)
     # Of several arrays at once, as argmax: the partitioner gathers them itself.
     return name == "reduce" and len(eqn.outvars) == 1
 
