@@ -34,6 +34,9 @@ _IDENTITY_OPCODES = frozenset(
     {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
 )
 
+# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of 64 bits.
+_MOST_TRIPS = 1 << 40
+
 # The operand that such an op hands on if it is as large as the result.
 _ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
 
@@ -116,6 +119,11 @@ def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) ->
     carried = flat.fresh(instruction.shape, len(flat.ops))
     flat.emit_with(LOOP_ENTER, initial, carried, instruction)
     outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
+    if flat.trip_count > _MOST_TRIPS:
+        raise HloError(
+            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with the loops around it; "
+            f"allowed: {_MOST_TRIPS}; plan fewer trips"
+        )
     root = flat.inline(instruction, body.id, [carried])
     flat.trip_count = outer
     result = flat.fresh(instruction.shape, len(flat.ops))

@@ -158,7 +158,8 @@ def _shape(message: Any) -> Shape:
     dims = tuple(message.dimensions)
     if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
         raise HloError(
-            f"impossible dimensions {dims[:_MAX_RANK]}; dynamic shapes are not supported"
+            f"impossible dimensions {dims[:8]}, {len(dims)} in all; allowed: {_MAX_RANK} of at least 0, with up to "
+            f"{_MAX_ELEMENTS} elements; dynamic shapes are not supported"
         )
     return Shape(dtype, dims, tuple(map(_shape, message.tuple_shapes)))
 

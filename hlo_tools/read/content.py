@@ -11,6 +11,7 @@ from typing import Final
 from hlo_tools.errors import FileError, HloError
 from hlo_tools.files import MOST_PROGRAM_BYTES, is_gzip, read_file, unzipped
 from hlo_tools.module import Module
+from hlo_tools.module_checks import check_module
 from hlo_tools.proto import decode_module
 from hlo_tools.read.parser import Parser
 
@@ -48,7 +49,9 @@ def read_bytes(content: bytes, name: str, parser: Parser | None = None) -> Modul
         with Parser() as parser:
             return read_bytes(content, name, parser)
     try:
-        return _module(content, parser)
+        module = _module(content, parser)
+        check_module(module)
+        return module
     except (HloError, FileError) as error:
         raise HloError(f"{name}: {error}") from error
 
