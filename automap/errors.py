@@ -4,11 +4,13 @@ A message says what was got, what is allowed, and what to do. The command line p
 traceback and exits with `exit_status`.
 """
 
+from automap.exit_status import ExitStatus
+
 
 class AutomapError(Exception):
     """Root of all errors raised on purpose; `exit_status` is what the command returns."""
 
-    exit_status = 2
+    exit_status = ExitStatus.BAD_INPUT
 
 
 class InputError(AutomapError):
@@ -42,6 +44,8 @@ class UnknownOpError(AutomapError):
 class CompilerError(AutomapError):
     """A compiler that is not installed, does not know the machine, fails, or is not done in time."""
 
+    exit_status = ExitStatus.COMPILER_FAILED
+
 
 class NotSeparableError(AutomapError):
     """A step whose samples cannot be computed one microbatch at a time."""
@@ -54,4 +58,4 @@ class CacheWarning(UserWarning):
 class InfeasiblePlanError(AutomapError):
     """No plan in the space fits the memory of the devices."""
 
-    exit_status = 1
+    exit_status = ExitStatus.DOES_NOT_FIT

@@ -1,5 +1,12 @@
 """Targets of the command line that are wrong, or hard."""
 
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import warnings
+
 import jax
 import jax.numpy as jnp
 
@@ -53,4 +60,26 @@ def prints():
         jax.debug.print("{}", x[0, 0])
         return 2 * x
 
+    return step, (SQUARE,)
+
+
+def meddles(folder):
+    """Prints in every way, when it is called, when its step is traced and at the end, and changes the process."""
+    print("printed by Python")  # noqa: T201 - as targets do
+    os.write(1, b"written to the descriptor\n")
+    ctypes.CDLL(None).puts(b"put by C")
+    ctypes.CDLL(None).fflush(None)
+    atexit.register(print, "printed at the end")
+    os.chdir(folder)
+    os.environ["COLUMNS"] = "1"
+    os.umask(0o777)
+    sys.stderr = None
+    warnings.simplefilter("error")
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+    def step(x):
+        print("printed while tracing")  # noqa: T201
+        return x * 2
+
+    sys.setrecursionlimit(900)
     return step, (SQUARE,)

@@ -6,7 +6,6 @@ from datetime import date
 from itertools import chain
 from pathlib import Path
 
-import click
 import jax
 
 from automap.calibrate.fresh import fresh_seconds_per_byte
@@ -19,8 +18,10 @@ from automap.calibrate.targets import target_signatures
 from automap.cost.profile import KernelProfile, default_path
 from automap.errors import ProfileError
 from automap.report.progress import ItemProgress
+from automap.report.terminal import say
 from automap.topology.model import Topology
 from automap.workload import load_target, trace_step
+from automap.workload.contained import contained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
     except ProfileError as error:
         if not is_cache:
             raise
-        click.echo(f"warning: {error}; measuring everything again", err=True)
+        say(f"warning: {error}; measuring everything again")
         return empty
 
 
@@ -84,6 +85,7 @@ def _items(machine: Machine, depth: Depth, targets: Sequence[str]) -> Iterator[I
 
 
 def _target_items(machine: Machine, target: str) -> Iterator[Item]:
-    step, args = load_target(target, {})
-    workload = trace_step(step, args, platform=machine.platform, target=target)
+    with contained():
+        step, args = load_target(target, {})
+        workload = trace_step(step, args, platform=machine.platform, target=target)
     yield from target_signatures(workload, machine.topology)

@@ -1,7 +1,7 @@
 """Every command as data: options, help with examples, and the module under `automap.cli.run` that runs it.
 
-Results go to stdout, progress and warnings to stderr.  Exit status: 0, 1 if no plan fits (or a compiler
-says that it does not), 2 for usage or bad input.
+Results go to stdout, progress and warnings to stderr, and what a target prints too.  The exit status says why a command ended
+(`automap.exit_status`).
 """
 
 from pathlib import Path
@@ -20,9 +20,11 @@ from automap.cli.options import (
     TARGET_OPTION,
     WORKLOAD,
     OneOf,
+    WrittenPath,
     listed,
     table,
 )
+from automap.exit_status import MEANING
 
 
 PLAN: Final = Command(
@@ -51,7 +53,7 @@ PLAN: Final = Command(
             help=f"skip the search: {listed(choices.PRESETS)}",
         ),
         click.Option(
-            ["-o", "--output"], type=click.Path(dir_okay=False), help="write the plan file here"
+            ["-o", "--output"], type=WrittenPath(dir_okay=False), help="write the plan file here"
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
         click.Option(
@@ -106,7 +108,8 @@ VERIFY: Final = Command(
     runs="automap.cli.run.verify",
     summary="Compile a plan ahead of time, without the hardware, and hold it against its prediction.",
     details=(
-        "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if not.",
+        "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it does not fit, 3 if it fits and "
+        "the steps do not agree.",
     ),
     examples=(
         "automap verify plan.json --target train:small",
@@ -160,7 +163,7 @@ SIMULATE: Final = Command(
         PLAN_FILE,
         click.Option(
             ["--trace"],
-            type=click.Path(dir_okay=False),
+            type=WrittenPath(dir_okay=False),
             help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) or chrome://tracing "
             "(Load)",
         ),
@@ -209,12 +212,12 @@ CALIBRATE: Final = Command(
         ),
         click.Option(
             ["-o", "--output"],
-            type=click.Path(dir_okay=False),
+            type=WrittenPath(dir_okay=False),
             help="write the hardware file (TOML) here",
         ),
         click.Option(
             ["--profile", "profile_path"],
-            type=click.Path(dir_okay=False, path_type=Path),
+            type=WrittenPath(dir_okay=False, path_type=Path),
             help="the profile to write, or go on with (default: in the user's cache folder)",
         ),
     ),
@@ -229,7 +232,8 @@ main: Final = Group(
     "  $ automap explain plan.json\n"
     "  $ automap verify plan.json --target train:small\n"
     "train.py is yours; its function small returns (step, args), arrays or jax.ShapeDtypeStructs.\n"
-    "`automap COMMAND --help` has options and examples of each.",
+    "`automap COMMAND --help` has options and examples of each.\n\n"
+    "\b\nExit status:\n" + "\n".join(f"  {status:3d}  {text}" for status, text in MEANING.items()),
     context_settings=CONTEXT_SETTINGS,
     params=[],
 )

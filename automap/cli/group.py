@@ -1,33 +1,138 @@
-"""The group of commands: errors made on purpose -> one message and their exit status."""
+"""The group of commands: whatever happens in one -> what it says, and its exit status (`automap.exit_status`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+import io
+import os
+import sys
+import traceback
 from typing import Any
+import warnings
 
 import click
 
-from automap.errors import AutomapError
+from automap.cli.streams import leave_stdout, own_stdout
+from automap.errors import AutomapError, CacheWarning
+from automap.exit_status import ExitStatus
+from automap.report.terminal import say
+from hlo_tools.collector import spare_the_last_collection
 
-
-# As a shell reports a process that SIGINT ended.
-_INTERRUPTED = 130
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Group(click.Group):
-    """Turns the errors made on purpose into one message and their exit status."""
+    """Runs a command; click itself would exit with 1 for some of what ends one."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 - click's own
+        **extra: Any,
+    ) -> Any:
+        """Run the command line and exit; `args` are None in the process that is the command."""
+        if args is None:
+            spare_the_last_collection()
+        with own_stdout(), warnings.catch_warnings():
+            warnings.showwarning = _say_warning(warnings.showwarning)
+            status = self._status(args, prog_name, complete_var, extra)
+        if args is None:
+            leave_stdout()
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+    def _status(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        extra: dict[str, Any],
+    ) -> int:
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except click.ClickException as error:
+            text = io.StringIO()
+            error.show(text)
+            say(text.getvalue().rstrip())
+            return ExitStatus.BAD_INPUT
+        except click.Abort:
+            return ExitStatus.INTERRUPTED
+        except (_NobodyReads, BrokenPipeError):
+            _drop_what_is_left()
+            return ExitStatus.NOBODY_READS
+        except OSError as error:
+            what = error.strerror or str(error)
+            say(f"automap: {what}: {error.filename!r}" if error.filename else f"automap: {what}")
+            _drop_what_is_left()
+            return ExitStatus.BAD_INPUT
+        return status or ExitStatus.DONE
+
+    def make_context(self, *given: Any, **options: Any) -> click.Context:
+        """Read the command line; prints help and version."""
+        with _closed_pipes():
+            return super().make_context(*given, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command; what it raises becomes one message."""
         try:
-            return super().invoke(ctx)
+            with _closed_pipes():
+                return super().invoke(ctx)
         except AutomapError as error:
-            click.echo(f"automap: {error}", err=True)
+            say(f"automap: {error}")
             ctx.exit(error.exit_status)
         except KeyboardInterrupt:
-            click.echo("automap: interrupted before there was a result", err=True)
-            ctx.exit(_INTERRUPTED)
+            say("automap: interrupted before there was a result")
+            ctx.exit(ExitStatus.INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, _NobodyReads, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - nothing else may look like a plan that does not fit
+            say(traceback.format_exc().rstrip())
+            say(
+                f"automap: {type(error).__name__}, which is an error of automap's own; please report it with these lines, the "
+                "command and the files that it read"
+            )
+            ctx.exit(ExitStatus.INTERNAL_ERROR)
+
+
+def _say_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Warnings of this package as a line, others as they are."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, CacheWarning):
+            say(f"automap: warning: {message}")
+        else:
+            otherwise(message, category, *where, **more)
+
+    return show
+
+
+class _NobodyReads(Exception):
+    """A closed pipe, by a name for which click does not exit with 1."""
+
+
+@contextmanager
+def _closed_pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _NobodyReads from error
+
+
+def _drop_what_is_left() -> None:
+    """Have nothing written to a standard output that takes nothing, also not when the interpreter ends."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 class Command(click.Command):

@@ -1,7 +1,8 @@
 """Options that several commands share, as data; names and defaults are those of `automap.choices`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, get_args
+import os
+from typing import Any, Final, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,6 +28,14 @@ class OneOf(click.ParamType):
             for name, line in self._lines.items()
             if name.startswith(incomplete)
         ]
+
+
+class WrittenPath(click.Path):
+    """Where something is written: below the folder in which the command was started, wherever a target goes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The absolute path."""
+        return super().convert(os.path.abspath(value), param, ctx)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -138,7 +147,7 @@ COMPILING: Final = (
         help="seconds for each compilation",
     ),
     click.Option(
-        ["--cache-dir"], type=click.Path(file_okay=False), help="where witnesses are kept"
+        ["--cache-dir"], type=WrittenPath(file_okay=False), help="where witnesses are kept"
     ),
     click.Option(["--cache/--no-cache"], default=True, help="use and keep witnesses"),
 )

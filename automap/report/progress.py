@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from automap.report.terminal import printable
 from automap.search import SearchContext
 
 
@@ -33,7 +34,7 @@ class _Bar:
         """`first` is said until there is an update."""
         console = Console(stderr=True)
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *columns,
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), *columns,
             TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._progress.add_task(first, total=None)
@@ -79,7 +80,7 @@ class SearchProgress(_Bar):
         if math.isfinite(tried.best_seconds):
             text += f", best {tried.best_seconds * 1e3:.3f} ms"
         self._progress.update(
-            self._task, description=text, total=tried.of or None, completed=tried.done
+            self._task, description=printable(text), total=tried.of or None, completed=tried.done
         )
 
 
@@ -92,5 +93,5 @@ class ItemProgress(_Bar):
 
     def update(self, number: int, total: int, item: object) -> None:
         """Show that item `number` of `total` is being measured."""
-        text = f"measuring {str(item)[:60]}"
+        text = printable(f"measuring {str(item)[:60]}")
         self._progress.update(self._task, description=text, total=total, completed=number)

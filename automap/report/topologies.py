@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automap.report.console import table_console
+from automap.report.terminal import printable
 from automap.topology import (
     CatalogueEntry,
     Device,
@@ -63,10 +64,10 @@ def show_machine(machine: Topology | Graph) -> None:
 
 def _show_title(machine: Topology | Graph, form: str) -> None:
     title = f"{machine.name}: {machine.device_count} devices, {machine.platform}{form}"
-    _console().print(title, markup=False)
+    _console().print(printable(title), markup=False)
     named = MACHINES.get(machine.name)
     if named is not None and named.build() == machine:
-        _console().print(f"{named.source.document}: {named.source.note}", markup=False)
+        _console().print(printable(f"{named.source.document}: {named.source.note}"), markup=False)
 
 
 def _show_graph(graph: Graph) -> None:
@@ -171,8 +172,8 @@ def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console = _console()
     table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
     for head in heads:
-        table.add_column(Text(head))
+        table.add_column(Text(printable(head)))
     for row in rows:
         # Names such as [HOSTSx]GPUSxh100 are no markup.
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)

@@ -22,6 +22,7 @@ from automap.atomic_file import write_atomically
 from automap.errors import CompilerError, PlanError
 from automap.plan_file import layout, read
 from automap.plan_json import decode, encode
+from automap.report.terminal import say
 from automap.verify.compilers import COMPILERS
 from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request
 from hlo_tools.children import child_process, ending
@@ -33,7 +34,8 @@ _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 3.0
 _LAST_CHARACTERS: Final = 1500
 # Without these libtpu asks a metadata server of a cloud machine, and JAX looks for an accelerator here.
-_ENVIRONMENT: Final = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+# What lies in the working folder, wherever a target went, is not imported.
+_ENVIRONMENT: Final = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONSAFEPATH": "1"}
 _FAKE_DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
 
 
@@ -60,7 +62,7 @@ def run_job(
                     "with `automap verify plan.json` or JAX_PLATFORMS=cpu"
                 )
             if not has_told:
-                print(_busy_text(lock), file=sys.stderr, flush=True)  # noqa: T201 - stderr is for waits
+                say(_busy_text(lock))
                 has_told = True
             if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
                 raise CompilerError(

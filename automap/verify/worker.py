@@ -10,6 +10,7 @@ import gzip
 import os
 from pathlib import Path
 import re
+import shutil
 import sys
 import threading
 import time
@@ -50,7 +51,7 @@ _MAX_MESSAGE_CHARACTERS: Final = 2000
 
 def main(folder: Path) -> None:
     """Answer the request of a folder."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=[folder], daemon=True).start()
     # The exported step has its own types; nothing of it may be narrowed here.
     jax.config.update("jax_enable_x64", True)
     request: Request = decode(Request, parse((folder / REQUEST_FILE).read_bytes()), "")
@@ -136,10 +137,12 @@ def _failure(error: Exception, seconds: float) -> Answer:
     return Answer(outcome=outcome, message=message, seconds=seconds, memory=None, leaves=())
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     # The parent never writes: the read ends when the parent closes the pipe, or is gone.
     while os.read(sys.stdin.fileno(), 1):
         pass
+    # A parent that was killed has not removed it.
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
 from automap.atomic_file import check_can_be_written
 from automap.calibrate.calibration import calibrate
 from automap.calibrate.grid import Depth
 from automap.calibrate.hardware import write_hardware
 from automap.calibrate.session import Session
+from automap.report.terminal import say, say_result
 from automap.topology.model import Topology
 
 
@@ -30,12 +29,12 @@ def run(
     )
     if output is not None:
         write_hardware(output, done.topology)
-        click.echo(f"hardware file written to {output}", err=True)
-    click.echo(f"profile written to {done.profile_path}", err=True)
+        say(f"hardware file written to {output}")
+    say(f"profile written to {done.profile_path}")
     for line in _warnings(done.session):
-        click.echo(f"warning: {line}", err=True)
+        say(f"warning: {line}")
     for line in _summary(done.topology):
-        click.echo(line)
+        say_result(line)
 
 
 def _warnings(session: Session) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from automap.cli.run.plan import read_request, read_target
 from automap.compare import compared
 from automap.report.console import table_console
 from automap.report.progress import SearchProgress
+from automap.report.terminal import printable
 
 
 def run(**given: Any) -> None:
@@ -23,5 +25,5 @@ def run(**given: Any) -> None:
     for row in rows:
         step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
         peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
-        table.add_row(row.name, step, peak, "yes" if row.fits else "NO")
+        table.add_row(Text(printable(row.name)), step, peak, "yes" if row.fits else "NO")
     table_console(pipe_columns=100).print(table)

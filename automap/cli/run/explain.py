@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import click
-
 from automap.plan import Plan
+from automap.report.terminal import say_result
 
 
 def run(*, plan_file: str, what: str | None) -> None:
     """Print why a plan is as it is, or how it differs from the second."""
     plan = Plan.load(plan_file)
     if what is not None and Path(what).is_file():
-        click.echo(plan.diff(Plan.load(what)))
+        say_result(plan.diff(Plan.load(what)))
     else:
-        click.echo(plan.explain(what))
+        say_result(plan.explain(what))

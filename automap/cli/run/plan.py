@@ -1,10 +1,7 @@
 """`automap plan`: options -> planner -> text, JSON, a plan file."""
 
 from dataclasses import dataclass
-import json
 from typing import Any
-
-import click
 
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
@@ -14,11 +11,13 @@ from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.planner import find, plan_workload
 from automap.report.progress import SearchProgress
+from automap.report.terminal import say, say_json, say_result
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
 from automap.workload import Workload, load_target, read_workload
 from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.contained import contained
 from automap.workload.rules import user_rules
 from automap.workload.trace import lower_call
 from hlo_tools.collector import collector_paused
@@ -43,8 +42,11 @@ def run(
     plan = _plan(preset, given, confirmation if verify else None)
     if output is not None:
         plan.save(output)
-        click.echo(f"plan written to {output}", err=True)
-    click.echo(json.dumps(plan.to_json(), indent=1) if as_json else plan.explain())
+        say(f"plan written to {output}")
+    if as_json:
+        say_json(plan.to_json())
+    else:
+        say_result(plan.explain())
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,16 @@ def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation 
             if plan.pipeline is not None and call is not None:
                 from automap.apply.pipeline.step import check_separable
 
-                check_separable(jitted(step, {}), call, plan.pipeline)
+                with contained():
+                    check_separable(jitted(step, {}), call, plan.pipeline)
             return plan
         if call is None:
             raise InputError(
                 f"--verify: {request.target} is a program without a step; {PLAN_THE_STEP}"
             )
         outcome = find(workload, topology, options, on_progress=progress.update)
-    return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
+    with contained():
+        return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
 
 
 def read_target(request: Request) -> tuple[Workload, TracedCall | None, Any]:
@@ -99,10 +103,11 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None, Any]:
     if is_program_file(target):
         return read_workload(target, rules, options.layers), None, None
     given = names_and_values(request.arguments, "--arg")
-    step, args = load_target(target, given)
-    call = trace_call(jitted(step, {}), args, {}, target, options.axes)
-    workload = lower_call(
-        call, platform=request.topology.platform, target=target, rules=rules, layers=options.layers,
-        arguments=given,
-    )  # fmt: skip
+    with contained():
+        step, args = load_target(target, given)
+        call = trace_call(jitted(step, {}), args, {}, target, options.axes)
+        workload = lower_call(
+            call, platform=request.topology.platform, target=target, rules=rules,
+            layers=options.layers, arguments=given,
+        )  # fmt: skip
     return workload, call, step

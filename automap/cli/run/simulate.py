@@ -5,9 +5,6 @@ another machine or profile is to price them.
 """
 
 from collections.abc import Mapping, Sequence
-import json
-
-import click
 
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import (
@@ -20,6 +17,7 @@ from automap.cli.run.target import (
 from automap.errors import InputError
 from automap.plan import Plan
 from automap.plan_rebuild import planned_program_file
+from automap.report.terminal import say, say_json, say_result
 from automap.simulate.api import (
     check_seconds_are_its_own,
     simulate,
@@ -28,6 +26,7 @@ from automap.simulate.api import (
 )
 from automap.simulate.pipelined import PipelineSimulation, simulate_pipeline
 from automap.simulate.simulation import Simulation
+from automap.workload.contained import contained
 
 
 def run(
@@ -54,11 +53,11 @@ def run(
     )
     if trace is not None:
         found.save_trace(trace)
-        click.echo(
-            f"trace written to {trace}; open it at https://ui.perfetto.dev or chrome://tracing",
-            err=True,
-        )
-    click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
+        say(f"trace written to {trace}; open it at https://ui.perfetto.dev or chrome://tracing")
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say_result(found.explain())
 
 
 def _of_record(plan: Plan, options: Mapping[str, object]) -> Simulation | PipelineSimulation:
@@ -87,6 +86,6 @@ def _of_target(
             raise InputError(f"--arg {arguments[0]!r}: {target} is a program, not a function")
         workload = planned_program_file(plan, target)
         return simulated(plan, workload, topology=topology, profile=profile)
-    step, args = step_of(target, arguments, "simulate")
-    with saying_the_arguments(plan, arguments):
+    with contained(), saying_the_arguments(plan, arguments):
+        step, args = step_of(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

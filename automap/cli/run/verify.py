@@ -1,6 +1,5 @@
 """`automap verify`, and how `automap plan --verify` has its plans confirmed."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +12,19 @@ from automap.cli.run.target import (
     saying_the_arguments,
     step_of,
 )
+from automap.exit_status import ExitStatus
 from automap.plan import Plan
 from automap.plan_explain import bytes_text, seconds_text
-from automap.verify.api import check_options, verify
+from automap.report.terminal import say, say_json, say_result
+from automap.verify.api import Verification, check_options, verify
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS
 from automap.verify.confirm import Confirmation
 from automap.verify.witness import Witness
+from automap.workload.contained import contained
 
 
 PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
-_DOES_NOT_FIT: Final = 1
 
 
 def run(
@@ -35,19 +36,29 @@ def run(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Print what the compiler says of a plan; exits with 1 if it does not confirm it."""
+    """Print what the compiler says of a plan; exits with another status than 0 if it does not confirm it."""
     leave_accelerators_alone()
     plan = Plan.load(plan_file)
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
     if target is None:
         raise needs_target(plan, "verify", "verifying compiles the step")
-    step, args = step_of(target, arguments, "verify")
-    with saying_the_arguments(plan, arguments):
+    with contained(), saying_the_arguments(plan, arguments):
+        step, args = step_of(target, arguments, "verify")
         found = verify(plan, step, args, compiler=name, **given)
-    click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.explain(), nl=as_json)
-    agrees = found.numerics is None or found.numerics.agrees
-    click.get_current_context().exit(0 if found.fits and agrees else _DOES_NOT_FIT)
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say_result(found.explain())
+    click.get_current_context().exit(_status(found))
+
+
+def _status(found: Verification) -> ExitStatus:
+    if not found.fits:
+        return ExitStatus.DOES_NOT_FIT
+    if found.numerics is not None and not found.numerics.agrees:
+        return ExitStatus.WRONG_NUMBERS
+    return ExitStatus.DONE
 
 
 def confirmation_of(
@@ -64,8 +75,7 @@ def tell(plan: Plan, witness: Witness) -> None:
     """A line on stderr for each plan that was compiled."""
     peak = "?" if witness.peak_bytes is None else bytes_text(witness.peak_bytes)
     verdict = "fits" if witness.fits else "does not fit"
-    click.echo(
+    say(
         f"compiled a plan of predicted {seconds_text(plan.predicted.step_seconds)}: peak {peak}, "
-        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}",
-        err=True,
+        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}"
     )

@@ -130,13 +130,15 @@ def test_fake_devices_of_the_caller_are_not_those_of_the_compiler(monkeypatch):
 
 def test_the_process_ends_with_the_one_that_started_it(tmp_path):
     """Killed outright, the parent can end nobody: the closed pipe does it."""
+    folder = tmp_path / "job"
+    folder.mkdir()
     code = (
         "from pathlib import Path; from automap.verify.process import _process; import time\n"
-        f"with _process(Path({str(tmp_path)!r}), open({str(tmp_path / 'log')!r}, 'wb')) as p:\n"
+        f"with _process(Path({str(folder)!r}), open({str(tmp_path / 'log')!r}, 'wb')) as p:\n"
         "    print(p.pid, flush=True); time.sleep(60)"
     )
     # A request that is never there yet: the worker waits for what it cannot open.
-    os.mkfifo(tmp_path / "request.json")
+    os.mkfifo(folder / "request.json")
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -147,11 +149,17 @@ def test_the_process_ends_with_the_one_that_started_it(tmp_path):
         worker_id = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
     for _ in range(600):
-        try:
-            os.kill(worker_id, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{worker_id}/stat").read_text().split(") ")[-1].startswith("Z"):
-            return
+        if not _runs(worker_id):
+            break
         time.sleep(0.1)
-    raise AssertionError("the worker outlived its parent")
+    assert not _runs(worker_id), "the worker outlived its parent"
+    assert not folder.exists(), "what the parent could not remove any more is gone too"
+
+
+def _runs(process_id):
+    try:
+        os.kill(process_id, 0)
+        status = Path(f"/proc/{process_id}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return not status.split(") ")[-1].startswith("Z")

@@ -1,0 +1,148 @@
+"""Why a command ended is its exit status; what others print does not reach its standard output."""
+
+from contextlib import suppress
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import click
+from click.testing import CliRunner
+import pytest
+
+from automap import errors
+from automap.cli import main
+from automap.cli.group import Group
+from automap.exit_status import MEANING, ExitStatus
+from automap.verify.api import Verification
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _process(*arguments, cwd=ROOT, **options):
+    paths = [str(ROOT), *filter(None, sys.path)]
+    return subprocess.run(
+        [sys.executable, "-m", "automap", *map(str, arguments)], cwd=cwd, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        **{"capture_output": True, "text": True} | options,
+    )  # fmt: skip
+
+
+def _ends(error):
+    """The outcome of a command that raises."""
+
+    @click.command("ends")
+    def ends():
+        raise error
+
+    return CliRunner().invoke(Group("automap", commands=[ends]), ["ends"])
+
+
+def _all_errors(kind=errors.AutomapError):
+    for each in kind.__subclasses__():
+        yield each
+        yield from _all_errors(each)
+
+
+@pytest.mark.parametrize("kind", list(_all_errors()), ids=lambda kind: kind.__name__)
+def test_only_what_does_not_fit_ends_with_one(kind):
+    done = _ends(kind("why"))
+    assert done.exit_code == kind.exit_status in set(ExitStatus)
+    assert (done.exit_code == ExitStatus.DOES_NOT_FIT) == (kind is errors.InfeasiblePlanError)
+    assert done.stderr == "automap: why\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), ExitStatus.INTERRUPTED, "interrupted before there was a result"),
+        (ZeroDivisionError("by zero"), ExitStatus.INTERNAL_ERROR, "ZeroDivisionError, which is"),
+        (RecursionError(), ExitStatus.INTERNAL_ERROR, "Traceback"),
+        (MemoryError(), ExitStatus.INTERNAL_ERROR, "please report"),
+        (click.FileError("f", "hint"), ExitStatus.BAD_INPUT, "hint"),
+        (click.UsageError("how"), ExitStatus.BAD_INPUT, "how"),
+        (OSError(28, "No space left on device", "/tmp/x"), ExitStatus.BAD_INPUT, "'/tmp/x'"),
+        (BrokenPipeError(32, "Broken pipe"), ExitStatus.NOBODY_READS, ""),
+    ],
+)  # fmt: skip
+def test_whatever_ends_a_command_has_its_status(error, status, said):
+    done = _ends(error)
+    assert done.exit_code == status
+    assert said in done.stderr
+
+
+def test_the_statuses_are_in_the_help_and_in_the_readme():
+    assert set(MEANING) == set(ExitStatus)
+    texts = CliRunner().invoke(main, ["--help"]).stdout, (ROOT / "README.md").read_text()
+    for status, text in MEANING.items():
+        assert all(f"{status:d}" in whole and text in whole for whole in texts), text
+
+
+@pytest.mark.parametrize(
+    ("fits", "agrees", "status"),
+    [(True, True, 0), (True, None, 0), (False, True, 1), (True, False, 3), (False, False, 1)],
+)
+def test_verify_tells_numbers_from_memory(fits, agrees, status, monkeypatch, tmp_path):
+    from automap.cli.run import verify as command
+
+    monkeypatch.setattr(Verification, "explain", lambda self: "")
+    monkeypatch.setattr(command, "verify", lambda *_, **__: _verification(fits, agrees))
+    monkeypatch.setattr(command, "step_of", lambda *_: (None, ()))
+    data = json.loads((ROOT / "tests/automap/plan_sample.json").read_text())
+    data["workload"]["jaxpr_sha256"] = "0" * 64
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    arguments = ["verify", str(tmp_path / "plan.json"), "--compiler", "cpu", "--target", "m:f"]
+    assert CliRunner().invoke(main, arguments).exit_code == status
+
+
+def _verification(fits, agrees):
+    class Said:
+        def __init__(self, **said):
+            self.__dict__ |= said
+
+    numerics = None if agrees is None else Said(agrees=agrees)
+    return Verification(target="", witness=Said(fits=fits), comparison=None, numerics=numerics)
+
+
+def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):
+    """Finding D11: `--json` was invalid, and `-o` relative to where the target changed to."""
+    elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
+    elsewhere.mkdir()
+    here.mkdir()
+    done = _process(
+        "plan", "tests.broken_targets:meddles", "--arg", f"folder={elsewhere}", "--topology", "v5e:2x4",
+        "--json", "-o", "plan.json", cwd=here,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((here / "plan.json").read_text())
+    assert list(elsewhere.iterdir()) == []
+    for said in ("printed by Python", "written to the descriptor", "put by C", "printed while"):
+        assert said in done.stderr
+    assert "printed at the end" in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+@pytest.mark.parametrize(
+    "command", [["--help"], ["explain", ROOT / "tests/automap/plan_sample.json"]]
+)
+def test_an_output_that_takes_nothing_is_one_message_or_none(command):
+    with open("/dev/full", "w") as full:
+        done = _process(*command, stdout=full, stderr=subprocess.PIPE, capture_output=False)
+    assert (done.returncode, done.stderr) == (2, "automap: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = _process(*command, stdout=writer, stderr=subprocess.PIPE, capture_output=False)
+    with suppress(OSError):
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (ExitStatus.NOBODY_READS, "")
+
+
+def test_closed_streams_are_no_error():
+    script = f"{sys.executable} -m automap topologies >&- 2>&-"
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        script, shell=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, check=False
+    )
+    assert done.returncode == 0
