@@ -67,7 +67,7 @@ def plan(
         mesh: "auto" for all shapes, named as shardings in the step's own code if any; or {"data": 4, "model": 2}.
         strategy, space, stages, microbatches: what to search and how; `automap plan --help` lists them.
         preset: take this named plan and do not search.
-        budget: seconds of search; the best plan so far is returned after it, and on Ctrl-C.
+        budget: seconds of the search, see `read_options`; the best plan so far is returned after it, and on Ctrl-C.
         memory_limit: GiB per device; None allows all of it.
         pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model".
         rules: sharding rules of custom calls and jitted functions, by name:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.plan import Plan
@@ -16,6 +17,10 @@ from automap.workload.trace import Workload
 
 if TYPE_CHECKING:
     from automap.pipeline.search import Tried
+
+
+_SHARE = 1 / 3
+"""Of the budget, for one program where pipelines are compared too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +42,37 @@ def compared(
 
     Raises `InputError` or `TopologyError` for bad options.
     """
-    rows = list(_sharding(workload, topology, options, on_progress))
+    deadline = Deadline.after(options.budget_seconds)
+    of_sharding = deadline if options.space == "sharding" else deadline.share(_SHARE)
+    rows = list(_sharding(workload, topology, options, on_progress, of_sharding))
     if options.space == "pipeline":
         # The pipeline's solvers are compiled when they are imported.
         from automap.pipeline.planner import plan_pipeline
 
         try:
-            rows.append(_row("pipeline", plan_pipeline(workload, topology, options, on_stages)))
+            rows.append(
+                _row("pipeline", plan_pipeline(workload, topology, options, on_stages, deadline))
+            )
         except InfeasiblePlanError:
             rows.append(_row("pipeline", None))
     if options.space == "hybrid":
         from automap.pipeline.hybrid.planner import plan_pipelines
 
-        found = plan_pipelines(workload, topology, options, on_stages)
+        found = plan_pipelines(workload, topology, options, on_stages, deadline)
         rows += [_row("pipeline", found.pipeline), _row("hybrid", found.hybrid)]
     return rows
 
 
 def _sharding(
     workload: Workload, topology: Topology, options: Options,
-    on_progress: Callable[[SearchContext], None],
+    on_progress: Callable[[SearchContext], None], deadline: Deadline,
 ) -> Iterator[Row]:  # fmt: skip
     """Presets, and what the search finds."""
     if options.space != "sharding":
         options = replace(
             options, space="sharding", strategy="auto", stages=None, microbatches=None
         )
-    outcome = find(workload, topology, options, on_progress=on_progress)
+    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
     objective = outcome.context.objective
     for name, candidate in outcome.context.best_per_preset.items():
         yield _candidate(name, candidate, objective)

@@ -116,7 +116,8 @@ def read_options(
             that lies on the topology is tried; an axis called "model" is the one that presets give features.
         strategy: a name from `automap.choices.STRATEGIES`.
         preset: a name from `automap.choices.PRESETS`; no search then.
-        budget: seconds of search.
+        budget: seconds of processor time of the search, compiling our own solvers included; it ends no later than
+            twice as many seconds on the wall clock. Both begin when the step is traced.
         memory_limit: GiB per device; None allows all of it.
         pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model"; * in a path
             stands for anything.

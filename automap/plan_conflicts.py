@@ -13,10 +13,10 @@ so what a few moves from the best preset on the plan's mesh lead to stands for i
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-import math
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.plan import ConflictRecord, OutcomeRecord
 from automap.plan_decisions import class_label
 from automap.search import SearchContext
@@ -160,7 +160,7 @@ class Conflicts:
             ),
             meshes=(self.point.mesh,),
             pins=(),
-            deadline_seconds=math.inf,
+            deadline=Deadline.never(),
             on_progress=lambda context: None,
             best=None,
             best_per_preset={},

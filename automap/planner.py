@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from automap.cost.evaluate import Evaluator
 from automap.cost.layouts import layouts, named_shapes
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.plan import Plan
@@ -20,6 +21,7 @@ from automap.plan_build import Outcome, build_plan
 from automap.plan_explain import all_the_same_text, bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
 from automap.search.context import preset_points
+from automap.search.first_presets import price_presets
 from automap.search.pinned import Pinned
 from automap.space.batches import undivided
 from automap.space.pins import Pin, parse_pins
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from automap.pipeline.search import Tried
 
 
+# Of the budget, for listing the shapes of meshes whose axes the step names.
+_SHAPES_SHARE = 0.2
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
@@ -48,25 +52,27 @@ def plan_workload(
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
     on_stages: Callable[["Tried"], None] = lambda tried: None,
+    deadline: Deadline | None = None,
 ) -> Plan:
-    """The best plan found.
+    """The best plan found by the deadline, if None by the end of the options' budget, which begins now.
 
     `on_progress` is called with every better candidate of the sharding space, `on_stages` with every choice of
     stages, microbatches and schedule.
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
+    deadline = deadline or Deadline.after(options.budget_seconds)
     _check_known(workload, options)
     # The pipeline's solvers are compiled when they are imported.
     if options.space == "pipeline":
         from automap.pipeline.planner import plan_pipeline
 
-        return plan_pipeline(workload, topology, options, on_stages)
+        return plan_pipeline(workload, topology, options, on_stages, deadline)
     if options.space == "hybrid":
         from automap.pipeline.hybrid.planner import plan_hybrid
 
-        return plan_hybrid(workload, topology, options, on_progress, on_stages)
-    outcome = find(workload, topology, options, on_progress=on_progress)
+        return plan_hybrid(workload, topology, options, on_progress, on_stages, deadline)
+    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
     try:
         plan = build_plan(outcome)
     except KeyboardInterrupt:
@@ -85,18 +91,20 @@ def find(
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
     presets: Sequence[str] = tuple(PRESETS),
+    deadline: Deadline | None = None,
 ) -> Outcome:
     """The search's outcome, whether it fits or not; raises as `plan_workload` does for bad options.
 
     `presets` are those that are priced, and where the search starts: with fewer it shows what it finds by itself.
     """
     start = time.monotonic()
+    deadline = deadline or Deadline.after(options.budget_seconds)
     if options.space != "sharding":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
     _check_known(workload, options)
     if options.profile is not None:
         options.profile.check_suits(topology)
-    setup = _set_up(workload, topology, options)
+    setup = _set_up(workload, topology, options, deadline)
     context = SearchContext(
         space=setup.pinned.space,
         evaluator=setup.pinned.evaluator,
@@ -104,11 +112,10 @@ def find(
         objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
         pins=setup.pinned.pins,
         seed=options.seed,
-        deadline_seconds=start + options.budget_seconds,
+        deadline=deadline,
         on_progress=on_progress,
         presets=presets,
     )
-    _price_presets(context)
     warnings = _search(context, options)
     if context.best is None:
         raise InputError(_nothing_found(context, options))
@@ -129,8 +136,8 @@ class _SetUp:
     meshes: tuple[Mesh, ...]
 
 
-def _set_up(workload: Workload, topology: Topology, options: Options) -> _SetUp:
-    found = meshes_of(topology, options.mesh, workload.mesh)
+def _set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> _SetUp:
+    found = meshes_of(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
     shapes = [leaf.shape for leaf in workload.inputs]
     pins = parse_pins(options.pins, workload.problem, shapes, found)
     with_all = with_pins(workload, pins)
@@ -161,7 +168,10 @@ def _check_known(workload: Workload, options: Options) -> None:
 
 
 def meshes_of(
-    topology: Topology, mesh: Mesh | None, of_step: UserMesh | None = None
+    topology: Topology,
+    mesh: Mesh | None,
+    of_step: UserMesh | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[Mesh, ...]:
     """All sensible shapes, or a named mesh in every order of its axes that makes a difference.
 
@@ -175,7 +185,7 @@ def meshes_of(
     if of_step is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
     if of_step.sizes is None:
-        return named_shapes(topology, of_step.names)
+        return named_shapes(topology, of_step.names, deadline)
     own = Mesh(of_step.names, of_step.sizes)
     if math.prod(own.sizes) != topology.device_count:
         raise InputError(
@@ -187,18 +197,13 @@ def meshes_of(
     return layouts(topology, own)
 
 
-def _price_presets(context: SearchContext) -> None:
-    for name, preset in preset_points(context):
-        point = context.pinned.nearest(preset)
-        if context.pinned.allows(point):
-            estimate = context.evaluator.evaluate(context.space.lanes(point))
-            context.remember_preset(name, point, estimate)
-
-
 def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
     """Run the strategy, or only the preset; a warning if time was up or the user interrupted it."""
     try:
+        price_presets(context, options.preset)
         if options.preset is not None:
+            if options.preset in context.best_per_preset:
+                context.consider(context.best_per_preset[options.preset].point, options.preset)
             for _, point in preset_points(context, [options.preset]):
                 context.evaluate(context.pinned.nearest(point), options.preset)
             return ()
@@ -211,6 +216,9 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
         reason = "the search was interrupted"
     else:
         return ()
+    if context.best is None and options.preset is None:
+        for preset in context.best_per_preset.values():
+            context.consider(preset.point, preset.origin)
     if context.best is None:
         raise InputError("stopped before any plan was priced; give a larger budget")
     return (f"{reason}; this is the best plan it had",)

@@ -19,6 +19,7 @@ from rich.progress import track
 
 from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of, from_lines
 from automap.pipeline.build import layer_of
 from automap.pipeline.exact import Partition
@@ -104,7 +105,7 @@ def warm_up() -> None:
         Terms(microbatches=4, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
     )  # fmt: skip
     optimum(arrays, 2)
-    find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, budget_seconds=0.0)
+    find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, deadline=Deadline.after(0.0))
 
 
 def row(case: Case) -> list[str]:
@@ -144,7 +145,12 @@ def online(case: Case) -> list[str]:
 def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
     begin = time.process_time()
     found = find(
-        arrays, case.stages, case.fabric.parted_by, mode, seed=0, budget_seconds=BUDGET_SECONDS
+        arrays,
+        case.stages,
+        case.fabric.parted_by,
+        mode,
+        seed=0,
+        deadline=Deadline.after(BUDGET_SECONDS),
     )
     return found, time.process_time() - begin
 

@@ -84,7 +84,7 @@ WORKLOAD: Final[tuple[click.Parameter, ...]] = (
         ["--budget"],
         default=choices.DEFAULT_BUDGET_SECONDS,
         show_default=True,
-        help="seconds of search",
+        help="seconds of processor time of the search, and at most twice as many on the clock",
     ),
     click.Option(["--seed"], default=0, show_default=True, help="same seed, same plan"),
     click.Option(

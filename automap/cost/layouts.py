@@ -15,6 +15,7 @@ from math import prod
 from typing import Final
 
 from automap.cost.spans import Span, spans
+from automap.deadline import Deadline
 from automap.errors import InputError, TopologyError
 from automap.space.point import Mesh
 from automap.topology import lies_on, mesh_shapes, nearest_shapes
@@ -56,9 +57,12 @@ def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
     return tuple(found.values())
 
 
-def named_shapes(topology: Topology, names: tuple[str, ...]) -> tuple[Mesh, ...]:
+def named_shapes(
+    topology: Topology, names: tuple[str, ...], deadline: Deadline | None = None
+) -> tuple[Mesh, ...]:
     """Every sensible shape with the axes called `names` in every order; axes may be of one device.
 
+    Those of the fewest axes come first; at the deadline the rest, but for the first, is left out.
     Raises `InputError` for over `MAX_NAMES` names.
     """
     if len(names) > MAX_NAMES:
@@ -68,6 +72,8 @@ def named_shapes(topology: Topology, names: tuple[str, ...]) -> tuple[Mesh, ...]
         )
     found: dict[object, Mesh] = {}
     for shape in mesh_shapes(topology, max_axes=len(names)):
+        if found and deadline is not None and deadline.is_over:
+            break
         for chosen in permutations(names, len(shape)):
             rest = tuple(name for name in names if name not in chosen)
             laid = Mesh((*chosen, *rest), (*shape, *[1] * len(rest)))

@@ -17,10 +17,10 @@ one collective at a time.
 
 from typing import NamedTuple
 
-from numba import njit
 import numpy as np
 
 from automap.cost.order import ENTER, EXIT, KERNEL
+from automap.simulate.jit import compiled, inner, inner_making_arrays
 
 
 class Work(NamedTuple):
@@ -43,7 +43,7 @@ class Work(NamedTuple):
     urgent_seconds: np.ndarray
 
 
-@njit(cache=True)
+@compiled
 def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
     """Seconds in which nothing runs but collectives."""
     kind, backlog = work.kind, work.backlog
@@ -100,7 +100,7 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
     return waited + _last_waits(work.late, backlog, work.renewed, used_late, pending, owed)
 
 
-@njit(cache=True)
+@inner
 def _link_time(free: float, pending: float, idle: float) -> tuple[float, float, float]:
     """What the link carries of the backlog in its `free` seconds, and (idle, owed) afterwards.
 
@@ -111,7 +111,7 @@ def _link_time(free: float, pending: float, idle: float) -> tuple[float, float, 
     return drained, max(idle, 0.0), max(-idle, 0.0)
 
 
-@njit(cache=True)
+@inner_making_arrays
 def _closed_loops(
     kind: np.ndarray, backlog: np.ndarray, prefetch: np.ndarray, needed: np.ndarray
 ) -> np.ndarray:
@@ -137,7 +137,7 @@ def _closed_loops(
     return closed
 
 
-@njit(cache=True)
+@inner
 def _urgent_until_end(
     kind: np.ndarray, slot: int, needed: np.ndarray, urgent: np.ndarray, first: int
 ) -> float:
@@ -152,7 +152,7 @@ def _urgent_until_end(
     return seconds
 
 
-@njit(cache=True)
+@inner_making_arrays
 def _last_waits(
     late: np.ndarray,
     backlog: np.ndarray,

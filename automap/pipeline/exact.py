@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays, divisible_by
 from automap.pipeline.menu import (
     Menu,
@@ -28,10 +29,10 @@ from automap.pipeline.menu import (
     reduce_seconds,
     transfer_seconds,
 )
-from automap.pipeline.tails import copy_row, grown, kept
+from automap.pipeline.tails import copy_row, copy_rows, grown, kept
 from automap.pipeline.value import finished, joined
 from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner, inner_making_arrays
+from automap.simulate.jit import compiled, inner, inner_making_arrays, is_compiled
 
 
 MOST_TAILS: Final = (1024, 16384)
@@ -39,6 +40,9 @@ MOST_TAILS: Final = (1024, 16384)
 MOST_WORK: Final = 1_000_000_000
 """Transitions and comparisons of tails after which a run gives up its proof: some seconds."""
 _ROUNDING: Final = 1e-9
+# The slowest of 23 runs on BERT-48 did 1e8 a processor second, the fastest 9e8; compiling: x86_64, 2026-11.
+WORK_PER_SECOND: Final = 2e8
+_COMPILE_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Partition:
 class Solved:
     """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep, and
     the run came to its end. `least_seconds`: if proven, no partition under the bound has a smaller V; None: the best one's.
-    `interrupted`: Ctrl-C ended it, with what it had. `searched_seconds`: of the budget, if it is one that takes long."""
+    `interrupted`: Ctrl-C ended it, with what it had."""
 
     best: Partition | None
     proven: bool
@@ -71,15 +75,21 @@ class Solved:
     work: int
     least_seconds: float | None = None
     interrupted: bool = False
-    searched_seconds: float = 0.0
+
+
+def compile_seconds() -> float:
+    """Processor seconds that compiling the solver will take, about; 0 if it is in memory or on disk."""
+    return 0.0 if is_compiled(_programme) else _COMPILE_SECONDS
 
 
 def solve(
-    problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf, most_work: int | None = None
-) -> Solved:
+    problem: Arrays | Menu, stages: int, bound_seconds: float = np.inf,
+    most_work: int | None = None, deadline: Deadline | None = None,
+) -> Solved:  # fmt: skip
     """The best partition in `stages` stages whose V is at most the bound, by a hair more.
 
-    If `proven` and without a best one, none is under the bound.
+    If `proven` and without a best one, none is under the bound. No more work is done than there is time for until the
+    deadline.
     """
     menu = menu_of(problem) if isinstance(problem, Arrays) else problem
     most_work = MOST_WORK if most_work is None else most_work
@@ -89,6 +99,8 @@ def solve(
     if not divisible_by(menu.units, menu.n_units, stages)[stages, menu.n_units]:
         return found
     for most in MOST_TAILS:
+        if deadline is not None:
+            most_work = round(min(most_work, deadline.seconds_left * WORK_PER_SECOND))
         cuts, parts, kinds, overflowed, widest, work = _programme(
             menu, stages, bound_seconds * (1 + _ROUNDING), most, most_work
         )
@@ -106,31 +118,40 @@ def solve(
 @inner_making_arrays
 def least_sums(arrays: Arrays) -> tuple[Array, Array, Array, Array]:
     """(fs, bs) [U + 1, n + 1] by the most replicas, and (wf, wb) [n + 1]."""
-    sizes = np.flatnonzero(arrays.usable[1:]) + 1
-    return _sums(sizes, arrays.forward[sizes], arrays.backward[sizes], len(arrays.usable) - 1)
+    units = len(arrays.usable) - 1
+    # Every size is a kind; one that is not usable is never reached.
+    sizes = np.arange(units + 1)
+    for size in range(units + 1):
+        if not arrays.usable[size]:
+            sizes[size] = 0
+    return _sums(sizes, arrays.forward, arrays.backward, units)
 
 
 @inner_making_arrays
 def _sums(
     sizes: Array, forward: Array, backward: Array, units: int
 ) -> tuple[Array, Array, Array, Array]:
-    """`least_sums` of kinds that have `sizes` units [K]; `forward` and `backward` [K, n + 1]."""
+    """`least_sums` of kinds that have `sizes` units [K], 0 for none; `forward` and `backward` [K, n + 1].
+
+    Kinds are not sorted by their units first: a sort takes numba a second to compile.
+    """
     n = forward.shape[1] - 1
     fs, bs = np.zeros((units + 1, n + 1)), np.zeros((units + 1, n + 1))
     wf, wb = np.zeros(n + 1), np.zeros(n + 1)
-    by_size = np.argsort(sizes)
     for t in range(n):
-        f = b = work_f = work_b = np.inf
-        done = 0
-        for r in range(1, units + 1):
-            while done < len(sizes) and sizes[by_size[done]] == r:
-                kind = by_size[done]
+        work_f = work_b = np.inf
+        least_f, least_b = np.full(units + 1, np.inf), np.full(units + 1, np.inf)
+        for kind in range(len(sizes)):
+            r = sizes[kind]
+            if r > 0:
                 of_f = forward[kind, t + 1] - forward[kind, t]
                 of_b = backward[kind, t + 1] - backward[kind, t]
-                f, b = min(f, of_f), min(b, of_b)
+                least_f[r], least_b[r] = min(least_f[r], of_f), min(least_b[r], of_b)
                 work_f, work_b = min(work_f, r * of_f), min(work_b, r * of_b)
-                done += 1
-            fs[r, t + 1], bs[r, t + 1] = fs[r, t] + f, bs[r, t] + b
+        for r in range(1, units + 1):
+            least_f[r] = min(least_f[r], least_f[r - 1])
+            least_b[r] = min(least_b[r], least_b[r - 1])
+            fs[r, t + 1], bs[r, t + 1] = fs[r, t] + least_f[r], bs[r, t] + least_b[r]
         wf[t + 1], wb[t + 1] = wf[t] + work_f, wb[t] + work_b
     return fs, bs, wf, wb
 
@@ -157,8 +178,9 @@ def _programme(
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
     row = 4 + stages
     pool, links = np.empty((4096, row)), np.empty((4096, 4), np.int32)
-    pool[0, :] = 0.0
-    links[0, :] = -1
+    for column in range(row):
+        pool[0, column] = 0.0
+    links[0, 0] = links[0, 1] = links[0, 2] = links[0, 3] = -1
     count[0, n, units] = 1
     used, widest, work, overflowed = 1, 0, 0, False
     tails, joins, new = np.empty((most, row)), np.empty((most, 4), np.int32), np.empty((1, row))
@@ -175,14 +197,14 @@ def _programme(
                     continue
                 found, bound, more, over = _tails(
                     menu, first, count, pool, links, tails, joins, new, fs, bs, wf, wb, k, rem, i,
-                    d, bound,
+                    d, bound, most_work - work,
                 )  # fmt: skip
                 work += more
                 overflowed |= over
                 widest = max(widest, found)
                 pool, links = grown(pool, links, used + found)
-                pool[used : used + found] = tails[:found]
-                links[used : used + found] = joins[:found]
+                copy_rows(pool, used, tails, found)
+                copy_rows(links, used, joins, found)
                 first[k, i, d], count[k, i, d] = used, found
                 used += found
     best, least = -1, np.inf
@@ -204,8 +226,12 @@ def _programme(
 def _tails(
     menu: Menu, first: Array, count: Array, pool: Array, links: Array, tails: Array, joins: Array,
     new: Array, fs: Array, bs: Array, wf: Array, wb: Array, k: int, rem: int, i: int, d: int, bound: float,
+    most_work: int,
 ) -> tuple[int, float, int, bool]:  # fmt: skip
-    """Fill `tails` with the Pareto set of state (k, i, d); (how many, the bound, work, overflowed)."""
+    """Fill `tails` with the Pareto set of state (k, i, d); (how many, the bound, work, overflowed).
+
+    After `most_work` what is left of the state is dropped, which counts as overflowing.
+    """
     n, units, m = len(menu.may_cut) - 1, len(menu.latency_seconds) - 1, menu.microbatches
     schedule = menu.schedule
     width = 4 if schedule == 0 else 3 + k
@@ -231,6 +257,8 @@ def _tails(
                 continue
             reduce = reduce_seconds(menu, kind, i, j, d)
             for z in range(first[k - 1, j, e], first[k - 1, j, e] + size):
+                if work > most_work:
+                    return found, bound, work, True
                 work += 1
                 x = transfer_seconds(menu, kind, links[z, 1], j, e) if k > 1 else 0.0
                 joined(pool, z, new[0], f, b, x, reduce, m, k, schedule)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays, divisible
 from automap.pipeline.exact import Partition, Solved, solve
 from automap.pipeline.value import price, priced
@@ -30,11 +31,14 @@ def even_split(arrays: Arrays, stages: int) -> Partition | None:
     return None if cuts is None else _partition(arrays, cuts, parts)
 
 
-def at_servers(arrays: Arrays, stages: int, parted_by: np.ndarray) -> Solved:
+def at_servers(
+    arrays: Arrays, stages: int, parted_by: np.ndarray, deadline: Deadline | None = None
+) -> Solved:
     """The best with stages that begin where the outermost level parts units; `parted_by` as in `Fabric`."""
     allowed = parted_by == parted_by.max()
     allowed[[0, -1]] = True
-    return solve(arrays._replace(may_part=arrays.may_part & allowed), stages)
+    allowed_only = arrays._replace(may_part=arrays.may_part & allowed)
+    return solve(allowed_only, stages, deadline=deadline)
 
 
 def local_search(

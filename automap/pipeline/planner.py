@@ -1,12 +1,13 @@
 """Workload and topology -> a pipeline plan: profile, coarsening, search, records."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import time
 
 from automap.cost.compute import Roofline
 from automap.cost.measured import MeasuredKernels
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.errors import InputError
 from automap.options import Options
 from automap.pipeline.build import (
@@ -38,35 +39,34 @@ class Setup:
     limits: Limits
 
 
-def set_up(workload: Workload, topology: Topology, options: Options) -> Setup:
+def set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> Setup:
     """Profile and limits. Raises `InputError` for a step that cannot be cut, and options that do not suit it."""
     points = coarsened(_profile(workload, topology, options))
     _check(options, points, topology)
     limits = Limits(
         stages=options.stages, microbatches=options.microbatches,
         memory_limit_bytes=options.memory_limit_bytes or topology.device.memory_bytes,
-        budget_seconds=options.budget_seconds, seed=options.seed,
+        deadline=deadline, seed=options.seed,
     )  # fmt: skip
     return Setup(workload, topology, points, fabric_of(topology), limits)
 
 
 def plan_pipeline(
     workload: Workload, topology: Topology, options: Options,
-    on_stages: Callable[[Tried], None] = lambda tried: None,
+    on_stages: Callable[[Tried], None], deadline: Deadline,
 ) -> Plan:  # fmt: skip
-    """The best pipeline found; `on_stages` is called with every choice that is looked at.
+    """The best pipeline found by the deadline; `on_stages` is called with every choice that is looked at.
 
     Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for options that
     do not suit it.
     """
-    return plan_stages(set_up(workload, topology, options), options, on_stages)
+    return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
 
 
 def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], None]) -> Plan:
-    """`plan_pipeline` of what is set up; the budget and the strategy are those of `options`."""
+    """`plan_pipeline` of what is set up; the strategy is that of `options`."""
     start = time.monotonic()
-    points, fabric = setup.points, setup.fabric
-    limits = replace(setup.limits, budget_seconds=options.budget_seconds)
+    points, fabric, limits = setup.points, setup.fabric, setup.limits
     found = find_pipeline(points, fabric, limits, options.strategy, on_stages)
     if found.best is None:
         raise nothing_fits(found, limits, points, fabric)

@@ -7,30 +7,34 @@ V is never above the simulated step (`automap.pipeline.value`), so with B the le
 
 and the plan's gap is B over that bound, less one. A partition is simulated before it counts
                                                                          -> in: `simulated_seconds`
-Strategies: `exact` and `auto` solve (`automap.pipeline.exact`); `agent` infers in milliseconds
-(`automap.pipeline.agent`), `agent-gap` solves after it to say what it lost; `rainbow` learns (`automap.pipeline.online`);
-the others are baselines (`automap.pipeline.local`). Only those of `PROVING` give a bound.
+Strategies: `exact` and `auto` go over all choices three times: even splits, local search from them, and the exact solver
+(`automap.pipeline.exact`), each time in the order of what is known by then. The first takes milliseconds a choice, so that
+there is a plan soon, and a bound near the optimum before anything is solved; the last is left out if its solver is not
+compiled yet and there is no time for that                               -> in: `_Search`
+`agent` infers in milliseconds (`automap.pipeline.agent`), `agent-gap` solves after it to say what it lost; `rainbow` learns
+(`automap.pipeline.online`); the others are baselines (`automap.pipeline.local`). Only those of `PROVING` give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-import time
 from typing import Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
-from automap.pipeline.exact import Partition, Solved, solve
+from automap.pipeline.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.local import at_servers, even_split, local_search, optimum
+from automap.pipeline.local import at_servers, even_split, local_search
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
 from automap.plan_explain import all_the_same_text, bytes_text
+from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 
 
@@ -40,16 +44,12 @@ AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search keeps to: `stages` and `microbatches` None leave them open.
-
-    The budget counts from the end of the first choice that is solved, for in its course the solvers are compiled if they
-    were not before; the first choice of an agent that learns counts too.
-    """
+    """What a search keeps to: `stages` and `microbatches` None leave them open."""
 
     stages: int | None
     microbatches: int | None
     memory_limit_bytes: float
-    budget_seconds: float
+    deadline: Deadline
     seed: int
 
 
@@ -99,46 +99,79 @@ def find_pipeline(
     on_progress: Callable[[Tried], None] = lambda tried: None,
 ) -> Found:  # fmt: skip
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
-    best: Choice | None = None
-    start, searched, is_begun = time.monotonic(), 0.0, False
-    bound, least, tried, proven, warnings = np.inf, np.inf, 0, strategy in PROVING, ()
-    wanted = list(choices(points, fabric, limits))
+    search = _Search(points, fabric, limits, on_progress)
+    warnings: tuple[str, ...] = ()
     try:
-        for stages, terms in wanted:
-            so_far = best.step_seconds if best else np.inf
-            on_progress(Tried(f"pipelines of {stages} stages", tried, len(wanted), so_far))
-            if is_begun and time.monotonic() > start + limits.budget_seconds:
-                proven, warnings = (
-                    False,
-                    ("the search was not done after its budget; this is the best pipeline it had",),
-                )
-                break
-            tried += 1
-            arrays = arrays_of(points, fabric, terms)
-            needed = least_bytes(arrays, stages)
-            least = min(least, needed)
-            if needed > limits.memory_limit_bytes:
-                continue
-            solved = PIPELINE_STRATEGIES[strategy](
-                arrays, stages, so_far, fabric, limits.seed,
-                max(start + limits.budget_seconds - time.monotonic(), 0.0),
-            )  # fmt: skip
-            proven, searched = proven and solved.proven, solved.searched_seconds
-            if not is_begun:
-                start, is_begun = time.monotonic() - searched, True
-            if solved.best is not None and np.isfinite(solved.best.seconds):
-                bound = min(bound, solved.least_seconds or solved.best.seconds)
-                choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
-                if choice.step_seconds < so_far:
-                    best = choice
-            if solved.interrupted:
-                raise KeyboardInterrupt
+        for each in _ROUNDS.get(strategy, (PIPELINE_STRATEGIES[strategy],)):
+            search.go_over(each)
+    except OutOfBudget as end:
+        warnings = (f"{end}; this is the best pipeline it had",)
     except KeyboardInterrupt:
-        proven, warnings = False, ("the search was interrupted; this is the best pipeline it had",)
-    if best is None:
-        return Found(None, None, least, tried, warnings)
-    proven_bound = min(bound, best.step_seconds) if proven else None
-    return Found(best, proven_bound, least, tried, warnings)
+        warnings = ("the search was interrupted; this is the best pipeline it had",)
+    best, is_proven = search.best, strategy in PROVING and search.is_proven and not warnings
+    bound = min(search.bound_seconds, best.step_seconds) if best and is_proven else None
+    return Found(best, bound, search.least_bytes, search.tried, warnings)
+
+
+class _Search:
+    """A search in progress: the best choice, and what the last round proved of all choices."""
+
+    def __init__(
+        self, points: Points, fabric: Fabric, limits: Limits, on_progress: Callable[[Tried], None]
+    ) -> None:
+        self._points, self._fabric, self._limits = points, fabric, limits
+        self._on_progress = on_progress
+        self._known = dict.fromkeys(choices(points, fabric, limits), np.inf)
+        self._never_fits = set[tuple[int, Terms]]()
+        self.best: Choice | None = None
+        self.bound_seconds, self.least_bytes = np.inf, np.inf
+        self.tried, self.is_proven = 0, True
+
+    @property
+    def seconds(self) -> float:
+        """The best step so far."""
+        return self.best.step_seconds if self.best else np.inf
+
+    def go_over(self, strategy: "PipelineStrategy") -> None:
+        """Give every choice to a strategy; raises `OutOfBudget` once there is a pipeline."""
+        deadline = self._limits.deadline
+        compiling = compile_seconds() if strategy is _exact else 0.0
+        if self.best and deadline.seconds_left < compiling:
+            raise OutOfBudget(
+                f"there was no time to compile the exact solver, which takes some {compiling:g} s of processor time once "
+                "per machine: plan again with a larger budget"
+            )
+        self.bound_seconds, self.is_proven = np.inf, True
+        for stages, terms in sorted(self._known, key=lambda choice: self._known[choice]):
+            what = f"pipelines of {stages} stages"
+            self._on_progress(Tried(what, self.tried, len(self._known), self.seconds))
+            if self.best and deadline.is_over:
+                raise OutOfBudget("the search was not done after its budget")
+            if (stages, terms) not in self._never_fits:
+                self._look(strategy, stages, terms)
+                self.tried += 1
+
+    def _look(self, strategy: "PipelineStrategy", stages: int, terms: Terms) -> None:
+        limits = self._limits
+        arrays = arrays_of(self._points, self._fabric, terms)
+        needed = least_bytes(arrays, stages)
+        self.least_bytes = min(self.least_bytes, needed)
+        if needed > limits.memory_limit_bytes:
+            self._never_fits.add((stages, terms))
+            return
+        solved = strategy(arrays, stages, self.seconds, self._fabric, limits)
+        self.is_proven &= solved.proven
+        if solved.best is not None and np.isfinite(solved.best.seconds):
+            self.bound_seconds = min(
+                self.bound_seconds, solved.least_seconds or solved.best.seconds
+            )
+            choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
+            at = stages, terms
+            self._known[at] = min(self._known[at], choice.step_seconds)
+            if choice.step_seconds < self.seconds:
+                self.best = choice
+        if solved.interrupted:
+            raise KeyboardInterrupt
 
 
 def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[int, Terms]]:
@@ -164,62 +197,48 @@ def _powers(batch: int) -> tuple[int, ...]:
     return tuple(2**k for k in range(batch.bit_length()) if batch % 2**k == 0)
 
 
-def _exact(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
-    return optimum(arrays, stages, bound, seed)
+def _exact(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
+    return solve(arrays, stages, bound, deadline=limits.deadline)
 
 
-def _local(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
-    return Solved(local_search(arrays, stages, seed), proven=False, widest=0, work=0)
+def _local(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
+    return Solved(local_search(arrays, stages, limits.seed), proven=False, widest=0, work=0)
 
 
-def _even(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
+def _even(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
     return Solved(even_split(arrays, stages), proven=False, widest=0, work=0)
 
 
-def _servers(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
-    return at_servers(arrays, stages, fabric.parted_by)
+def _servers(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
+    return at_servers(arrays, stages, fabric.parted_by, limits.deadline)
 
 
-def _rainbow(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
+def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
     # Its agent is of `rl`, which needs torch.
     from automap.pipeline.online.strategy import find
 
     if ideal_seconds(arrays) > bound:
         return Solved(None, proven=False, widest=0, work=0)
-    found = find(arrays, stages, fabric.parted_by, "ours", seed=seed, budget_seconds=seconds)
-    return Solved(
-        found.improved, proven=False, widest=0, work=0, interrupted=found.interrupted,
-        searched_seconds=found.seconds,
-    )  # fmt: skip
+    found = find(
+        arrays, stages, fabric.parted_by, "ours", seed=limits.seed, deadline=limits.deadline
+    )
+    return Solved(found.improved, proven=False, widest=0, work=0, interrupted=found.interrupted)
 
 
-def _agent(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
+def _agent(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
     best = infer(arrays, stages, shipped_weights())
     return Solved(best, proven=False, widest=0, work=0)
 
 
-def _agent_gap(
-    arrays: Arrays, stages: int, bound: float, fabric: Fabric, seed: int, seconds: float
-) -> Solved:
+def _agent_gap(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
     best = infer(arrays, stages, shipped_weights())
-    solved = solve(arrays, stages, min(bound, best.seconds if best else np.inf))
+    least = min(bound, best.seconds if best else np.inf)
+    solved = solve(arrays, stages, least, deadline=limits.deadline)
     least = solved.best.seconds if solved.best else np.inf
     return replace(solved, best=best or solved.best, least_seconds=least)
 
 
-PipelineStrategy = Callable[[Arrays, int, float, Fabric, int, float], Solved]
+PipelineStrategy = Callable[[Arrays, int, float, Fabric, Limits], Solved]
 PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "auto": _exact,
     "exact": _exact,
@@ -230,7 +249,12 @@ PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "agent": _agent,
     "agent-gap": _agent_gap,
 }
-"""By name: (arrays, stages, bound in seconds, fabric, seed, seconds left) -> the best partition that it finds."""
+"""By name: (arrays, stages, bound in seconds, fabric, limits) -> the best partition that it finds."""
+_ROUNDS: Final[Mapping[str, tuple[PipelineStrategy, ...]]] = {
+    "auto": (_even, _local, _exact),
+    "exact": (_even, _local, _exact),
+}
+"""What goes over all choices, one after the other; of other names the strategy alone."""
 PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
 """Strategies that know how far what they found can be from the optimum."""
 

@@ -18,8 +18,8 @@ def grown(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
     size = max(needed, 2 * len(pool))
     more = np.empty((size, pool.shape[1]))
     more_links = np.empty((size, links.shape[1]), np.int32)
-    more[: len(pool)] = pool
-    more_links[: len(pool)] = links
+    copy_rows(more, 0, pool, len(pool))
+    copy_rows(more_links, 0, links, len(links))
     return more, more_links
 
 
@@ -30,6 +30,13 @@ def is_no_worse(tails: Array, z: int, than: Array, row: int, width: int) -> bool
         if tails[z, c] > than[row, c]:
             return False
     return True
+
+
+@inner
+def copy_rows(target: Array, first: int, source: Array, count: int) -> None:
+    """The first `count` rows of the source, from row `first` on; slices would take numba seconds to compile."""
+    for row in range(count):
+        copy_row(target, first + row, source, row)
 
 
 @inner

@@ -4,9 +4,10 @@ Silent where stderr is no terminal. The bar is the share of the time budget that
 before it.
 """
 
+from contextlib import ExitStack
 import math
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -21,10 +22,14 @@ from rich.progress import (
 
 from automap.report.terminal import printable
 from automap.search import SearchContext
+from automap.simulate.jit import compilation_heard
 
 
 if TYPE_CHECKING:
     from automap.pipeline.search import Tried
+
+
+COMPILING: Final = "compiling solvers (once per machine)"
 
 
 class _Bar:
@@ -61,6 +66,25 @@ class SearchProgress(_Bar):
         """`budget_seconds` is the length of the whole bar."""
         super().__init__("tracing and lowering")
         self._budget_seconds = budget_seconds
+        self._while_shown = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start drawing, and say when our own solvers are compiled."""
+        self._while_shown.enter_context(compilation_heard(self._say_compiling))
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clear the bar."""
+        self._while_shown.close()
+        super().__exit__(kind, error, trace)
+
+    def _say_compiling(self) -> None:
+        self._progress.update(self._task, description=COMPILING)
 
     def update(self, context: SearchContext) -> None:
         """Show how far the search is and its best candidate."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 import math
-import time
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.layouts import distinct
+from automap.deadline import Deadline
 from automap.search.batch import Batches
 from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
@@ -52,7 +52,7 @@ class SearchContext:
     objective: Objective
     pins: Sequence[Pin]
     seed: int
-    deadline_seconds: float
+    deadline: Deadline
     on_progress: Callable[["SearchContext"], None]
     presets: Sequence[str] = tuple(PRESETS)
     best: Candidate | None = None
@@ -70,8 +70,8 @@ class SearchContext:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the budget is spent."""
-        return max(self.deadline_seconds - time.monotonic(), 0.0)
+        """Seconds of the budget that are left."""
+        return self.deadline.seconds_left
 
     @property
     def fastest_seconds(self) -> float:
@@ -100,7 +100,7 @@ class SearchContext:
         try:
             yield
         except OutOfBudget:
-            if time.monotonic() > self.deadline_seconds:
+            if self.deadline.is_over:
                 raise
             if cut is not None:
                 self.notes.append(cut)
@@ -173,15 +173,13 @@ class SearchContext:
 
     def check_time(self) -> None:
         """Raise `OutOfBudget` when the time is up, or the work that is allowed is done, and there is a plan."""
-        is_over = time.monotonic() > self.deadline_seconds or self.work_left_seconds < 0
+        is_over = self.work_left_seconds < 0 or self.deadline.is_over
         if is_over and self.best is not None:
             raise OutOfBudget
 
     def consider(self, point: Point, origin: str) -> Candidate | None:
         """`evaluate` whatever the time."""
-        if point not in self._priced:
-            self._priced[point] = self._price(point)
-        estimate = self._priced[point]
+        estimate = self.estimate(point)
         if estimate is None:
             return None
         candidate = Candidate(point, estimate, origin)
@@ -190,8 +188,14 @@ class SearchContext:
             self.on_progress(self)
         return candidate
 
+    def estimate(self, point: Point) -> Estimate | None:
+        """What a point costs, None if it is not allowed; it is not kept as the best."""
+        if point not in self._priced:
+            self._priced[point] = self._price(point)
+        return self._priced[point]
+
     def _price(self, point: Point) -> Estimate | None:
-        """What a point costs, None if it is not allowed; different points may be one plan."""
+        """`estimate` of a point that was not asked about; different points may be one plan."""
         lanes = self._allowed_lanes(point)
         if lanes is None:
             return None
@@ -250,5 +254,6 @@ def preset_points(
     """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it stands without pins; see `Pinned.nearest`."""
     for name in context.presets if names is None else names:
         for mesh in context.meshes:
+            context.check_time()
             for point in PRESETS[name].points(context.space, mesh):
                 yield name, point

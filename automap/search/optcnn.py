@@ -75,8 +75,9 @@ class Summing:
         variables = variables_of(self.context.space, mesh)
         tables = self._model.on_mesh(variables, _MOST_CHOICES).tables(self._seconds)
         least = Elimination(
-            tables, variables.sizes, order_of([t.scope for t in tables], variables.sizes)
-        )
+            tables, variables.sizes, order_of([t.scope for t in tables], variables.sizes),
+            self.context.check_time,
+        )  # fmt: skip
         plan = self.context.evaluate(variables.point(least.assignment()), "optcnn")
         return least.bound, plan
 

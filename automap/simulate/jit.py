@@ -8,12 +8,14 @@ It looks at the file of the called function only, so code kept before another fi
 that this is in, changed would be run stale: such code is removed                -> in: `_forget_stale`
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 from pathlib import Path
+import sys
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event
 
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -47,6 +49,33 @@ def compiled(function: _Function) -> _Function:
         return uncached
     _forget_stale(Path(dispatcher.stats.cache_path), Path(function.__code__.co_filename).parent)
     return dispatcher
+
+
+def is_compiled(function: Callable[..., object]) -> bool:
+    """Whether a `compiled` function need not be compiled: it is in memory, or on disk for arguments of some types."""
+    dispatcher: Any = function
+    if dispatcher.signatures:
+        return True
+    folder, source = dispatcher.stats.cache_path, dispatcher.py_func
+    name = f"{source.__module__.rpartition('.')[2]}.{source.__qualname__}"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    kept = f"{name}-{source.__code__.co_firstlineno}.{python}*.nbi"
+    return folder is not None and any(Path(folder).glob(kept))
+
+
+@contextlib.contextmanager
+def compilation_heard(on_compile: Callable[[], None]) -> Iterator[None]:
+    """Call a function whenever numba begins to compile another one, which takes up to seconds."""
+
+    class Listener(event.Listener):
+        def on_start(self, event: event.Event) -> None:
+            on_compile()
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def _forget_stale(folder: Path, sources: Path) -> None:

@@ -11,11 +11,11 @@ kept       those that no other one beats in seconds, bytes, and what it sends, o
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-import time
 from typing import Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.pipeline.hybrid.average import Setting, StageEvaluator, Totals, totals
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
 from automap.search.candidate import Objective
@@ -131,20 +131,25 @@ def best_of(found: Sequence[Candidate], setting: Setting) -> list[Inner]:
 
 
 def inners_of(
-    pricer: Pricer, settings: Sequence[Setting], devices: Sequence[int], deadline_seconds: float,
+    pricer: Pricer, settings: Sequence[Setting], devices: Sequence[int], deadline: Deadline,
     seed: int, on_progress: Callable[[str], None],
 ) -> list[Inner]:  # fmt: skip
-    """The inner plans to choose from for any of the settings; climbs end at the deadline."""
+    """The inner plans to choose from for any of the settings.
+
+    Each number of devices and each setting has an equal share of the time that is left; at the end of its own it has
+    the presets that are priced by then, the first in any case, and at the deadline the rest is left out.
+    """
     kept: dict[Lanes, Inner] = {}
     rest = len(settings) * len(devices)
     for count in devices:
         on_progress(f"plans inside stages of {count} devices")
         presets = list(preset_inners(pricer, count))
         for setting in settings:
-            found = [c for c in (candidate(pricer, i, setting) for i in presets) if c is not None]
-            now = time.monotonic()
-            until = now + max(deadline_seconds - now, 0.0) / rest
+            if kept and deadline.is_over:
+                return list(kept.values())
+            until = deadline.share(1 / rest)
             rest -= 1
+            found = list(_priced(pricer, presets, setting, until))
             for inner in searched(pricer, found, setting, until, seed) if found else ():
                 more = candidate(pricer, inner, setting)
                 found += [more] if more is not None else []
@@ -153,8 +158,22 @@ def inners_of(
     return list(kept.values())
 
 
+def _priced(
+    pricer: Pricer, inners: Sequence[Inner], setting: Setting, until: Deadline
+) -> Iterator[Candidate]:
+    """The candidates of inner plans, at least one if any can run."""
+    is_any = False
+    for inner in inners:
+        if is_any and until.is_over:
+            return
+        found = candidate(pricer, inner, setting)
+        if found is not None:
+            is_any = True
+            yield found
+
+
 def searched(
-    pricer: Pricer, found: Sequence[Candidate], setting: Setting, until_seconds: float, seed: int
+    pricer: Pricer, found: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
 ) -> Iterator[Inner]:
     """What a climb reaches from the best of `found`, on its mesh."""
     objective = Objective(setting.memory_limit_bytes)
@@ -174,7 +193,7 @@ def searched(
             pricer=pricer, setting=setting,
         ),
         meshes=(start.point.mesh,), objective=objective, pins=(), seed=seed,
-        deadline_seconds=until_seconds, on_progress=lambda _: None,
+        deadline=until, on_progress=lambda _: None,
     )  # fmt: skip
     try:
         first = context.evaluate(start.point, start.origin)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.pipeline.build import fabric_warning
@@ -29,6 +30,8 @@ from automap.workload.trace import Workload
 
 _SHARE: Final = 1 / 3
 """Of the budget, for one program."""
+_PIPELINE_SHARE: Final = 1 / 2
+"""Of what is left then, for pipelines of replicas."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +50,27 @@ class Pipelines:
 def plan_hybrid(
     workload: Workload, topology: Topology, options: Options,
     on_progress: Callable[[SearchContext], None], on_stages: Callable[[Tried], None],
+    deadline: Deadline,
 ) -> Plan:  # fmt: skip
-    """The best plan of all spaces.
+    """The best plan of all spaces by the deadline.
 
     Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut, one with shardings of its
     own, and options that do not suit it.
     """
     sharding = None
-    start = time.monotonic()
     if options.stages in (None, 1) and options.microbatches in (None, 1):
-        alone = replace(
-            options, space="sharding", stages=None, microbatches=None,
-            budget_seconds=options.budget_seconds * _SHARE,
-        )  # fmt: skip
+        alone = replace(options, space="sharding", stages=None, microbatches=None)
+        until = deadline.share(_SHARE)
         sharding = _plan_or_none(
-            lambda: plan_workload(workload, topology, alone, on_progress=on_progress)
+            lambda: plan_workload(
+                workload, topology, alone, on_progress=on_progress, deadline=until
+            )
         )
-    left = options.budget_seconds - (time.monotonic() - start)
-    options = replace(options, budget_seconds=max(left, options.budget_seconds * _SHARE))
+    if sharding is not None and deadline.is_over:
+        note = "time was up before pipelines were looked at; give a larger budget"
+        return replace(sharding, warnings=(*sharding.warnings, note))
     bound = sharding.predicted.step_seconds if sharding else np.inf
-    found = plan_pipelines(workload, topology, options, on_stages, bound)
+    found = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
     plans = [plan for plan in (sharding, found.pipeline, found.hybrid) if plan is not None]
     if not plans:
         raise found.refused or InfeasiblePlanError("no plan fits; use more devices")
@@ -80,7 +84,7 @@ def plan_hybrid(
 
 def plan_pipelines(
     workload: Workload, topology: Topology, options: Options, on_stages: Callable[[Tried], None],
-    bound_seconds: float = np.inf,
+    deadline: Deadline, bound_seconds: float = np.inf,
 ) -> Pipelines:  # fmt: skip
     """The best pipelines, the second only if it is faster than the bound; raises as `plan_hybrid` for bad input."""
     if workload.mesh is not None:
@@ -89,12 +93,10 @@ def plan_pipelines(
             "have one each; plan with --space sharding, or take them out"
         )
     start = time.monotonic()
-    setup = set_up(workload, topology, options)
-    shared = replace(options, budget_seconds=options.budget_seconds / 2)
-    pipeline = _plan_or_none(lambda: plan_stages(setup, shared, on_stages))
+    setup = set_up(workload, topology, options, deadline.share(_PIPELINE_SHARE))
+    pipeline = _plan_or_none(lambda: plan_stages(setup, options, on_stages))
     of_pipeline = pipeline.predicted.step_seconds if pipeline else np.inf
-    left = max(options.budget_seconds - (time.monotonic() - start), shared.budget_seconds)
-    limits = replace(setup.limits, budget_seconds=left)
+    limits = replace(setup.limits, deadline=deadline)
     pricer = Pricer(setup.points.profile, Space(workload.problem), topology, options.profile)
     found = find_hybrid(
         pricer, setup.points, setup.fabric, limits, min(of_pipeline, bound_seconds), on_stages

@@ -8,11 +8,11 @@ bound comes from stages of equal devices.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-import time
 from typing import Final, Literal
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.arrays import Schedule, Terms
 from automap.pipeline.exact import Partition, solve
@@ -27,6 +27,7 @@ from automap.pipeline.search import Limits, Tried, choices
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
 from automap.plan_explain import all_the_same_text, bytes_text
+from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 from automap.topology.parts import part_of
 
@@ -99,9 +100,9 @@ def find_hybrid(
 ) -> HybridFound:  # fmt: skip
     """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one so far.
 
-    The budget counts from the first choice's end, as in `find_pipeline`.
+    At the deadline it goes on only if nothing fits yet, and the bound is infinite.
     """
-    start, wanted = time.monotonic(), list(choices(points, fabric, limits))
+    wanted = list(choices(points, fabric, limits))
     search = _Search(bound_seconds, len(wanted), on_progress)
     warnings: tuple[str, ...] = ()
     try:
@@ -109,14 +110,11 @@ def find_hybrid(
         # Equal devices first: that is fast, and bounds the rest.
         for boundaries in ("even", "any"):
             for stages, terms in wanted:
-                if search.tried == 1:
-                    start = time.monotonic()
-                if search.tried and time.monotonic() > start + limits.budget_seconds:
-                    warnings = (
-                        "the search was not done after its budget; this is the best pipeline it had",
-                    )
-                    break
-                search.look(kinds, stages, terms, boundaries)
+                if search.has_plan and limits.deadline.is_over:
+                    raise OutOfBudget
+                search.look(kinds, stages, terms, boundaries, limits.deadline)
+    except OutOfBudget:
+        warnings = ("the search was not done after its budget; this is the best pipeline it had",)
     except KeyboardInterrupt:
         warnings = ("the search was interrupted; this is the best pipeline it had",)
     return HybridFound(search.best, float(search.least_bytes), search.tried, warnings)
@@ -133,9 +131,15 @@ class _Search:
         self._seconds, self._choices, self._on_progress = bound_seconds, choices, on_progress
         self._offers: dict[int, Offer] = {}
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether something fits, here or in another space."""
+        return np.isfinite(self._seconds)
+
     def look(
-        self, kinds: Kinds, stages: int, terms: Terms, boundaries: Literal["even", "any"]
-    ) -> None:
+        self, kinds: Kinds, stages: int, terms: Terms, boundaries: Literal["even", "any"],
+        deadline: Deadline,
+    ) -> None:  # fmt: skip
         """Solve one choice of S, M and schedule; device boundaries `even` parts all devices equally."""
         m = terms.microbatches
         if m not in self._offers:
@@ -147,7 +151,7 @@ class _Search:
             menu = menu._replace(may_part=menu.may_part & _even(menu.n_units, stages))
         best = None
         if least_bytes(menu, stages) <= menu.memory_limit_bytes:
-            best = solve(menu, stages, self._seconds).best
+            best = solve(menu, stages, self._seconds, deadline=deadline).best
         if best is not None:
             seconds = _simulated(menu, best)
             if seconds < self._seconds:
@@ -181,9 +185,8 @@ def kinds_of(
         for stages in sorted(some)
         for per_stage in _PER_STAGE
     )
-    deadline = time.monotonic() + _SEARCH_SHARE * limits.budget_seconds
     inners = inners_of(
-        pricer, list(settings), devices, deadline, limits.seed,
+        pricer, list(settings), devices, limits.deadline.share(_SEARCH_SHARE), limits.seed,
         lambda text: on_progress(Tried(text, 0, 0, np.inf)),
     )  # fmt: skip
     return Kinds(pricer, points, fabric, tuple(inners))

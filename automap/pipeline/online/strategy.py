@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.exact import Partition
 from automap.pipeline.local import improved
@@ -84,9 +85,9 @@ class Found:
 
 
 def find(
-    arrays: Arrays, stages: int, parted_by: np.ndarray, mode: Mode, *, seed: int, budget_seconds: float
+    arrays: Arrays, stages: int, parted_by: np.ndarray, mode: Mode, *, seed: int, deadline: Deadline
 ) -> Found:  # fmt: skip
-    """Search for S stages; the budget counts from when torch and the game are loaded and compiled.
+    """Search for S stages; one game is always played to its end.
 
     Raises `InputError` if torch is not installed.
     """
@@ -101,7 +102,7 @@ def find(
     env = PipelineEnv(arrays, rules, mode, N_GAMES)
     trainer = _trainer(env, mode, seed)
     start = time.monotonic()
-    first, interrupted = _train(trainer, env, start + budget_seconds)
+    first, interrupted = _train(trainer, env, deadline)
     played = env.best
     better = improved(arrays, played) if played else None
     seconds = time.monotonic() - start
@@ -116,14 +117,16 @@ def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":
     return Trainer(env, CONFIGS[mode], seed)
 
 
-def _train(trainer: "Trainer", env: PipelineEnv, deadline: float) -> tuple[Partition | None, bool]:
+def _train(
+    trainer: "Trainer", env: PipelineEnv, deadline: Deadline
+) -> tuple[Partition | None, bool]:
     """(the best of the first games, whether it was interrupted)."""
     first = None
 
     def ended() -> bool:
         nonlocal first
         first = first or env.best
-        is_late = env.episodes > 0 and time.monotonic() > deadline
+        is_late = env.episodes > 0 and deadline.is_over
         return is_late or env.episodes - env.best_at >= PATIENCE
 
     try:

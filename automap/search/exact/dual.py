@@ -11,7 +11,7 @@ Every x is a plan: the search gets them all, and what it keeps is the upper boun
 overfilled have a price.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,8 @@ from automap.search.factored.model import Factored, Features
 
 # Prices are at most this many times the seconds of the best bound without any.
 _DEAREST = 100.0
+# A linear programme may always take as long.
+_LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,9 @@ class Dual:
         """Numbers in the linear programme of `highest`."""
         return len(self.planes) * (len(self.positions) + self.weights.count)
 
-    def start(self) -> Prices:
+    def start(self, seconds_left: float) -> Prices:
         """No price on memory, and weights for the plans known so far; none where none is known."""
-        found = self.highest(0.0) if self.weights.count and self.planes else None
+        found = self.highest(0.0, seconds_left) if self.weights.count and self.planes else None
         return Prices((), np.zeros(0), np.zeros(self.weights.count)) if found is None else found[0]
 
     def full_weights(self, prices: Prices) -> tuple[np.ndarray, float]:
@@ -91,10 +93,13 @@ class Dual:
             self._alive[position] = np.concatenate([rows, copies, of_repeats])
         return self._alive[position]
 
-    def solve(self, factored: Factored, prices: Prices, order: Sequence[int]) -> "Solved":
-        """q at some prices."""
+    def solve(
+        self, factored: Factored, prices: Prices, order: Sequence[int],
+        check_time: Callable[[], None],
+    ) -> "Solved":  # fmt: skip
+        """q at some prices; `check_time` is called many times, and may raise."""
         weights, constant = self.full_weights(prices)
-        found = Elimination(factored.tables(weights), factored.variables.sizes, order)
+        found = Elimination(factored.tables(weights), factored.variables.sizes, order, check_time)
         return Solved(prices, found, constant)
 
     def add(self, plane: Costs) -> None:
@@ -104,8 +109,11 @@ class Dual:
         if plane.excess[worst] > 0 and worst not in self.positions:
             self.positions.append(worst)
 
-    def highest(self, scale_seconds: float) -> tuple[Prices, float] | None:
-        """The prices where the lowest of the planes is highest, and how high that is; None if that is not found."""
+    def highest(self, scale_seconds: float, seconds_left: float) -> tuple[Prices, float] | None:
+        """The prices where the lowest of the planes is highest, and how high that is.
+
+        None if that is not found in `seconds_left`.
+        """
         n_prices, n_free = len(self.positions), self.weights.count
         fixed = np.array([plane.seconds @ self.weights.base for plane in self.planes])
         rows = [
@@ -119,6 +127,7 @@ class Dual:
         found = scipy.optimize.linprog(
             np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
             A_ub=matrix, b_ub=np.concatenate([fixed, self.weights.most]), bounds=bounds,
+            options={"time_limit": max(seconds_left, _LEAST_SECONDS)},
         )  # fmt: skip
         if found.x is None:
             return None

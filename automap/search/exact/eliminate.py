@@ -11,7 +11,7 @@ a lower bound, else it is the minimum (mini-buckets, Dechter and Rish 2003)     
                                                                               -> in: `Elimination.marginals`
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -69,9 +69,15 @@ def order_of(scopes: Iterable[tuple[int, ...]], sizes: Sequence[int]) -> tuple[i
 
 
 class Elimination:
-    """One minimisation. `bound` is at most the minimum, and is it if `is_exact`."""
+    """One minimisation. `bound` is at most the minimum, and is it if `is_exact`.
 
-    def __init__(self, tables: Iterable[Table], sizes: Sequence[int], order: Sequence[int]) -> None:
+    `check_time` is called before each variable, and may raise.
+    """
+
+    def __init__(
+        self, tables: Iterable[Table], sizes: Sequence[int], order: Sequence[int],
+        check_time: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.sizes, self.nodes, self.bound, self.is_exact = sizes, list[_Node](), 0.0, True
         pool = list[_Item]()
         for table in merged(tables):
@@ -80,6 +86,7 @@ class Elimination:
             else:
                 self.bound += float(table.values)
         for variable in order:
+            check_time()
             bucket = [item for item in pool if variable in item.scope]
             pool = [item for item in pool if variable not in item.scope]
             buckets = self._split(bucket)

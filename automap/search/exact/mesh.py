@@ -59,12 +59,12 @@ class MeshSearch:
         factored = self.tables()
         if self.dual.weights.count and not self.dual.planes:
             self._try_point(self.context.empty(self.variables.mesh))
-        self.best = self._solve(self.dual.start(), order_for(factored))
+        self.best = self._solve(self.dual.start(self.context.seconds_left), order_for(factored))
         self._raise(self.best.bound)
         return self.best
 
     def _solve(self, prices: Prices, order: tuple[int, ...]) -> Solved:
-        found = self.dual.solve(self.tables(), prices, order)
+        found = self.dual.solve(self.tables(), prices, order, self.context.check_time)
         self.context.spend(_SECONDS_PER_ENTRY * found.elimination.n_entries)
         return found
 
@@ -93,7 +93,7 @@ class MeshSearch:
             if self.is_proven or stalled > _MOST_STALLED:
                 break
             self.context.spend(_SECONDS_PER_PRICES + _SECONDS_PER_NUMBER * self.dual.n_numbers)
-            sought = self.dual.highest(scale) if self.dual.planes else None
+            sought = self._highest(scale)
             if sought is None or sought[1] <= best.bound + EQUAL * scale:
                 break
             highest, _ = sought
@@ -108,6 +108,11 @@ class MeshSearch:
             self._raise(found.bound)
         self.best = best
         self._drop_what_never_fits(order)
+
+    def _highest(self, scale_seconds: float) -> tuple[Prices, float] | None:
+        if not self.dual.planes:
+            return None
+        return self.dual.highest(scale_seconds, self.context.seconds_left)
 
     def _drop_what_never_fits(self, order: tuple[int, ...]) -> None:
         """Find choices with which no plan fits, whatever its seconds, at the prices of memory found."""
@@ -163,7 +168,7 @@ class MeshSearch:
             positions.update(self.dual.positions)
             if programme.first_seconds > self.context.work_left_seconds:
                 return
-            found = programme.solve(self.context.deadline_seconds, self.context.work_left_seconds)
+            found = programme.solve(self.context.seconds_left, self.context.work_left_seconds)
             self._raise(found.bound)
             if found.assignment is not None:
                 self._try(found.assignment)

@@ -13,7 +13,6 @@ bounded by weighted sums, so is the minimum.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-import time
 
 import numpy as np
 import scipy  # its `optimize` is loaded at first use, which most runs never come to
@@ -119,8 +118,8 @@ class Programme:
         at, columns, values = (np.concatenate(part) for part in zip(*blocks))
         return sparse.csr_matrix((values, (at, columns)), shape=(row + len(self.sizes), column))
 
-    def solve(self, deadline_seconds: float, work_left_seconds: float) -> Solution:
-        """The best solution found before `deadline_seconds` (of `time.monotonic`), with no more work than is left.
+    def solve(self, seconds_left: float, work_left_seconds: float) -> Solution:
+        """The best solution found in `seconds_left`, with no more work than is left.
 
         That is counted in branches, as many as `work_left_seconds` of a nominal machine have room for after the first.
         """
@@ -140,7 +139,7 @@ class Programme:
                     np.array(self.most),
                 )
             )
-        n_x, seconds = int(self.first[-1]), deadline_seconds - time.monotonic()
+        n_x = int(self.first[-1])
         found = scipy.optimize.milp(
             cost / scale,
             integrality=np.arange(len(cost)) < n_x,
@@ -148,7 +147,7 @@ class Programme:
             constraints=constraints,
             # HiGHS 1.12's presolve does not look at the clock: 48 s of processor time to drop 8 of 48,462 columns.
             options={
-                "time_limit": max(seconds, _LEAST_SECONDS),
+                "time_limit": max(seconds_left, _LEAST_SECONDS),
                 "node_limit": int(np.clip(branches, 1, _MOST_BRANCHES)),
                 "mip_rel_gap": _GAP,
                 "presolve": False,

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from automap.deadline import Deadline  # noqa: E402
 from automap.errors import InputError  # noqa: E402
 from automap.pipeline.arrays import Schedule  # noqa: E402
 from automap.pipeline.exact import Partition, solve  # noqa: E402
@@ -124,7 +125,7 @@ def small(seed):
 
 def searched(arrays, mode="ours", **options):
     parted_by = fabric_of(get_topology("2x4xv100")).parted_by
-    return find(arrays, 3, parted_by, mode, **{"seed": 0, "budget_seconds": 600.0} | options)
+    return find(arrays, 3, parted_by, mode, **{"seed": 0, "deadline": Deadline.never()} | options)
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_second_thoughts_make_it_fit():
 
 
 def test_the_budget_is_kept_and_one_round_is_always_played():
-    found = searched(small(0), budget_seconds=0.0)
+    found = searched(small(0), deadline=Deadline.after(0.0))
     assert found.episodes == strategy.N_GAMES
     assert found.played.seconds == found.first.seconds
 
@@ -181,7 +182,7 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
 def test_one_stage_is_what_there_is_and_no_partition_none():
     arrays = small(0)
     parted_by = fabric_of(get_topology("2x4xv100")).parted_by
-    only = find(arrays, 1, parted_by, "ours", seed=0, budget_seconds=1.0)
+    only = find(arrays, 1, parted_by, "ours", seed=0, deadline=Deadline.never())
     assert only.played.parts.tolist() == [0, 8]
     nowhere = arrays._replace(may_cut=np.arange(25) == 0)
     assert searched(nowhere).improved is None

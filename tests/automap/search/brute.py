@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.search import Objective, SearchContext
 from automap.search.exhaustive import points
 from automap.space.imposed import divides
@@ -37,7 +38,7 @@ def context_of(problem, topology_name, limit_bytes=float("inf"), pins=(), meshes
         objective=Objective(limit_bytes),
         pins=parsed,
         seed=0,
-        deadline_seconds=float("inf"),
+        deadline=Deadline.never(),
         on_progress=lambda context: None,
     )
 

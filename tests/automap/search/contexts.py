@@ -4,6 +4,7 @@ import math
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.planner import meshes_of
 from automap.search import Objective, SearchContext
 from automap.search.context import preset_points
@@ -16,7 +17,7 @@ from tests.steps import problem_of, shapes_of
 
 def context_of(
     step, args, *, topology="4xh100", mesh: Mesh | None = None, memory_limit_bytes=math.inf, seed=0,
-    pins=(), deadline_seconds=math.inf,
+    pins=(), deadline=None,
 ) -> SearchContext:  # fmt: skip
     """A search that has priced nothing yet."""
     machine = get_topology(topology)
@@ -26,7 +27,7 @@ def context_of(
     return SearchContext(
         space=space, evaluator=Evaluator(tables, problem.n_classes, machine), meshes=meshes,
         objective=Objective(memory_limit_bytes), pins=parse_pins(pins, problem, shapes_of(problem), meshes), seed=seed,
-        deadline_seconds=deadline_seconds, on_progress=lambda context: None,
+        deadline=deadline or Deadline.never(), on_progress=lambda context: None,
     )  # fmt: skip
 
 

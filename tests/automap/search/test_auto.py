@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.options import Options
 from automap.planner import find, plan_workload
@@ -16,6 +17,7 @@ from automap.search.context import OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from automap.workload import trace_step
+from tests.automap.clocks import ticking
 from tests.automap.search.brute import context_of
 from tests.random_programs import random_program
 from tests.steps import decoder, problem_of
@@ -50,17 +52,6 @@ def least_known_peak(context, source):
         if context.space.is_valid(point):
             priced.append(context.evaluator.evaluate(context.space.lanes(point)))
     return min(e.peak_bytes for e in priced)
-
-
-class Clock:
-    """A clock that is so much later each time that it is looked at."""
-
-    def __init__(self, seconds_per_look):
-        self.now, self.seconds_per_look = 0.0, seconds_per_look
-
-    def monotonic(self):
-        self.now += self.seconds_per_look
-        return self.now
 
 
 def check(seed):
@@ -111,7 +102,7 @@ def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
         raise AssertionError("the work is done")
     assert context.notes == ["cut"]
     context.check_time()
-    context.deadline_seconds = 0.0
+    context.deadline = Deadline.after(0.0)
     with pytest.raises(OutOfBudget), context.within(1e3, "of no part"):
         context.check_time()
     assert context.notes == ["cut"]
@@ -126,9 +117,9 @@ def test_a_slow_machine_finds_the_same_plan(monkeypatch):
     least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
     found = []
     for seconds_per_look in (0.0, 0.5):
-        monkeypatch.setattr("automap.search.context.time", Clock(seconds_per_look))
         context = context_of(problem, "v5e:2x4", 1.0)
-        context.objective, context.deadline_seconds = Objective(1.02 * least), 1e9
+        context.objective = Objective(1.02 * least)
+        context.deadline = Deadline.after(1e9, ticking(seconds_per_look))
         get_strategy("auto")(context)
         assert context.notes
         found.append((context.best.point, context.bound_seconds, context.evaluations))
@@ -146,7 +137,7 @@ def test_it_walks_where_the_proof_is_left_open(monkeypatch):
     for walks in (0, 3):
         monkeypatch.setattr(portfolio, "_OPEN_WALKS", walks)
         context = context_of(problem, "v5e:2x4", 1.0)
-        context.objective, context.deadline_seconds = Objective(1.05 * least), math.inf
+        context.objective = Objective(1.05 * least)
         get_strategy("auto")(context)
         found.append(context.fitting_seconds)
     assert found[1] < 0.95 * found[0]

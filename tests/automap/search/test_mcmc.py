@@ -3,11 +3,11 @@
 import random
 import subprocess
 import sys
-import time
 
 import jax
 import pytest
 
+from automap.deadline import Deadline
 from automap.search import OutOfBudget
 from automap.search.beam import beam
 from automap.search.exhaustive import exhaustive
@@ -61,7 +61,7 @@ def test_pins_hold_all_the_way(strategy):
 
 
 def test_a_spent_budget_ends_the_walk_and_keeps_the_best():
-    context = context_of(*decoder(), deadline_seconds=time.monotonic() - 1)
+    context = context_of(*decoder(), deadline=Deadline.after(0.0))
     first = context.consider(context.empty(context.meshes[0]), "start")
     with pytest.raises(OutOfBudget):
         mcmc(context)

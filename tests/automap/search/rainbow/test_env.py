@@ -1,13 +1,13 @@
 """Episodes over the decisions of a small step: what is seen, what is rewarded, what is never done."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.deadline import Deadline
 from automap.search.candidate import Objective
 from automap.search.context import SearchContext
 from automap.search.greedy import starts
@@ -36,7 +36,7 @@ def context_of(step, *, memory_limit_bytes=2**40, pins=()):
         objective=Objective(memory_limit_bytes),
         pins=parse_pins(pins, problem, shapes_of(problem), MESHES),
         seed=0,
-        deadline_seconds=time.monotonic() + 600.0,
+        deadline=Deadline.never(),
         on_progress=lambda context: None,
     )
 

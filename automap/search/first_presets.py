@@ -1,0 +1,79 @@
+"""Presets are priced before any strategy runs: the best of them is the least that a search returns.
+
+On a machine with very many mesh shapes that alone may take longer than the budget. So the points that promise most come
+first, and of many meshes those are searched whose presets are best:
+
+    promise   more devices at work, then more parts of the batch, then fewer axes        -> in: `_promise`
+    time      at most `_SHARE` of what is left; one point is always priced, what is left out is noted
+    meshes    at most `MOST_MESHES`                                                      -> in: `_narrow`
+"""
+
+from typing import Final
+
+from automap.search.context import SearchContext
+from automap.space.point import Mesh, Point
+from automap.space.presets import PRESETS
+
+
+MOST_MESHES: Final = 128
+"""More than any machine of the catalogue has; a flat switch of 5,040 devices has 692."""
+_SHARE: Final = 0.5
+
+
+def price_presets(context: SearchContext, wanted: str | None = None) -> None:
+    """Remember the best point of each preset, and narrow the meshes; the preset `wanted` comes first."""
+    until = context.deadline.share(_SHARE)
+    of_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
+    for mesh in context.meshes:
+        if any(of_preset.values()) and until.is_over:
+            break
+        for name, points in of_preset.items():
+            points += PRESETS[name].points(context.space, mesh)
+    every = [(name, point) for name, points in of_preset.items() for point in points]
+    priced, is_any = dict[Point, Point](), False
+    for _, point in sorted(every, key=lambda e: (e[0] != wanted, *_promise(context, e[1]))):
+        if is_any and until.is_over:
+            break
+        priced[point] = context.pinned.nearest(point)
+        is_any |= context.estimate(priced[point]) is not None
+    # In the order of names and meshes, so that of equal points the first is remembered.
+    for name, point in every:
+        estimate = context.estimate(priced[point]) if point in priced else None
+        if estimate is not None:
+            context.remember_preset(name, priced[point], estimate)
+    left_out = sum(point not in priced for _, point in every)
+    if left_out:
+        context.notes.append(
+            f"time was up before {left_out:,} of {len(every):,} presets on meshes were priced, the least promising "
+            "ones; a larger budget prices all"
+        )
+    if len(context.meshes) > MOST_MESHES:
+        _narrow(context, list(priced.values()))
+
+
+def _promise(context: SearchContext, point: Point) -> tuple[int, int, int]:
+    """What is less for a point that promises more."""
+    batch = context.space.problem.batch_class
+    busy = parts = 1
+    for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
+        busy *= size if classes else 1
+        parts *= size if batch in classes else 1
+    return -busy, -parts, len(point.mesh.sizes)
+
+
+def _narrow(context: SearchContext, priced: list[Point]) -> None:
+    """Keep the meshes of the best of each preset, and then of the best of the points; those of none are the worst."""
+    best = dict[Mesh, tuple[float, ...]]()
+    for point in priced:
+        estimate = context.estimate(point)
+        if estimate is not None:
+            key = context.objective.key(estimate)
+            best[point.mesh] = min(key, best.get(point.mesh, key))
+    best |= {preset.point.mesh: (-1.0,) for preset in context.best_per_preset.values()}
+    worst = (2.0,)
+    kept = sorted(context.meshes, key=lambda mesh: best.get(mesh, worst))[:MOST_MESHES]
+    context.notes.append(
+        f"{MOST_MESHES} of {len(context.meshes):,} mesh shapes were searched, those whose presets are best; choose "
+        "others with --mesh"
+    )
+    context.meshes = tuple(mesh for mesh in context.meshes if mesh in set(kept))

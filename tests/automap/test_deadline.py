@@ -1,0 +1,96 @@
+"""Deadlines: which of two clocks ends a search, and that every strategy looks at them."""
+
+from dataclasses import replace
+import math
+
+import pytest
+
+from automap.cost.evaluate import Evaluator
+from automap.deadline import WALL_SECONDS_OF_A_BUDGET_SECOND, Clock, Deadline
+from automap.options import Options
+from automap.planner import find
+from automap.search import STRATEGIES
+from automap.search.exact.eliminate import Elimination
+from automap.search.factored.model import Model
+from automap.search.first_presets import MOST_MESHES
+from automap.topology import get_topology, mesh_shapes
+from automap.topology.model import Level
+from automap.workload.trace import trace_step
+from tests.automap.clocks import Work
+from tests.steps import decoder
+
+
+class Hands:
+    """Two clocks that stand where they are put."""
+
+    def __init__(self):
+        self.processor, self.wall = 5.0, 100.0
+
+    @property
+    def clock(self):
+        return Clock(lambda: self.processor, lambda: self.wall)
+
+
+def test_processor_time_ends_a_search_and_the_wall_clock_one_that_is_starved():
+    hands = Hands()
+    deadline = Deadline.after(10.0, hands.clock)
+    assert deadline.seconds_left == pytest.approx(10.0)
+    # On a busy machine twice the budget may pass on the wall.
+    hands.processor, hands.wall = 9.0, 115.0
+    assert deadline.seconds_left == pytest.approx(2.5)
+    hands.wall = 100.0 + WALL_SECONDS_OF_A_BUDGET_SECOND * 10.0
+    assert deadline.is_over
+    hands.processor, hands.wall = 15.0, 110.0
+    assert deadline.is_over
+    hands.processor = 14.9
+    assert not deadline.is_over
+
+
+def test_a_share_ends_earlier_and_never_is_never():
+    hands = Hands()
+    deadline = Deadline.after(10.0, hands.clock)
+    hands.processor, hands.wall = 7.0, 104.0
+    part = deadline.share(0.25)
+    assert part.seconds_left == pytest.approx(2.0)
+    hands.processor = 9.0
+    assert part.is_over
+    assert not deadline.is_over
+    assert not Deadline.never().share(0.5).is_over
+    assert Deadline.never().seconds_left == math.inf
+
+
+# What a strategy may still do once its time is up: one batch of 32 points, and the last decisions of `auto`.
+_MOST_LATE = 60
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return trace_step(*decoder(layers=1))
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeypatch):
+    work, topology = Work(), get_topology("gb200-nvl72")
+    for owner, name in ((Evaluator, "price"), (Elimination, "_eliminate"), (Model, "_lay")):
+        monkeypatch.setattr(owner, name, work.counted(getattr(owner, name)))
+    for budget in (0, 30, 300):
+        work.done = 0
+        deadline = Deadline.after(budget, work.clock)
+        found = find(workload, topology, Options(strategy=strategy), deadline=deadline)
+        assert found.context.fitting_seconds < math.inf
+        assert work.done <= budget + _MOST_LATE
+        if budget < 300:
+            assert any("not done after its budget" in warning for warning in found.warnings)
+            assert any("presets on meshes" in warning for warning in found.warnings)
+
+
+def test_of_many_meshes_the_most_promising_are_searched(workload):
+    """A flat switch of 5,040 devices has 692 mesh shapes."""
+    level = Level(name="switch", size=5040, kind="switch", bytes_per_s=25e9, latency_seconds=5e-6)
+    topology = replace(get_topology("8xh100"), name="flat", levels=(level,))
+    found = find(workload, topology, Options(preset="zero-3"))
+    searched = found.context.meshes
+    assert len(mesh_shapes(topology, max_axes=3)) == 692
+    assert len(searched) == MOST_MESHES
+    assert f"{MOST_MESHES} of 692 mesh shapes were searched" in found.warnings[0]
+    assert {preset.point.mesh for preset in found.context.best_per_preset.values()} <= set(searched)
