@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
+from automap.interrupts import noted
 from automap.options import Options
 from automap.plan import Plan
 from automap.planner import find
@@ -42,25 +43,28 @@ def compared(
 
     Raises `InputError` or `TopologyError` for bad options.
     """
-    deadline = Deadline.after(options.budget_seconds)
-    of_sharding = deadline if options.space == "sharding" else deadline.share(_SHARE)
-    rows = list(_sharding(workload, topology, options, on_progress, of_sharding))
-    if options.space == "pipeline":
-        # The pipeline's solvers are compiled when they are imported.
-        from automap.pipeline.planner import plan_pipeline
+    with noted() as interrupts:
+        deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
+        of_sharding = deadline if options.space == "sharding" else deadline.share(_SHARE)
+        rows = list(_sharding(workload, topology, options, on_progress, of_sharding))
+        if options.space == "pipeline":
+            # The pipeline's solvers are compiled when they are imported.
+            from automap.pipeline.planner import plan_pipeline
 
-        try:
-            rows.append(
-                _row("pipeline", plan_pipeline(workload, topology, options, on_stages, deadline))
-            )
-        except InfeasiblePlanError:
-            rows.append(_row("pipeline", None))
-    if options.space == "hybrid":
-        from automap.pipeline.hybrid.planner import plan_pipelines
+            try:
+                rows.append(
+                    _row(
+                        "pipeline", plan_pipeline(workload, topology, options, on_stages, deadline)
+                    )
+                )
+            except InfeasiblePlanError:
+                rows.append(_row("pipeline", None))
+        if options.space == "hybrid":
+            from automap.pipeline.hybrid.planner import plan_pipelines
 
-        found = plan_pipelines(workload, topology, options, on_stages, deadline)
-        rows += [_row("pipeline", found.pipeline), _row("hybrid", found.hybrid)]
-    return rows
+            found = plan_pipelines(workload, topology, options, on_stages, deadline)
+            rows += [_row("pipeline", found.pipeline), _row("hybrid", found.hybrid)]
+        return rows
 
 
 def _sharding(

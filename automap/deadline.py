@@ -7,7 +7,7 @@ A budget of b seconds is over after
 
 Other programs on the machine do not take from the first, so that the same seed makes the same plan on a busy machine as
 far as that is possible; the second bounds how long anyone waits. Both begin when planning does, after the step was traced:
-compiling our own solvers, pricing presets and searching all count.
+compiling our own solvers, pricing presets and searching all count. Ctrl-C ends both (`automap.interrupts`).
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import math
 import time
 from typing import Final, Self
+
+from automap.interrupts import Interrupts
 
 
 WALL_SECONDS_OF_A_BUDGET_SECOND: Final = 2.0
@@ -35,15 +37,22 @@ class Deadline:
     processor_seconds: float
     wall_seconds: float
     clock: Clock = field(default_factory=Clock)
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     @classmethod
-    def after(cls, budget_seconds: float, clock: Clock | None = None) -> Self:
-        """The end of a budget that begins now."""
+    def after(
+        cls,
+        budget_seconds: float,
+        clock: Clock | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> Self:
+        """The end of a budget that begins now, or the user's Ctrl-C before it."""
         clock = clock or Clock()
         wall_seconds = WALL_SECONDS_OF_A_BUDGET_SECOND * budget_seconds
         return cls(
-            clock.processor_seconds() + budget_seconds, clock.wall_seconds() + wall_seconds, clock
-        )
+            clock.processor_seconds() + budget_seconds, clock.wall_seconds() + wall_seconds, clock,
+            interrupts or Interrupts(),
+        )  # fmt: skip
 
     @classmethod
     def never(cls) -> Self:
@@ -52,7 +61,9 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds of the budget that are left, of processor time if nothing else runs on the machine."""
+        """Seconds of the budget that are left, of processor time if nothing else runs on the machine; none after Ctrl-C."""
+        if self.interrupts.is_asked:
+            return 0.0
         processor = self.processor_seconds - self.clock.processor_seconds()
         wall = self.wall_seconds - self.clock.wall_seconds()
         return max(min(processor, wall / WALL_SECONDS_OF_A_BUDGET_SECOND), 0.0)
@@ -62,6 +73,13 @@ class Deadline:
         """Whether the search must end."""
         return self.seconds_left <= 0.0
 
+    @property
+    def why_over(self) -> str:
+        """Why the search ended before it was done."""
+        if self.interrupts.is_asked:
+            return "the search was interrupted"
+        return "the search was not done after its budget"
+
     def share(self, share: float) -> Self:
         """An earlier end: after a share of what is left."""
         processor, wall = self.clock.processor_seconds(), self.clock.wall_seconds()
@@ -69,5 +87,5 @@ class Deadline:
             return self
         return type(self)(
             processor + share * (self.processor_seconds - processor),
-            wall + share * (self.wall_seconds - wall), self.clock,
+            wall + share * (self.wall_seconds - wall), self.clock, self.interrupts,
         )  # fmt: skip

@@ -5,7 +5,7 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import math
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from automap.cost.layouts import layouts, named_shapes
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
+from automap.interrupts import noted
 from automap.options import Options
 from automap.plan import Plan
 from automap.plan_build import Outcome, build_plan
@@ -61,23 +62,20 @@ def plan_workload(
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
-    deadline = deadline or Deadline.after(options.budget_seconds)
-    _check_known(workload, options)
-    # The pipeline's solvers are compiled when they are imported.
-    if options.space == "pipeline":
-        from automap.pipeline.planner import plan_pipeline
+    with noted() as interrupts:
+        until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
+        _check_known(workload, options)
+        # The pipeline's solvers are compiled when they are imported.
+        if options.space == "pipeline":
+            from automap.pipeline.planner import plan_pipeline
 
-        return plan_pipeline(workload, topology, options, on_stages, deadline)
-    if options.space == "hybrid":
-        from automap.pipeline.hybrid.planner import plan_hybrid
+            return plan_pipeline(workload, topology, options, on_stages, until)
+        if options.space == "hybrid":
+            from automap.pipeline.hybrid.planner import plan_hybrid
 
-        return plan_hybrid(workload, topology, options, on_progress, on_stages, deadline)
-    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
-    try:
+            return plan_hybrid(workload, topology, options, on_progress, on_stages, until)
+        outcome = find(workload, topology, options, on_progress=on_progress, deadline=until)
         plan = build_plan(outcome)
-    except KeyboardInterrupt:
-        late = "interrupted after the search, while the plan was written down"
-        plan = build_plan(replace(outcome, warnings=(*outcome.warnings, late)))
     if not plan.predicted.fits:
         raise InfeasiblePlanError(_nothing_fits(outcome, plan.predicted.peak_bytes))
     return plan
@@ -98,25 +96,26 @@ def find(
     `presets` are those that are priced, and where the search starts: with fewer it shows what it finds by itself.
     """
     start = time.monotonic()
-    deadline = deadline or Deadline.after(options.budget_seconds)
     if options.space != "sharding":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
     _check_known(workload, options)
     if options.profile is not None:
         options.profile.check_suits(topology)
-    setup = _set_up(workload, topology, options, deadline)
-    context = SearchContext(
-        space=setup.pinned.space,
-        evaluator=setup.pinned.evaluator,
-        meshes=setup.meshes,
-        objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
-        pins=setup.pinned.pins,
-        seed=options.seed,
-        deadline=deadline,
-        on_progress=on_progress,
-        presets=presets,
-    )
-    warnings = _search(context, options)
+    with noted() as interrupts:
+        until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
+        setup = _set_up(workload, topology, options, until)
+        context = SearchContext(
+            space=setup.pinned.space,
+            evaluator=setup.pinned.evaluator,
+            meshes=setup.meshes,
+            objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
+            pins=setup.pinned.pins,
+            seed=options.seed,
+            deadline=until,
+            on_progress=on_progress,
+            presets=presets,
+        )
+        warnings = _search(context, options)
     if context.best is None:
         raise InputError(_nothing_found(context, options))
     return Outcome(
@@ -211,9 +210,9 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
             context.consider(preset.point, preset.origin)
         get_strategy(options.strategy)(context)
     except OutOfBudget:
-        reason = f"the search was not done after its budget of {options.budget_seconds:g} s"
-    except KeyboardInterrupt:
-        reason = "the search was interrupted"
+        reason = context.deadline.why_over
+        if not context.deadline.interrupts.is_asked:
+            reason = f"{reason} of {options.budget_seconds:g} s"
     else:
         return ()
     if context.best is None and options.preset is None:

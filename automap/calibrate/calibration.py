@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import chain
-import os
 from pathlib import Path
 
 import jax
@@ -66,7 +65,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
     empty = KernelProfile(
         device=machine.device, device_kind=machine.device_kind, jax_version=jax.__version__
     )
-    if not os.path.exists(path):
+    if not path.exists():
         return empty
     try:
         return KernelProfile.load(path).merged(empty)

@@ -15,6 +15,7 @@ import click
 from automap.cli.streams import leave_stdout, own_stdout
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
+from automap.interrupts import Terminated, interruptible
 from automap.report.terminal import say
 from hlo_tools.collector import spare_the_last_collection
 
@@ -36,7 +37,7 @@ class Group(click.Group):
         """Run the command line and exit; `args` are None in the process that is the command."""
         if args is None:
             spare_the_last_collection()
-        with own_stdout(), warnings.catch_warnings():
+        with own_stdout(), interruptible(), warnings.catch_warnings():
             warnings.showwarning = _say_warning(warnings.showwarning)
             status = self._status(args, prog_name, complete_var, extra)
         if args is None:
@@ -86,6 +87,9 @@ class Group(click.Group):
         except AutomapError as error:
             say(f"automap: {error}")
             ctx.exit(error.exit_status)
+        except Terminated:
+            say("automap: ended by SIGTERM")
+            ctx.exit(ExitStatus.TERMINATED)
         except KeyboardInterrupt:
             say("automap: interrupted before there was a result")
             ctx.exit(ExitStatus.INTERRUPTED)

@@ -67,14 +67,13 @@ class Partition:
 class Solved:
     """What a run found: None if nothing is under the bound. `proven`: no state had more tails than it may keep, and
     the run came to its end. `least_seconds`: if proven, no partition under the bound has a smaller V; None: the best one's.
-    `interrupted`: Ctrl-C ended it, with what it had."""
+    """
 
     best: Partition | None
     proven: bool
     widest: int
     work: int
     least_seconds: float | None = None
-    interrupted: bool = False
 
 
 def compile_seconds() -> float:

@@ -34,7 +34,6 @@ from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
 from automap.plan_explain import all_the_same_text, bytes_text
-from automap.plan_pipeline import MOST_PASSES
 from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 
@@ -107,8 +106,6 @@ def find_pipeline(
             search.go_over(each)
     except OutOfBudget as end:
         warnings = (f"{end}; this is the best pipeline it had",)
-    except KeyboardInterrupt:
-        warnings = ("the search was interrupted; this is the best pipeline it had",)
     best, is_proven = search.best, strategy in PROVING and search.is_proven and not warnings
     bound = min(search.bound_seconds, best.step_seconds) if best and is_proven else None
     return Found(best, bound, search.least_bytes, search.tried, warnings)
@@ -137,7 +134,7 @@ class _Search:
         """Give every choice to a strategy; raises `OutOfBudget` once there is a pipeline."""
         deadline = self._limits.deadline
         compiling = compile_seconds() if strategy is _exact else 0.0
-        if self.best and deadline.seconds_left < compiling:
+        if self.best and deadline.seconds_left < compiling and not deadline.interrupts.is_asked:
             raise OutOfBudget(
                 f"there was no time to compile the exact solver, which takes some {compiling:g} s of processor time once "
                 "per machine: plan again with a larger budget"
@@ -147,7 +144,7 @@ class _Search:
             what = f"pipelines of {stages} stages"
             self._on_progress(Tried(what, self.tried, len(self._known), self.seconds))
             if self.best and deadline.is_over:
-                raise OutOfBudget("the search was not done after its budget")
+                raise OutOfBudget(deadline.why_over)
             if (stages, terms) not in self._never_fits:
                 self._look(strategy, stages, terms)
                 self.tried += 1
@@ -171,8 +168,6 @@ class _Search:
             self._known[at] = min(self._known[at], choice.step_seconds)
             if choice.step_seconds < self.seconds:
                 self.best = choice
-        if solved.interrupted:
-            raise KeyboardInterrupt
 
 
 def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[int, Terms]]:
@@ -183,10 +178,7 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     counts = (limits.microbatches,) if limits.microbatches else _powers(batch)
     for stages in of_stages:
         # One microbatch keeps all stages but one idle.
-        several = [
-            m for m in counts
-            if m * stages <= MOST_PASSES and (m > 1 or stages == 1 or limits.microbatches)
-        ]  # fmt: skip
+        several = [m for m in counts if m > 1 or stages == 1 or limits.microbatches]
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
             for schedule in Schedule if stages <= most else ():
@@ -226,7 +218,7 @@ def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: 
     found = find(
         arrays, stages, fabric.parted_by, "ours", seed=limits.seed, deadline=limits.deadline
     )
-    return Solved(found.improved, proven=False, widest=0, work=0, interrupted=found.interrupted)
+    return Solved(found.improved, proven=False, widest=0, work=0)
 
 
 def _agent(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:

@@ -1,6 +1,10 @@
 """Plans of small models, from a step and from an HLO file."""
 
+import os
+import signal
+
 import jax
+import numpy as np
 import pytest
 
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
@@ -160,7 +164,7 @@ def test_an_interrupted_search_keeps_its_best_plan_and_says_so():
     def interrupt(context):
         calls.append(context.best.estimate.step_seconds)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
 
     plan = plan_workload(trace_step(*decoder()), TOPOLOGY, Options(), on_progress=interrupt)
     assert plan.predicted.step_seconds == min(calls)
@@ -189,18 +193,35 @@ def test_what_does_not_fit_says_so_of_what_was_found_and_why_that_may_not_be_all
         plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000, budget_seconds=1e-9))
 
 
-def test_an_interruption_after_the_search_keeps_the_plan(monkeypatch):
-    calls = []
+def test_an_interruption_after_the_search_keeps_the_plan_and_a_second_ends_it(monkeypatch):
+    presses = [signal.SIGINT]
 
-    def interrupted_once(outcome):
-        calls.append(outcome)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
+    def interrupted(outcome):
+        for number in presses:
+            os.kill(os.getpid(), number)
         return build_plan(outcome)
 
-    monkeypatch.setattr("automap.planner.build_plan", interrupted_once)
-    plan = plan_workload(trace_step(*mlp()), TOPOLOGY, Options())
-    assert any("interrupted after the search" in warning for warning in plan.warnings)
+    monkeypatch.setattr("automap.planner.build_plan", interrupted)
+    workload = trace_step(*mlp())
+    assert plan_workload(workload, TOPOLOGY, Options()).predicted.fits
+    presses.append(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        plan_workload(workload, TOPOLOGY, Options())
+
+
+@pytest.mark.parametrize("space", ["pipeline", "hybrid"])
+def test_ctrl_c_ends_a_search_of_stages_with_the_best_it_has(space):
+    seen = []
+
+    def interrupt(tried):
+        if np.isfinite(tried.best_seconds) and not seen:
+            seen.append(tried)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    plan = plan_workload(
+        trace_step(*decoder()), TOPOLOGY, Options(space=space, microbatches=4), on_stages=interrupt
+    )
+    assert any("the search was interrupted; " in warning for warning in plan.warnings)
 
 
 def test_bytes_that_read_alike_are_written_out():

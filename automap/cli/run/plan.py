@@ -1,5 +1,6 @@
 """`automap plan`: options -> planner -> text, JSON, a plan file."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
 from automap.cli.run.verify import PLAN_THE_STEP, confirmation_of, tell
 from automap.errors import InputError
+from automap.interrupts import noted
 from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.planner import find, plan_workload
@@ -39,14 +41,17 @@ def run(
     if output is not None:
         check_can_be_written("-o", output)
     confirmation = confirmation_of(verify_top, timeout, cache_dir, is_cached=cache)
-    plan = _plan(preset, given, confirmation if verify else None)
-    if output is not None:
-        plan.save(output)
-        say(f"plan written to {output}")
-    if as_json:
-        say_json(plan.to_json())
-    else:
-        say_result(plan.explain())
+    with ExitStack() as until_the_end:
+        plan = _plan(preset, given, confirmation if verify else None, until_the_end)
+        # A plan that was found is kept and printed.
+        until_the_end.enter_context(noted())
+        if output is not None:
+            plan.save(output)
+            say(f"plan written to {output}")
+        if as_json:
+            say_json(plan.to_json())
+        else:
+            say_result(plan.explain())
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,19 @@ def read_request(preset: str | None, given: dict[str, Any]) -> Request:
 
 
 @collector_paused()
-def _plan(preset: str | None, given: dict[str, Any], confirmation: Confirmation | None) -> Plan:
+def _plan(
+    preset: str | None,
+    given: dict[str, Any],
+    confirmation: Confirmation | None,
+    until_the_end: ExitStack,
+) -> Plan:
+    """The plan; Ctrl-C is noted from the search `until_the_end`, where there is no compiler to wait for after it."""
     request = read_request(preset, given)
     topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
         workload, call, step = read_target(request)
         if confirmation is None:
+            until_the_end.enter_context(noted())
             plan = plan_workload(
                 workload, topology, options, on_progress=progress.update,
                 on_stages=progress.update_stages,

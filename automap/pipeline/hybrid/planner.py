@@ -67,7 +67,7 @@ def plan_hybrid(
             )
         )
     if sharding is not None and deadline.is_over:
-        note = "time was up before pipelines were looked at; give a larger budget"
+        note = f"{deadline.why_over}, before pipelines were looked at"
         return replace(sharding, warnings=(*sharding.warnings, note))
     bound = sharding.predicted.step_seconds if sharding else np.inf
     found = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
@@ -79,6 +79,8 @@ def plan_hybrid(
         return best
     what = "one program for all devices" if best is sharding else "a pipeline of replicas"
     note = f"no pipeline with sharded stages was found that is faster than {what}"
+    if deadline.interrupts.is_asked:
+        note = f"{deadline.why_over}: {note}"
     return replace(best, warnings=(*best.warnings, note))
 
 

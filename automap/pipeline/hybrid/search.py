@@ -114,9 +114,7 @@ def find_hybrid(
                     raise OutOfBudget
                 search.look(kinds, stages, terms, boundaries, limits.deadline)
     except OutOfBudget:
-        warnings = ("the search was not done after its budget; this is the best pipeline it had",)
-    except KeyboardInterrupt:
-        warnings = ("the search was interrupted; this is the best pipeline it had",)
+        warnings = (f"{limits.deadline.why_over}; this is the best pipeline it had",)
     return HybridFound(search.best, float(search.least_bytes), search.tried, warnings)
 
 

@@ -73,7 +73,7 @@ class Found:
     """The end of a search; partitions as in `PipelineEnv.best`.
 
     `first` is the best of the first games, of an agent that has learnt nothing yet; `played` of all games; `improved`
-    after second thoughts, `seconds` after torch and the game were loaded. `interrupted`: by Ctrl-C.
+    after second thoughts, `seconds` after torch and the game were loaded.
     """
 
     first: Partition | None
@@ -81,7 +81,6 @@ class Found:
     improved: Partition | None
     episodes: int = 0
     seconds: float = 0.0
-    interrupted: bool = False
 
 
 def find(
@@ -102,11 +101,11 @@ def find(
     env = PipelineEnv(arrays, rules, mode, N_GAMES)
     trainer = _trainer(env, mode, seed)
     start = time.monotonic()
-    first, interrupted = _train(trainer, env, deadline)
+    first = _train(trainer, env, deadline)
     played = env.best
     better = improved(arrays, played) if played else None
     seconds = time.monotonic() - start
-    return Found(first, played, better, env.episodes, seconds, interrupted)
+    return Found(first, played, better, env.episodes, seconds)
 
 
 def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":
@@ -117,10 +116,8 @@ def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":
     return Trainer(env, CONFIGS[mode], seed)
 
 
-def _train(
-    trainer: "Trainer", env: PipelineEnv, deadline: Deadline
-) -> tuple[Partition | None, bool]:
-    """(the best of the first games, whether it was interrupted)."""
+def _train(trainer: "Trainer", env: PipelineEnv, deadline: Deadline) -> Partition | None:
+    """Play until it is over; the best of the first games."""
     first = None
 
     def ended() -> bool:
@@ -129,8 +126,5 @@ def _train(
         is_late = env.episodes > 0 and deadline.is_over
         return is_late or env.episodes - env.best_at >= PATIENCE
 
-    try:
-        trainer.run(MOST_DECISIONS, ended)
-    except KeyboardInterrupt:
-        return first, True
-    return first, False
+    trainer.run(MOST_DECISIONS, ended)
+    return first

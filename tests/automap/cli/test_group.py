@@ -15,6 +15,7 @@ from automap import errors
 from automap.cli import main
 from automap.cli.group import Group
 from automap.exit_status import MEANING, ExitStatus
+from automap.interrupts import Terminated
 from automap.verify.api import Verification
 
 
@@ -58,6 +59,7 @@ def test_only_what_does_not_fit_ends_with_one(kind):
     ("error", "status", "said"),
     [
         (KeyboardInterrupt(), ExitStatus.INTERRUPTED, "interrupted before there was a result"),
+        (Terminated(), ExitStatus.TERMINATED, "ended by SIGTERM"),
         (ZeroDivisionError("by zero"), ExitStatus.INTERNAL_ERROR, "ZeroDivisionError, which is"),
         (RecursionError(), ExitStatus.INTERNAL_ERROR, "Traceback"),
         (MemoryError(), ExitStatus.INTERNAL_ERROR, "please report"),

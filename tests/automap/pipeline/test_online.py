@@ -1,6 +1,8 @@
 """Online training: the game against the value function, its rules, and the agent on problems whose optimum is known."""
 
+from dataclasses import replace
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ pytest.importorskip("torch")
 
 from automap.deadline import Deadline  # noqa: E402
 from automap.errors import InputError  # noqa: E402
+from automap.interrupts import Interrupts  # noqa: E402
 from automap.pipeline.arrays import Schedule  # noqa: E402
 from automap.pipeline.exact import Partition, solve  # noqa: E402
 from automap.pipeline.fabric import fabric_of  # noqa: E402
@@ -164,18 +167,18 @@ def test_the_budget_is_kept_and_one_round_is_always_played():
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
-    whole_step, taken = Trainer.step, []
+    whole_step, taken, interrupts = Trainer.step, [], Interrupts()
 
     def step(trainer):
         taken.append(trainer)
-        if len(taken) > 10:
-            raise KeyboardInterrupt
+        if len(taken) == 10:
+            with interrupts.noting():
+                interrupts.on_interrupt(signal.SIGINT, None)
         whole_step(trainer)
 
     monkeypatch.setattr(Trainer, "step", step)
-    found = searched(small(0))
-    assert found.interrupted
-    assert found.episodes == 2 * strategy.N_GAMES
+    found = searched(small(0), deadline=replace(Deadline.never(), interrupts=interrupts))
+    assert len(taken) == 10
     assert np.isfinite(found.improved.seconds)
 
 

@@ -1,0 +1,152 @@
+"""Ctrl-C reaches whom it is meant for, wherever the main thread is when it comes."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from automap.interrupts import Interrupts, Terminated, interruptible, noted
+
+
+def press(number=signal.SIGINT):
+    os.kill(os.getpid(), number)
+
+
+def wait():
+    """Long enough for what is raised again."""
+    for _ in range(200):
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_put_back():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    yield
+    now = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    assert now == before
+
+
+def test_outside_of_a_search_it_is_raised():
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        press()
+    with pytest.raises(Terminated), interruptible():
+        press(signal.SIGTERM)
+
+
+def test_in_a_search_the_first_is_noted_and_the_second_raised():
+    with interruptible():
+        with noted() as interrupts:
+            assert not interrupts.is_asked
+            press()
+            assert interrupts.is_asked
+            with noted() as inner:
+                assert inner is interrupts, "a search within a search"
+        with pytest.raises(KeyboardInterrupt), noted():
+            press()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+
+
+def test_sigterm_is_raised_in_a_search_too():
+    with pytest.raises(Terminated), interruptible(), noted():
+        press(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_what_a_callback_of_the_collector_swallows_is_raised_again(number, kind, capsys):
+    """Finding D7: an interrupt within JAX's callback was printed, and the command went on."""
+
+    def callback(phase, info):
+        if phase == "stop":
+            gc.callbacks.remove(callback)
+            press(number)
+
+    gc.callbacks.append(callback)
+    with pytest.raises(kind), interruptible():
+        gc.collect()
+        wait()
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_destructor_swallows_is_raised_again():
+    class Ends:
+        def __del__(self):
+            press()
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        Ends()
+        wait()
+
+
+def test_what_is_raised_again_is_not_a_second_one():
+    class Ends:
+        def __del__(self):
+            press()
+
+    with interruptible():
+        Ends()
+        with noted() as interrupts:
+            wait()
+            assert interrupts.is_asked
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        Ends()
+        with noted() as interrupts:
+            wait()
+            press()
+
+
+def test_other_lost_exceptions_are_for_whoever_hears_of_them(monkeypatch):
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+
+    class Ends:
+        def __del__(self):
+            raise ZeroDivisionError
+
+    with interruptible():
+        Ends()
+    assert [lost.exc_type for lost in heard] == [ZeroDivisionError]
+
+
+def test_a_user_s_handler_is_put_back_and_called_outside_of_the_search():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("user's"))
+    try:
+        with noted() as interrupts:
+            press()
+            assert interrupts.is_asked and seen == []
+        press()
+        assert seen == ["user's"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_who_ignores_it_goes_on_ignoring_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible(), noted() as interrupts:
+            press()
+            assert not interrupts.is_asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_than_the_main_one_installs_nothing():
+    found = []
+
+    def search():
+        with noted() as interrupts:
+            found.append((interrupts.is_asked, signal.getsignal(signal.SIGINT)))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+    assert found == [(False, before)]
+    assert not Interrupts().is_asked
