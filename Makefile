@@ -18,14 +18,19 @@ NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
 
 .PHONY: demo test test-slow test-compilers test-newest clean
 
-.venv/ready: pyproject.toml constraints.txt
+# What plans and trains the models of this repository: no agents (torch), no linters.
+.venv/models: pyproject.toml constraints.txt
 	$(call need_python,$(PYTHON),PYTHON)
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e '.[models]'
+	touch $@
+
+.venv/ready: .venv/models
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl]'
 	touch $@
 
 # A model planned for a machine that is not there, and a small one trained under its plan on this one.
-demo: .venv/ready
+demo: .venv/models
 	$(BIN)/automap plan models.t5:t5_base --topology v5e:4x4 -o plan.json
 	$(BIN)/python -m examples.train_on_cpu_mesh
 

@@ -11,12 +11,15 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from automap.atomic_file import reason
 from automap.errors import PlanError
 from automap.plan_checks import repeated
+from hlo_tools.errors import FileError
+from hlo_tools.files import read_file
 
 
-_MAX_FILE_BYTES: Final = 2**28
+# The plan of T5-11B takes 1 MB; a value, some hundred bytes in memory.
+_MOST_BYTES: Final = 2**26
+_MOST_VALUES: Final = 4_000_000
 _REMEDY: Final = "allowed: a file written by `automap plan -o`"
 
 
@@ -34,8 +37,12 @@ class RepeatedKey:
 def parse(text: str | bytes, remedy: str = _REMEDY) -> object:
     """JSON values of a text, with a `RepeatedKey` for an object that repeats a key.
 
-    `remedy` says in a message what is allowed. Raises `PlanError` for what is not JSON, or nested too deeply.
+    `remedy` says in a message what is allowed. Raises `PlanError` for what is not JSON, has too many values, or is
+    nested too deeply.
     """
+    marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    if len(text) > _MOST_VALUES and sum(map(text.count, marks)) > _MOST_VALUES:  # type: ignore[arg-type]
+        raise PlanError(f"over {_MOST_VALUES} values; {remedy}")
     try:
         return json.loads(text, object_pairs_hook=_object_of)
     except RecursionError:
@@ -52,12 +59,9 @@ def _object_of(pairs: list[tuple[str, Any]]) -> object:
 def read(path: str | Path, remedy: str = _REMEDY) -> object:
     """JSON values of a file, as `parse`; raises `PlanError` for one that cannot be read, or is not JSON."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{reason(error)}; {remedy}") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise PlanError(f"over {_MAX_FILE_BYTES} bytes; {remedy}")
+        content = read_file(path, _MOST_BYTES)
+    except FileError as error:
+        raise PlanError(f"{error}; {remedy}") from error
     return parse(content, remedy)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from automap.plan_checks import (
     Spec,
@@ -19,6 +19,8 @@ from automap.plan_point import PointRecord
 
 
 ScheduleName = Literal["gpipe", "1f1b"]
+MOST_PASSES: Final = 2**17
+"""Stages times microbatches: what a pipeline does is simulated pass by pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,11 @@ class PipelineRecord:
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for no microbatches or stages, devices in two stages, and cuts that are not between stages."""
-        if self.microbatches < 1:
-            raise refuse("microbatches", self.microbatches, "an integer >= 1")
         if not self.stages:
             raise refuse("stages", [], "at least one stage")
+        most = MOST_PASSES // len(self.stages)
+        if not 1 <= self.microbatches <= most:
+            raise refuse("microbatches", self.microbatches, f"an integer from 1 to {most}")
         taken = [device for stage in self.stages for device in stage.devices]
         if len(set(taken)) != len(taken):
             raise refuse("stages", taken, "each device in one stage")

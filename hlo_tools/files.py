@@ -5,12 +5,14 @@ A device, a named pipe or a socket would never end, or wait for ever; a folder i
 A few bytes of gzip may stand for gigabytes                                   -> in: `unzipped`
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import gzip
 import io
 import os
 from pathlib import Path
 import stat
-from typing import Final
+from typing import BinaryIO, Final
 import zlib
 
 from hlo_tools.errors import FileError
@@ -37,29 +39,43 @@ def read_file(path: str | Path, most_bytes: int) -> bytes:
 
     Raises `FileError` for one that cannot be read, is of another kind, or is larger.
     """
-    try:
-        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise FileError(_reason(error)) from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kinds = (name for is_kind, name in _KINDS if is_kind(status.st_mode))
-            raise FileError(
-                f"is {next(kinds, 'of a special kind')}; allowed: a regular file; copy what it holds to one"
-            )
-        if status.st_size > most_bytes:
-            raise FileError(_too_large(most_bytes, f"it has {status.st_size}"))
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise FileError(_reason(error)) from error
-    finally:
-        os.close(descriptor)
+    with _opened(path, most_bytes) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:  # as those of /proc, which say that they are empty
         raise FileError(_too_large(most_bytes, "it has more"))
     return content
+
+
+def check_file(path: str | Path, most_bytes: int) -> None:
+    """Raise `FileError` where `read_file` would; for libraries that open the file themselves."""
+    with _opened(path, most_bytes):
+        pass
+
+
+@contextmanager
+def _opened(path: str | Path, most_bytes: int) -> Iterator[BinaryIO]:
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check_status(os.fstat(descriptor), most_bytes)
+            with open(descriptor, "rb", closefd=False) as file:
+                yield file
+        finally:
+            os.close(descriptor)
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        raise FileError(getattr(error, "strerror", None) or str(error)) from error
+
+
+def _check_status(status: os.stat_result, most_bytes: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kinds = (name for is_kind, name in _KINDS if is_kind(status.st_mode))
+        kind = next(kinds, "of a special kind")
+        raise FileError(f"is {kind}; allowed: a regular file; copy what it holds to one")
+    if status.st_size > most_bytes:
+        raise FileError(_too_large(most_bytes, f"it has {status.st_size}"))
 
 
 def is_gzip(content: bytes) -> bool:
@@ -91,7 +107,3 @@ def unzipped(content: bytes, most_bytes: int) -> bytes:
 
 def _too_large(most_bytes: int, got: str) -> str:
     return f"is too large: {got}; allowed: {most_bytes} bytes"
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

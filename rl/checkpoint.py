@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import json
 import os
 from pathlib import Path
+import stat
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,11 @@ from rl.errors import CheckpointError
 
 
 FORMAT = "automap-rl 1"
+# A replay of a million transitions takes some GB.
+_MOST_BYTES = 2**36
+_NUMPY_TYPES = frozenset(
+    "F64 F32 F16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL".split()
+)  # of those that such a file may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises `CheckpointError` for one that is absent, malformed or of another format."""
+    _check_is_regular(path)
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -52,10 +59,33 @@ def load(path: Path) -> Checkpoint:
                     f"{path}: its format is {header.get('format')!r}, not {FORMAT!r}; save it anew"
                 )
             scalars = json.loads(header.get("scalars", "{}"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            for name, kind in types.items():
+                if kind not in _NUMPY_TYPES:
+                    raise CheckpointError(
+                        f"{path}: {name[:80]} is {kind}; allowed: {', '.join(sorted(_NUMPY_TYPES))}"
+                    )
+            arrays = {name: file.get_tensor(name) for name in types}
+    except RecursionError:
+        raise CheckpointError(f"{path}: no checkpoint: its scalars are nested too deeply") from None
+    # Of JSON, a `ValueError` is also an integer of more digits than Python reads.
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: no checkpoint: {error}") from error
+    if not isinstance(scalars, dict):
+        raise CheckpointError(f"{path}: no checkpoint: its scalars are no object")
     return Checkpoint(arrays, scalars)
+
+
+def _check_is_regular(path: Path) -> None:
+    """Refuse what is no file of a size that a checkpoint may have; a pipe would not be opened at all."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: no checkpoint: {error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path}: is no regular file; allowed: a file that `save` wrote")
+    if status.st_size > _MOST_BYTES:
+        raise CheckpointError(f"{path}: has {status.st_size} bytes; allowed: {_MOST_BYTES}")
 
 
 def prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,19 +1,46 @@
 """What the README shows is what happens."""
 
+import os
 from pathlib import Path
 import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.readme import README, check_first_steps, section, settled, typed
 
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+_PROGRAMS = {"python": (sys.executable,), "automap": (sys.executable, "-m", "automap")}
 
 
-def test_the_decorator_of_the_readme_runs(capsys):
-    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
-    names = {}
-    exec(compile(code, "README.md", "exec"), names)  # the test is that it runs
-    state, batch = names["state"], names["model"].args[1]
-    assert not names["train_step"].plan.warnings
-    kernel = state["params"]["layers"][0]["mlp"]["up"]["kernel"]
-    assert len(kernel.sharding.device_set) == 8
-    assert {leaf.path for leaf in names["train_step"].plan.inputs} >= {f"[1][{n!r}]" for n in batch}
-    assert "predicted step" in capsys.readouterr().out
+def _output(words: tuple[str, ...], folder: Path, *paths: Path) -> str:
+    """Standard output of a command of the README, by these sources, on no particular number of devices."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    run = subprocess.run(
+        [*_PROGRAMS[words[0]], *words[1:]], cwd=folder, capture_output=True, text=True, check=False,
+        env=environment | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def test_the_first_snippet_and_commands_run_in_an_empty_folder(tmp_path):
+    check_first_steps(tmp_path, lambda words: _output(words, tmp_path, ROOT))
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows(tmp_path):
+    plan, table = re.findall(r"^```\n(.*?)^```$", section("Set-up"), re.DOTALL | re.MULTILINE)[1:]
+    (command,) = typed(f"```\n{plan}```")
+    assert " ".join(command.words) in (ROOT / "Makefile").read_text()
+    assert settled(_output(command.words, tmp_path, ROOT)) == settled(command.output)
+    printed = _output(("python", "-m", "examples.train_on_cpu_mesh"), tmp_path, ROOT)
+    assert settled(printed).endswith(settled(table))
+
+
+def test_every_page_that_the_readme_links_to_is_there():
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]

@@ -12,6 +12,8 @@ import venv
 
 import pytest
 
+from tests.readme import check_first_steps
+
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("automap", "hlo_tools", "rl")
@@ -178,6 +180,14 @@ def test_an_installed_wheel_leaves_a_users_packages_alone(installed: Path, proje
     assert "outputs agree" in _run([automap, *verify.split()], project)
     said = _run([str(installed), "-m", "pytest", "-q", "-p", "no:cacheprovider"], project)
     assert "1 passed" in said
+
+
+@pytest.mark.slow
+def test_the_readme_begins_with_what_a_wheel_can_do(installed: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    check_first_steps(
+        tmp_path, lambda words: _run([str(installed.parent / words[0]), *words[1:]], tmp_path)
+    )
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import chain
+import os
 from pathlib import Path
 
 import jax
@@ -65,7 +66,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
     empty = KernelProfile(
         device=machine.device, device_kind=machine.device_kind, jax_version=jax.__version__
     )
-    if not path.exists():
+    if not os.path.exists(path):
         return empty
     try:
         return KernelProfile.load(path).merged(empty)

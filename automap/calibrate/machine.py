@@ -28,6 +28,8 @@ _PLATFORMS: Final[Mapping[str, Platform]] = {
     "tpu": "tpu",
 }
 """JAX's names of platforms, and ours."""
+# One process has so many accelerators at most; CPU devices are made on demand, and take memory and threads.
+_MOST_DEVICES: Final = 512
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Machine:
 
 def find_machine(count: int | None) -> Machine:
     """The machine with `count` devices, None for all. Raises `CalibrationError` if there are not so many."""
+    if count is not None and not 1 <= count <= _MOST_DEVICES:
+        raise CalibrationError(
+            f"--device-count {count}: allowed: 1 to {_MOST_DEVICES}, and no more than JAX shows here"
+        )
     _ask_for_cpu_devices(count)
     try:
         devices = jax.devices()

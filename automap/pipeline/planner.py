@@ -23,6 +23,7 @@ from automap.pipeline.profile import Profile, profile_of
 from automap.pipeline.search import Limits, Tried, find_pipeline, nothing_fits
 from automap.plan import LeafRecord, MeshRecord, PipelineRecord, Plan, SearchRecord, WorkloadRecord
 from automap.plan_parts import PredictedRecord
+from automap.plan_pipeline import MOST_PASSES
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.collector import collector_paused
@@ -123,7 +124,11 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
             f"--stages {options.stages}: {topology.name} has {topology.device_count} devices and the step at "
             f"most {most} stages; allowed: 1 to {min(most, topology.device_count)}, or auto"
         )
-    batch = points.profile.batch_size
+    batch, asked = points.profile.batch_size, options.microbatches
+    if asked is not None and asked * (options.stages or 1) > MOST_PASSES:
+        raise InputError(
+            f"--microbatches {asked}: with the stages that is over {MOST_PASSES} passes; use fewer of either"
+        )
     if options.microbatches is not None and batch % options.microbatches:
         raise InputError(
             f"--microbatches {options.microbatches}: does not divide the batch of {batch}; allowed: a divisor, "

@@ -34,6 +34,7 @@ from automap.pipeline.points import Points
 from automap.pipeline.smallest import least_bytes
 from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
 from automap.plan_explain import all_the_same_text, bytes_text
+from automap.plan_pipeline import MOST_PASSES
 from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 
@@ -178,7 +179,10 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     counts = (limits.microbatches,) if limits.microbatches else _powers(batch)
     for stages in of_stages:
         # One microbatch keeps all stages but one idle.
-        several = [m for m in counts if m > 1 or stages == 1 or limits.microbatches]
+        several = [
+            m for m in counts
+            if m * stages <= MOST_PASSES and (m > 1 or stages == 1 or limits.microbatches)
+        ]  # fmt: skip
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
             for schedule in Schedule if stages <= most else ():

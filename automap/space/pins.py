@@ -12,7 +12,6 @@ step, as its own shardings are (`automap.workload.imposing`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 import difflib
-import re
 
 from automap.errors import InputError
 from automap.space.imposed import divides
@@ -114,9 +113,28 @@ def _parse_spec(text: str, spec: str) -> AxesOfDim:
 
 
 def _positions(text: str, path: str, paths: Sequence[str]) -> list[int]:
-    pattern = re.compile(".*".join(map(re.escape, path.split("*"))))
-    found = [i for i, other in enumerate(paths) if pattern.fullmatch(other)]
+    found = [i for i, other in enumerate(paths) if _fits(path, other)]
     if not found:
         closest = difflib.get_close_matches(path, paths, n=3, cutoff=0.0)
         raise InputError(f"pin {text!r}: no input is called {path}; closest: {', '.join(closest)}")
     return found
+
+
+def _fits(pattern: str, path: str) -> bool:
+    """Whether a path is a pattern's, where each * stands for anything.
+
+    Between the first part and the last, each part may as well be where it comes first, so nothing is tried twice.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return path == first
+    *middle, last = rest
+    if len(path) < len(first) + len(last) or not (path.startswith(first) and path.endswith(last)):
+        return False
+    at, end = len(first), len(path) - len(last)
+    for part in middle:
+        at = path.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True

@@ -69,25 +69,22 @@ from automap.topology.checks import check_keys, within
 from automap.topology.devices import DEVICES
 from automap.topology.graph import Graph
 from automap.topology.model import Topology, device_to_dict
+from hlo_tools.errors import FileError
+from hlo_tools.files import read_file
 
 
-_MAX_FILE_BYTES = 2**20
+_MOST_BYTES = 2**20
+_REMEDY = "allowed: a readable TOML file, or a name as v5e:4x4 (`automap topologies` lists them)"
 
 
 def read_machine(path: str | Path) -> Topology | Graph:
     """Read a machine's file; raises `TopologyError` with the file and the field's path."""
+    shown = repr(str(path)[:200])
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TopologyError(
-            f"topology file {str(path)!r}: {reason}; allowed: a readable TOML file, or a name as "
-            "v5e:4x4 (`automap topologies` lists them)"
-        ) from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise TopologyError(f"topology file {str(path)!r}: over {_MAX_FILE_BYTES} bytes")
-    with within(f"topology file {str(path)!r}: "):
+        content = read_file(path, _MOST_BYTES)
+    except FileError as error:
+        raise TopologyError(f"topology file {shown}: {error}; {_REMEDY}") from error
+    with within(f"topology file {shown}: "):
         return parse_machine(content.decode("utf-8", errors="replace"))
 
 
@@ -98,7 +95,9 @@ def parse_machine(text: str) -> Topology | Graph:
     """
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise TopologyError("no valid TOML: tables and lists are nested too deeply") from None
+    except ValueError as error:  # TOML's own errors, and integers of more digits than Python reads
         raise TopologyError(f"no valid TOML: {error}") from error
     if "links" in data or "devices" in data:
         return Graph.from_dict({"kinds": {}} | _with_kinds(data))

@@ -5,6 +5,7 @@ the most instructions; a proto is preferred to the text of the same module, whic
 """
 
 from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,8 @@ def read_module(path: str | Path) -> Module:
     """
     path = Path(path)
     with Parser() as parser:
-        files = _dumps(path) if path.is_dir() else (path,)
+        # `Path.is_dir` raises for a name that no system takes.
+        files = _dumps(path) if os.path.isdir(path) else (path,)
         modules = (_module_of_file(file, parser) for file in files)
         return max(modules, key=_size)
 

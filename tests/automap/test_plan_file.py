@@ -70,7 +70,7 @@ def test_refuses_places_that_take_no_file(tmp_path, name, match):
     ("name", "match"),
     [
         ("absent.json", r"absent\.json': No such file or directory; allowed: a file written by"),
-        (".", r"Is a directory; allowed"),
+        (".", r"is a folder; allowed"),
         ("a\0b", r"null"),
     ],
 )

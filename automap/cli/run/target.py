@@ -6,7 +6,7 @@ suggests, for people to read before they type them                              
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+import os
 import shlex
 from typing import Any, Literal
 
@@ -43,7 +43,8 @@ def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
 
 def is_program_file(target: str) -> bool:
     """Whether a target is a path to a program, rather than `module:function`."""
-    return Path(target).exists() or ":" not in target
+    # `Path.exists` raises for a name that no system takes.
+    return os.path.exists(target) or ":" not in target
 
 
 def needs_target(plan: Plan, purpose: Purpose, why: str) -> InputError:

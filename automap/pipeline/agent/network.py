@@ -19,10 +19,13 @@ from safetensors import SafetensorError, safe_open
 
 from automap.errors import InputError
 from automap.pipeline.agent.candidates import ACTION_FEATURES, STATE_FEATURES, Candidates
+from hlo_tools.errors import FileError
+from hlo_tools.files import check_file
 
 
 FORMAT: Final = "automap-pipeline-agent 2"
 SHIPPED: Final = Path(__file__).with_name("weights.safetensors")
+_MOST_BYTES: Final = 2**28
 Weights = dict[str, np.ndarray]
 """Arrays by name, float32, as `shapes` has them."""
 
@@ -44,11 +47,18 @@ def load_weights(path: Path) -> Weights:
     """Read weights. Raises `InputError` for a file that is absent, malformed, or of another network."""
     remedy = "install the package anew, or train them with scripts/train_pipeline_agent.py"
     try:
+        check_file(path, _MOST_BYTES)
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            odd = {name: kind for name, kind in types.items() if kind != "F32"}
+            # numpy has not all types that such a file may have.
+            weights = {} if odd else {name: file.get_tensor(name) for name in types}
+    except (FileError, OSError, SafetensorError) as error:
         raise InputError(f"{path}: no weights of an agent: {error}; {remedy}") from error
+    if odd:
+        name, kind = next(iter(odd.items()))
+        raise InputError(f"{path}: {name[:80]} is {kind}, allowed: F32; {remedy}")
     if header.get("format") != FORMAT:
         raise InputError(
             f"{path}: its format is {header.get('format')!r}, not {FORMAT!r}; {remedy}"
@@ -56,8 +66,8 @@ def load_weights(path: Path) -> Weights:
     first = weights.get("action.0.bias", np.zeros(0))
     wanted = shapes(max(first.size, 1))
     if set(weights) != set(wanted):
-        odd = ", ".join(sorted(set(weights) ^ set(wanted)))
-        raise InputError(f"{path}: arrays that are missing or too many: {odd}; {remedy}")
+        others = ", ".join(sorted(set(weights) ^ set(wanted)))[:400]
+        raise InputError(f"{path}: arrays that are missing or too many: {others}; {remedy}")
     for name, array in weights.items():
         if array.shape != wanted[name] or array.dtype != np.float32:
             raise InputError(

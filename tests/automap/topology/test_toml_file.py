@@ -72,7 +72,7 @@ def test_refused_files(tmp_path, old, new, message):
     [
         (b"\xff\xfe\x00", "no valid TOML"),
         (b"a = " + b"[" * 100_000, "no valid TOML"),
-        (b"#" * (2**20 + 1), "over 1048576 bytes"),
+        (b"#" * (2**20 + 1), "allowed: 1048576 bytes"),
         (b"", "name: missing"),
     ],
 )
@@ -86,7 +86,7 @@ def test_refused_bytes(tmp_path, content, message):
 def test_unreadable_files(tmp_path):
     with pytest.raises(TopologyError, match="No such file.*or a name as v5e:4x4"):
         get_topology(str(tmp_path / "none.toml"))
-    with pytest.raises(TopologyError, match="Is a directory"):
+    with pytest.raises(TopologyError, match="is a folder; allowed: a regular file"):
         get_topology(str(tmp_path))
 
 

@@ -103,7 +103,7 @@ def _empty(weights):
         (_with_another, "missing or too many: more"),
         (_of_another_width, r"context.0.weight is float32 \[8, 5\], allowed: float32 \[8, 28\]"),
         (_not_finite, "value.weight has numbers that are not finite"),
-        (_of_another_type, "advantage.bias is float64"),
+        (_of_another_type, "advantage.bias is F64"),
         (_empty, "allowed: float32"),
     ],
 )
