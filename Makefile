@@ -14,9 +14,9 @@ need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { ec
 BIN = .venv/bin
 # Tests of one file share what they build, so one process runs them all.
 PARALLEL = -q -n 2 --dist loadfile
-NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler
+NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
 
-.PHONY: demo test test-slow test-compilers test-newest clean
+.PHONY: demo test test-slow test-compilers test-corpus test-newest clean
 
 # What plans and trains the models of this repository: no agents (torch), no linters.
 .venv/models: pyproject.toml constraints.txt
@@ -52,6 +52,16 @@ test-slow: .venv/ready
 test-compilers: .venv/compilers
 	JAX_PLATFORMS=cpu $(BIN)/pytest -q -m 'tpu_compiler or gpu_compiler'
 
+# Steps of other libraries, in an environment of their own.
+.venv-corpus/ready: pyproject.toml constraints.txt
+	$(call need_python,$(PYTHON),PYTHON)
+	$(PYTHON) -m venv .venv-corpus
+	.venv-corpus/bin/pip install -q -c constraints.txt -e '.[corpus]'
+	touch $@
+
+test-corpus: .venv-corpus/ready
+	.venv-corpus/bin/pytest -q -m corpus tests/corpus
+
 .venv-newest/ready: pyproject.toml
 	$(call need_python,$(NEWEST),NEWEST)
 	$(NEWEST) -m venv .venv-newest
@@ -62,4 +72,4 @@ test-newest: .venv-newest/ready
 	.venv-newest/bin/pytest $(PARALLEL)
 
 clean:
-	rm -rf .venv .venv-newest build *.egg-info
+	rm -rf .venv .venv-corpus .venv-newest build *.egg-info

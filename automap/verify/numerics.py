@@ -25,6 +25,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from automap.apply.reemit import Reemitter
 from automap.errors import CompilerError
 from automap.plan_explain import bytes_text
 from automap.verify.compilers import Machine
@@ -101,7 +102,7 @@ def compare_numerics(
     request = RunRequest(
         kinds=kinds_of(plan.inputs, args),
         state=tuple(state.get(i) for i in range(len(plan.outputs))),
-        input_rounding=_rounding(_least_precise(program)),
+        input_rounding=rounding_error(least_precise(program.reemitter)),
         seed=_SEED,
     )
     with tempfile.TemporaryDirectory(prefix="automap-verify-") as name:
@@ -125,24 +126,25 @@ def bytes_needed(program: PlannedProgram) -> float:
 
 def tolerance(dtype: Any, device_count: int) -> float:
     """What sums of a type may differ by, relative to their result, when taken in another order."""
-    own = _rounding(dtype)
-    inside = min(own, _rounding(np.float32)) * math.sqrt(_TERMS)
+    own = rounding_error(dtype)
+    inside = min(own, rounding_error(np.float32)) * math.sqrt(_TERMS)
     return SAFETY * (inside + own * math.sqrt(device_count))
 
 
-def _rounding(dtype: Any) -> float:
+def rounding_error(dtype: Any) -> float:
+    """The largest relative error of rounding to a float type."""
     return float(jax.numpy.finfo(dtype).eps) / 2
 
 
-def _least_precise(program: PlannedProgram) -> Any:
+def least_precise(reemitter: Reemitter) -> Any:
     """The float type with the largest rounding error among all that the step computes."""
     found = {np.dtype(np.float32)}
-    for equation in program.reemitter.equations:
+    for equation in reemitter.equations:
         for var in equation.eqn.outvars:
             dtype = getattr(var.aval, "dtype", None)
             if dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.floating):
                 found.add(dtype)
-    return max(found, key=_rounding)
+    return max(found, key=rounding_error)
 
 
 def _save(path: Path, array: Any, aval: Any) -> None:
@@ -159,7 +161,7 @@ def _skipped(reason: str) -> Numerics:
 
 
 def _judged(program: PlannedProgram, errors: Sequence[LeafErrors]) -> Numerics:
-    relative = tolerance(_least_precise(program), program.plan.mesh.device_count)
+    relative = tolerance(least_precise(program.reemitter), program.plan.mesh.device_count)
     results = [
         _judge(leaf.path, leaf.dtype, found, relative)
         for leaf, found in zip(program.plan.outputs, errors, strict=True)
@@ -169,14 +171,16 @@ def _judged(program: PlannedProgram, errors: Sequence[LeafErrors]) -> Numerics:
     return Numerics(leaves=tuple(worst_first), finite=finite, skipped="")
 
 
-def _judge(path: str, dtype: str, found: LeafErrors, relative: float) -> LeafResult:
+def allowed_error(found: LeafErrors, dtype: str, relative: float) -> float:
+    """What a leaf may be off, in its units; `relative` is what sums may, of `tolerance`."""
     is_float = dtype.startswith(("float", "bfloat", "complex"))
-    own = _rounding(dtype) if is_float else 0.0
-    allowed = (
-        (relative * found.change if is_float else 0.0)
-        + SAFETY * found.rounding
-        + 2 * own * found.value
-    )
+    own = rounding_error(dtype) if is_float else 0.0
+    sums = relative * found.change if is_float else 0.0
+    return sums + SAFETY * found.rounding + 2 * own * found.value
+
+
+def _judge(path: str, dtype: str, found: LeafErrors, relative: float) -> LeafResult:
+    allowed = allowed_error(found, dtype, relative)
     scale = found.change or 1.0
     excess = found.error / allowed if allowed else (0.0 if found.error == 0 else 1e300)
     return LeafResult(

@@ -48,7 +48,7 @@ def run_both(
         (inputs[s], nudged[s]) if s is not None and not _is_key(avals[s]) else (None, None)
         for s in request.state
     ]
-    return tuple(map(_errors, a, b, c, befores))
+    return tuple(map(leaf_errors, a, b, c, befores))
 
 
 def _given(path: Path, aval: Any) -> np.ndarray:
@@ -78,7 +78,8 @@ def _as_numpy(results: Sequence[Any]) -> list[np.ndarray]:
     return [np.asarray(jax.random.key_data(r) if _is_key(r) else r) for r in results]
 
 
-def _errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, Any]) -> LeafErrors:
+def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, Any]) -> LeafErrors:
+    """Errors of one leaf; `before` are the state leaves that a and c replace, or None twice."""
     a, b, c = (_wide(array) for array in (a, b, c))
     old, old_nudged = (0.0, 0.0) if before[0] is None else map(_wide, before)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)

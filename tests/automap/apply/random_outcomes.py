@@ -20,16 +20,23 @@ MESHES = (
 def random_outcome(workload, rng):
     """A plan of a random mesh of eight devices."""
     mesh = rng.choice(MESHES)
-    found = find(workload, TOPOLOGY, Options(mesh=mesh))
-    context, limits = found.context, workload.problem.limits
+    context = find(workload, TOPOLOGY, Options(mesh=mesh)).context
+    point = random_point(context, mesh, rng)
+    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    return Outcome(
+        workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
+        best=Candidate(point, estimate, "random"),
+    )  # fmt: skip
+
+
+def random_point(context, mesh, rng):
+    """Up to six classes on each axis, half of them on the last of their dimensions; no storage."""
+    problem = context.space.problem
+    limits = problem.limits
     parts: dict[int, int] = {}
     compute: list[tuple[int, ...]] = []
     for size in mesh.sizes:
-        fitting = [
-            c
-            for c in range(workload.problem.n_compute)
-            if limits[c] % (parts.get(c, 1) * size) == 0
-        ]
+        fitting = [c for c in range(problem.n_compute) if limits[c] % (parts.get(c, 1) * size) == 0]
         chosen = rng.sample(fitting, rng.randint(0, min(len(fitting), 6)))
         for group_class in chosen:
             parts[group_class] = parts.get(group_class, 1) * size
@@ -38,9 +45,4 @@ def random_outcome(workload, rng):
     used = [c for classes in compute for c in classes]
     last = frozenset(c for c in used if rng.random() < 0.5)
     whole = frozenset(c for c in used if rng.random() < 0.25)
-    point = Point(mesh, tuple(compute), storage, last, whole)
-    estimate = context.evaluator.evaluate(context.space.lanes(point))
-    return Outcome(
-        workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
-        best=Candidate(point, estimate, "random"),
-    )  # fmt: skip
+    return Point(mesh, tuple(compute), storage, last, whole)

@@ -1,0 +1,196 @@
+"""The corpus of third-party steps: what each is planned as, and what it computes under three plans
+beside one device.
+
+    make .venv-corpus/ready && .venv-corpus/bin/python -m scripts.corpus -o docs/corpus.md
+
+Each step has a process of its own (`tests/corpus/check.py` says what is done there), which may take
+so many seconds; one that ends otherwise is a row that says so. With names, only those steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+import math
+import multiprocessing
+from multiprocessing.connection import Connection
+import os
+from pathlib import Path
+import platform
+import time
+import warnings
+
+import click
+import jax
+
+from automap.plan import Plan
+from scripts.tables import made_by, markdown, replace_table
+from tests.corpus.check import DEVICES, MACHINES, RUNS, planned_for, reference
+from tests.corpus.entries import ENTRIES
+from tests.corpus.entry import Entry
+
+
+COMMAND = "python -m scripts.corpus -o docs/corpus.md"
+_MOST_SECONDS = 900
+_SHOWN_DECISIONS = 2
+
+
+@dataclass
+class Row:
+    """What came of one step, filled as it goes: text by column, and what failed."""
+
+    entry: Entry
+    cells: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def gist(plan: Plan) -> str:
+    """The preset that a plan costs the same as, else its mesh and first decisions."""
+    predicted = plan.predicted
+    for preset in plan.presets:
+        if (preset.step_seconds, preset.peak_bytes) == (
+            predicted.step_seconds,
+            predicted.peak_bytes,
+        ):
+            return preset.name
+    if not plan.decisions:
+        return "all devices do the same"
+    mesh = "x".join(str(size) for _, size in plan.mesh.axes)
+    shown = [
+        f"{'stores ' if d.kind == 'storage' else ''}{d.group} over {'+'.join(d.axes)}".replace(
+            "|", ""
+        )
+        for d in plan.decisions[:_SHOWN_DECISIONS]
+    ]
+    rest = len(plan.decisions) - len(shown)
+    return f"{mesh}: {', '.join(shown)}" + (f" and {rest} more" if rest else "")
+
+
+def gain(plan: Plan) -> str:
+    """Data parallelism's step over the plan's."""
+    for preset in plan.presets:
+        if preset.name == "data-parallel":
+            return f"{preset.step_seconds / plan.predicted.step_seconds:.2f}"
+    return "no batch"
+
+
+def check(entry: Entry, results: Connection) -> None:
+    """Plan and run one step in this process; the row is sent whenever it grows."""
+    # Programs that run three times are compiled without LLVM's optimizations, as in the tests.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    warnings.simplefilter("ignore")
+    row = Row(entry)
+    for machine in MACHINES:
+        try:
+            plan = planned_for(entry, machine)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the table is for
+            row.failures.append(f"{machine}: {_first_line(error)}")
+        else:
+            row.cells[f"{machine}, µs"] = f"{plan.predicted.step_seconds * 1e6:.0f}"
+            row.cells[f"{machine}, plan"] = gist(plan)
+            row.cells[f"{machine}, gain"] = gain(plan)
+            row.notes += [w for w in plan.warnings if w not in row.notes]
+        results.send(row)
+    expected = None
+    for name in ("one device", *RUNS):
+        try:
+            if name == "one device":
+                expected = reference(entry)
+            elif expected is not None:
+                row.cells[name] = _compared(expected, RUNS[name](entry), row, name)
+        except Exception as error:  # noqa: BLE001 - as above
+            row.failures.append(f"{name}: {_first_line(error)}")
+        results.send(row)
+
+
+def _compared(expected, made, row: Row, name: str) -> str:
+    if made is None:
+        return "none"
+    found = expected.compare(made)
+    if found.excess > 1:
+        row.failures.append(f"{name}: {found.where} differs")
+    return "0" if found.excess == 0 else f"{found.excess:.2g}"
+
+
+def _first_line(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return text.replace("|", "/")
+
+
+def run(entry: Entry) -> Row:
+    """One step in a process of its own, which is ended after some time."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=check, args=(entry, sender))
+    process.start()
+    sender.close()
+    row, deadline = Row(entry), time.monotonic() + _MOST_SECONDS
+    try:
+        while receiver.poll(max(0.0, deadline - time.monotonic())):
+            row = receiver.recv()
+        row.failures.append(f"not done after {_MOST_SECONDS} s")
+    except EOFError:
+        process.join()
+        if process.exitcode:
+            row.failures.append(f"the process ended with {process.exitcode}")
+    process.kill()
+    process.join()
+    return row
+
+
+HEADER = [
+    "step", "kind",
+    *(f"{machine}, {what}" for machine in MACHINES for what in ("µs", "plan", "gain")),
+    *RUNS, "notes",
+]  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table; of warnings only their number, as plans say them in full."""
+    counted = [f"{len(row.notes)} warnings"] if row.notes else []
+    texts = [f"**{failure}**" for failure in row.failures] + counted
+    found = {**row.cells, "step": row.entry.name, "kind": row.entry.kind, "notes": "; ".join(texts)}
+    return [found.get(column, "") for column in HEADER]
+
+
+def report(rows: Sequence[Row], command: str) -> str:
+    """Totals, the libraries' versions and the table."""
+    libraries = sorted({row.entry.library for row in rows})
+    whole = sum(not row.failures for row in rows)
+    worst = max((_number(row.cells.get(name, "")) for row in rows for name in RUNS), default=0.0)
+    text = (
+        f"{len(rows)} steps of {len(libraries)} libraries; {whole} are planned for all machines and "
+        "equal one device under all plans, the largest difference of them all being "
+        f"{worst:.2g} of what is allowed.\n\n"
+        f"{', '.join(f'{name} {version(name)}' for name in libraries)}.\n\n"
+    )
+    machine = f"jax {jax.__version__}, {platform.machine()} with {os.cpu_count()} cores"
+    return made_by(command, machine) + text + markdown(HEADER, [cells(row) for row in rows])
+
+
+def _number(text: str) -> float:
+    return float(text) if text and text != "none" and math.isfinite(float(text)) else 0.0
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.argument("names", nargs=-1)
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(names: tuple[str, ...], output: Path | None) -> None:
+    """Run the steps, all or those of NAMES (a part of a name will do)."""
+    chosen = [e for e in ENTRIES if not names or any(name in e.name for name in names)]
+    rows = []
+    for entry in chosen:
+        start = time.monotonic()
+        rows.append(run(entry))
+        seconds = time.monotonic() - start
+        click.echo(f"{seconds:.0f} s: {' | '.join(cells(rows[-1]))}", err=True)
+    table = report(rows, COMMAND)
+    if output is None:
+        click.echo(table)
+    else:
+        replace_table(output, table)
+
+
+if __name__ == "__main__":
+    main()
