@@ -55,7 +55,7 @@ VERSION: Final = 1
 _SHOWN_DIFFERENCES: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan:
     """A plan; the module says what its fields mean.
 
@@ -82,7 +82,11 @@ class Plan:
     decisions: tuple[DecisionRecord, ...] = ()
     conflicts: tuple[ConflictRecord, ...] = ()
     warnings: tuple[str, ...] = ()
-    program: ProgramRecord | None = field(default=None, repr=False, metadata=plan_json.ADDED_LATER)
+    program: ProgramRecord | None = field(default=None, metadata=plan_json.ADDED_LATER)
+
+    def __repr__(self) -> str:
+        """On one line what it is for, how fast it is and whether it fits."""
+        return f"<Plan {plan_explain.title(self)}>"
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for records that do not agree with each other."""

@@ -21,25 +21,35 @@ if TYPE_CHECKING:
     from automap.plan import Plan
 
 
+_HASH: Final = 12
+"""Characters of a hash that are shown."""
+
+
 def differences(old: "Plan", new: "Plan") -> str:
-    """Lines `what: old -> new`, sections in the order of the plan file; the search comes last."""
+    """Lines `what: old -> new`: what decides between two plans first, then details; the search and hashes come last."""
     if old == new:
         return "the plans are equal\n"
     lines = [line for section in _SECTIONS for line in section(old, new)]
     return "\n".join(lines or ["only the order of entries, or what decisions cover"]) + "\n"
 
 
+def _changed_verdict(old: "Plan", new: "Plan") -> list[str]:
+    """Whether it fits, the step and the peak: by these people choose."""
+    before, after = old.predicted, new.predicted
+    return [
+        *_pairs({"fits": _yes_or_no(before.fits)}, {"fits": _yes_or_no(after.fits)}),
+        *_change("step", before.step_seconds, after.step_seconds, seconds_text),
+        *_change("peak memory", before.peak_bytes, after.peak_bytes, bytes_text),
+    ]
+
+
 def _facts(plan: "Plan") -> Mapping[str, str]:
-    """One-line facts that every plan has, those that people compare first."""
-    cost = plan.predicted
+    """One-line facts that every plan has."""
     return {
-        "target": plan.workload.target,
-        "hlo": plan.workload.hlo_sha256,
-        "jaxpr": plan.workload.jaxpr_sha256 or "none",
-        "topology": plan.topology["name"],
         "mesh": mesh_text(plan),
         "pipeline": pipeline_text(plan.pipeline),
-        "fits": "yes" if cost.fits else "no",
+        "topology": plan.topology["name"],
+        "target": plan.workload.target,
         "verified": verified_text(plan.verified) if plan.verified else "no",
     }
 
@@ -52,18 +62,32 @@ def _changed_facts(old: "Plan", new: "Plan") -> list[str]:
 
 
 def _changed_costs(old: "Plan", new: "Plan") -> list[str]:
+    """What the step and the peak are made of."""
     lines = []
-    for name in ("step", "compute", "collective", "bubble"):
+    for name in ("compute", "collective", "bubble"):
         field = f"{name}_seconds"
         before, after = getattr(old.predicted, field), getattr(new.predicted, field)
         lines += _change(name, before, after, seconds_text)
-    memory = {"peak": (old.predicted.peak_bytes, new.predicted.peak_bytes)}
     for name in ("parameters", "optimizer", "other_state", "inputs", "activations", "temporaries"):
-        part = getattr(old.predicted.memory, name), getattr(new.predicted.memory, name)
-        memory[name.replace("_", " ")] = part
-    for name, (before, after) in memory.items():
-        lines += _change(f"{name} memory", before, after, bytes_text)
+        before, after = getattr(old.predicted.memory, name), getattr(new.predicted.memory, name)
+        lines += _change(f"{name.replace('_', ' ')} memory", before, after, bytes_text)
     return lines
+
+
+def _changed_programs(old: "Plan", new: "Plan") -> list[str]:
+    """Whether they are plans of the same program: the beginnings of its hashes."""
+    before, after = old.workload, new.workload
+    return [
+        *_pairs({"hlo": before.hlo_sha256[:_HASH]}, {"hlo": after.hlo_sha256[:_HASH]}),
+        *_pairs(
+            {"jaxpr": (before.jaxpr_sha256 or "none")[:_HASH]},
+            {"jaxpr": (after.jaxpr_sha256 or "none")[:_HASH]},
+        ),
+    ]
+
+
+def _yes_or_no(fits: bool) -> str:  # noqa: FBT001 - it is what is said
+    return "yes" if fits else "no"
 
 
 def _change(name: str, before: float, after: float, text: Callable[..., str]) -> list[str]:
@@ -153,9 +177,11 @@ def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 _SECTIONS: Final = (
+    _changed_verdict,
     _changed_facts,
     _changed_costs,
     _changed_leaves,
     _changed_rows,
     _changed_search,
+    _changed_programs,
 )

@@ -56,6 +56,17 @@ def detail(plan: "Plan", what: str) -> str:
     return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
 
 
+def title(plan: "Plan") -> str:
+    """`train:mlp on v5e:4x4: mesh data=16 (16 devices), step 1.2 ms, peak 3 GiB, fits`."""
+    cost = plan.predicted
+    verdict = "fits" if cost.fits else "DOES NOT FIT"
+    stages = "" if plan.pipeline is None else f", {len(plan.pipeline.stages)} stages"
+    return (
+        f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, "
+        f"step {seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"
+    )
+
+
 def mesh_text(plan: "Plan") -> str:
     """`data=4 x model=2 (8 devices)`."""
     axes = " x ".join(f"{name}={size}" for name, size in plan.mesh.axes)

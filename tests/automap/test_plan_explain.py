@@ -161,8 +161,8 @@ def test_diff():
         PLAN.diff(other)
         == """\
 fits: yes -> no
-compute: 10 ms -> 20 ms (+100.0%)
 peak memory: 3 GiB -> 6 GiB (+100.0%)
+compute: 10 ms -> 20 ms (+100.0%)
 inputs [whole, model] -> [whole, whole]: 1
     [0]['w1']
 inputs [model+data, whole] -> [whole, whole]: 1
@@ -172,6 +172,28 @@ decisions:
 found by: greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound -> \
 greedy in 1.5 s, 200 evaluations, seed 0; no bound proven
 """
+    )
+
+
+def test_a_diff_begins_with_what_decides_and_ends_with_hashes():
+    other = dataclasses.replace(
+        PLAN,
+        workload=dataclasses.replace(PLAN.workload, hlo_sha256="a" * 64, jaxpr_sha256="b" * 64),
+        mesh=dataclasses.replace(PLAN.mesh, axes=(("data", 4), ("model", 2))),
+        predicted=dataclasses.replace(PLAN.predicted, step_seconds=1.0, fits=False),
+    )
+    names = [line.partition(":")[0] for line in PLAN.diff(other).splitlines()]
+    assert names == ["fits", "step", "mesh", "hlo", "jaxpr"]
+    assert max(map(len, PLAN.diff(other).splitlines()[-2:])) < 40
+
+
+def test_a_plan_has_a_short_repr_that_says_what_it_is():
+    text = repr(PLAN)
+    assert len(text) < 200
+    for part in (PLAN.workload.target, PLAN.topology["name"], "mesh ", "step ", "peak ", "fits"):
+        assert part in text
+    assert "NOT FIT" in repr(
+        dataclasses.replace(PLAN, predicted=dataclasses.replace(PLAN.predicted, fits=False))
     )
 
 
