@@ -33,9 +33,13 @@ from automap.workload.call import jitted, trace_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was found about a plan; `numerics` is None if it was not asked for."""
+    """What was found about a plan; `numerics` is None if it was not asked for.
+
+    `plan_compiler` is that of the plan's topology. The witness of another one says nothing of whether the plan fits there.
+    """
 
     target: str
+    plan_compiler: CompilerName
     witness: Witness
     comparison: Comparison
     numerics: Numerics | None
@@ -49,6 +53,7 @@ class Verification:
         """JSON values, as `automap verify --json` prints them."""
         return {
             "target": self.target,
+            "plan_compiler": self.plan_compiler,
             "witness": self.witness.to_json(),
             "comparison": encode(self.comparison),
             "numerics": encode(self.numerics),
@@ -82,7 +87,8 @@ def verify(
         step: the function that was planned.
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
-        compiler: "cpu", "gpu" or "tpu"; by default that of the plan's topology. "cpu" takes any plan.
+        compiler: "cpu", "gpu" or "tpu"; by default that of the plan's topology. "cpu" takes any plan, and partitions it alike,
+            but needs other memory.
         timeout: seconds that each compilation or run may take.
         cache_dir: where witnesses are kept; by default in the user's cache folder.
         cache: whether to look there, and to keep the answer.
@@ -104,6 +110,7 @@ def verify(
     sources = program.reemitter.source_of_path
     return Verification(
         target=plan.workload.target,
+        plan_compiler=compiler_of(plan),
         witness=witness,
         comparison=compare(plan, witness, COMPILERS[name].backend, sources),
         numerics=compare_numerics(
@@ -130,4 +137,9 @@ def check_options(
             f"the plan was made from the program {plan.workload.target}: there is no step to compile; "
             "plan module:function, which returns the step, to verify it"
         )
-    return compiler or OF_PLATFORM[Topology.from_dict(plan.topology).platform]
+    return compiler or compiler_of(plan)
+
+
+def compiler_of(plan: Plan) -> CompilerName:
+    """The compiler of the plan's topology."""
+    return OF_PLATFORM[Topology.from_dict(plan.topology).platform]

@@ -45,6 +45,11 @@ class Compiler:
         """(package, version) of all that decides its answers."""
         return tuple((name, _version(name)) for name in self.packages)
 
+    @property
+    def installing(self) -> str:
+        """How to get it, as an addition to a sentence; "" where it comes with JAX."""
+        return "" if self.extra is None else f" (pip install 'jax-automap[{self.extra}]')"
+
     def check_installed(self) -> None:
         """Raise `CompilerError` with the extra to install if it is missing."""
         if find_spec(self.module) is None:

@@ -9,7 +9,6 @@ from automap.verify.collectives import Backend
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
-from automap.verify.witness import Witness
 
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def report(found: "Verification") -> str:
     """Everything, for people."""
     lines = [
         *_verdict(found),
-        *_memory(found.witness, found.comparison),
+        *_memory(found),
         *_collectives(found.comparison, COMPILERS[found.witness.compiler].backend),
         *_places(found.comparison),
     ]
@@ -41,14 +40,29 @@ def versions_text(versions: tuple[tuple[str, str], ...]) -> str:
 def _verdict(found: "Verification") -> Iterator[str]:
     witness = found.witness
     title = COMPILERS[witness.compiler].title
-    verdict = "fits" if witness.fits else "DOES NOT FIT"
-    yield f"{found.target} on {witness.topology}: {verdict}, says {title}"
+    if _is_of_the_plan(found):
+        verdict = "fits" if witness.fits else "DOES NOT FIT"
+        yield f"{found.target} on {witness.topology}: {verdict}, says {title}"
+    else:
+        own = COMPILERS[found.plan_compiler]
+        yield f"{found.target} on {witness.topology}: compiled by {title}, which is not that of {witness.topology}"
+        yield (
+            f"  whether it fits there only {own.title} can say, which fuses and schedules otherwise: verify without "
+            f"--compiler{own.installing}. What holds there too: it can be partitioned so"
+            + (", and results agree" if found.numerics and found.numerics.agrees else "")
+        )
     yield f"  {versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
     if witness.refusal:
         yield f"  {witness.refusal.splitlines()[0]}"
 
 
-def _memory(witness: Witness, comparison: Comparison) -> Iterator[str]:
+def _is_of_the_plan(found: "Verification") -> bool:
+    """Whether the plan's own compiler was asked."""
+    return found.witness.compiler == found.plan_compiler
+
+
+def _memory(found: "Verification") -> Iterator[str]:
+    witness, comparison = found.witness, found.comparison
     predicted = bytes_text(comparison.predicted_peak_bytes)
     limit = bytes_text(witness.memory_limit_bytes)
     if comparison.compiled_peak_bytes is None:
@@ -59,10 +73,17 @@ def _memory(witness: Witness, comparison: Comparison) -> Iterator[str]:
         yield f"peak memory: predicted {predicted} of {limit}, the compiler would need at least {compiled}"
         return
     m = witness.memory
-    yield (
-        f"peak memory: predicted {predicted}, compiled {compiled} of {limit} "
-        f"({comparison.memory_error:+.1%})"
-    )
+    if _is_of_the_plan(found):
+        yield (
+            f"peak memory: predicted {predicted}, compiled {compiled} of {limit} "
+            f"({comparison.memory_error:+.1%})"
+        )
+    else:
+        title = COMPILERS[witness.compiler].title
+        yield (
+            f"peak memory: predicted {predicted} of {limit}; {title} needs {compiled}, which does not measure the "
+            "prediction"
+        )
     yield (
         f"  = arguments {bytes_text(m.arguments)} + outputs {bytes_text(m.outputs)} - aliased "
         f"{bytes_text(m.aliased)} + temporaries {bytes_text(m.temporaries)}; "

@@ -105,7 +105,9 @@ def _verification(fits, agrees):
             self.__dict__ |= said
 
     numerics = None if agrees is None else Said(agrees=agrees)
-    return Verification(target="", witness=Said(fits=fits), comparison=None, numerics=numerics)
+    return Verification(
+        target="", plan_compiler="cpu", witness=Said(fits=fits), comparison=None, numerics=numerics
+    )
 
 
 def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):

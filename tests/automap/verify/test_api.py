@@ -70,6 +70,24 @@ def test_the_plan_of_another_platform_is_compiled_for_the_cpu_if_asked(folder):
     assert found.witness.memory_limit_bytes == plan.topology["device"]["memory_bytes"]
 
 
+@pytest.mark.parametrize("memory_bytes", [2**34, 1000])
+def test_another_compiler_than_the_plans_own_gives_no_verdict_on_memory(folder, memory_bytes):
+    plan, step, args = _planned("v5e:2x2", "megatron")
+    topology = json.loads(json.dumps(plan.topology))
+    topology["device"]["memory_bytes"] = memory_bytes
+    found = automap.verify(
+        dataclasses.replace(plan, topology=topology), step, args, compiler="cpu", cache_dir=folder,
+        numerics=False, timeout=TIMEOUT_SECONDS,
+    )  # fmt: skip
+    assert found.fits == (memory_bytes > 1000)
+    text = found.explain()
+    assert "compiled by the CPU compiler, which is not that of v5e:2x2" in text
+    assert "only the TPU compiler can say" in text and "jax-automap[tpu]" in text
+    assert "FIT" not in text and "fits, says" not in text and "%" not in text.splitlines()[3]
+    assert "does not measure the prediction" in text
+    assert found.to_json()["plan_compiler"] == "tpu"
+
+
 def test_a_plan_too_large_for_its_device_does_not_fit(folder):
     plan, step, args = _planned()
     topology = json.loads(json.dumps(plan.topology))
