@@ -31,6 +31,7 @@ from automap.plan import (
 from automap.plan_conflicts import Conflicts
 from automap.plan_decisions import Explained
 from automap.plan_point import recorded
+from automap.plan_same_work import SameWork
 from automap.search import Candidate, SearchContext
 from automap.simulate.recorded import recorded_program
 from automap.space.pins import Pin
@@ -148,6 +149,7 @@ def build_plan(outcome: Outcome) -> Plan:
         conflicts=Conflicts(context, outcome.best.point).records(),
         warnings=(
             *outcome.warnings, *workload.problem.warnings, *missed, *_held(workload, constraints),
+            *SameWork(context, outcome.best.point).warnings(),
         ),
         program=recorded_program(
             context.evaluator, context.evaluator.priced(lanes), lanes.mesh.names,

@@ -29,7 +29,7 @@ from automap.space.pins import Pin, parse_pins
 from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
-from automap.topology import mesh_shapes
+from automap.topology import lies_on, mesh_shapes
 from automap.topology.model import Topology
 from automap.workload.imposing import meshes_that_divide, with_pins
 from automap.workload.trace import Workload
@@ -160,6 +160,10 @@ def _priced_by(
 
 
 def _check_known(workload: Workload, options: Options) -> None:
+    if options.space != "sharding" and workload.mesh is not None and workload.mesh.manual:
+        raise InputError(
+            f"{workload.mesh.manual}: a step with a shard_map is planned in the space of shardings only; leave --space out"
+        )
     if options.unknown_ops == "refuse" and workload.problem.unknown:
         raise InputError(
             f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
@@ -177,6 +181,8 @@ def meshes_of(
     Shardings in the step's code, `of_step`, say the names, and the sizes unless `mesh` does. Raises `InputError` for
     names that `mesh` does not have, and sizes that are not those of the topology.
     """
+    if of_step is not None and of_step.manual:
+        return (_mesh_of_manual(topology, mesh, of_step),)
     if mesh is not None:
         if of_step is not None:
             of_step.check_has_names(mesh)
@@ -194,6 +200,26 @@ def meshes_of(
             f"{','.join(f'{name}=N' for name in own.names)}"
         )
     return layouts(topology, own)
+
+
+def _mesh_of_manual(topology: Topology, mesh: Mesh | None, of_step: UserMesh) -> Mesh:
+    """The one mesh of a step with a `shard_map`: its body has the shapes of a device's parts on that mesh."""
+    own = Mesh(of_step.names, of_step.sizes or (1,) * len(of_step.names))
+    text = f"{of_step.manual} is on a mesh {dict(own.axes)} of {math.prod(own.sizes)} devices"
+    if math.prod(own.sizes) != topology.device_count:
+        raise InputError(
+            f"{text}, {topology.name} has {topology.device_count}: the body of a shard_map is traced for one mesh; give it "
+            f"one of {topology.device_count} devices, such as jax.sharding.AbstractMesh(sizes, names), which needs no "
+            "devices; or leave its mesh out, and give --mesh"
+        )
+    if mesh is not None and dict(mesh.axes) != dict(own.axes):
+        raise InputError(f"{text}, the mesh asked for is {dict(mesh.axes)}; leave --mesh out")
+    if not lies_on(topology, own.sizes):
+        raise InputError(
+            f"{text}, which does not lie on {topology.name} in this order of its axes; "
+            "give the shard_map a mesh with another order of axes"
+        )
+    return own
 
 
 def _search(context: SearchContext, options: Options) -> tuple[str, ...]:

@@ -102,6 +102,25 @@ class Graph:
         return varies
 
     @cached_property
+    def local_ops(self) -> frozenset[int]:
+        """The ops that run on each device's own parts (`shard_map`), with those that enter and leave."""
+        found, is_local = set[int](), False
+        for index, op in enumerate(self.ops):
+            is_local |= op.opcode == MANUAL_ENTER
+            if is_local:
+                found.add(index)
+            is_local &= op.opcode != MANUAL_EXIT
+        return frozenset(found)
+
+    @cached_property
+    def is_local(self) -> Sequence[bool]:
+        """Whether each value is a device's own part of something, as `shard_map` sees it."""
+        return [
+            value.producer in self.local_ops and self.ops[value.producer].opcode != MANUAL_EXIT
+            for value in self.values
+        ]
+
+    @cached_property
     def exit_of(self) -> Mapping[int, int]:
         """For the index of the op that enters a loop, that of the op that ends it."""
         entered: list[int] = []
@@ -130,7 +149,12 @@ LOOP_ENTER = "while"
 LOOP_EXIT = "while-exit"
 BRANCH_ENTER = "conditional"
 BRANCH_EXIT = "conditional-exit"
-STRUCTURAL: frozenset[str] = frozenset({LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT})
+# Pseudo opcodes: where each device goes on with its own part of each array, and where the parts are one array again.
+MANUAL_ENTER = "manual"
+MANUAL_EXIT = "manual-exit"
+STRUCTURAL: frozenset[str] = frozenset(
+    {LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT, MANUAL_ENTER, MANUAL_EXIT}
+)
 # Pseudo opcode of a custom call that hands its operand on in a sharding that its name says: the rest of its target.
 CONSTRAINT = "sharding-constraint"
 CONSTRAINT_TARGET = f"{CONSTRAINT}:"

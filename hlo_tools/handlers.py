@@ -16,6 +16,8 @@ from hlo_tools.graph import (
     CONSTRAINT_TARGET,
     LOOP_ENTER,
     LOOP_EXIT,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
 )
 from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
 from hlo_tools.trees import Tree, flat_leaves, joined, leaves
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 _IDENTITY_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
 )
+# The two ends of what runs on parts of arrays (`shard_map`).
+_MANUAL_TARGETS: Mapping[str, str] = {
+    "xla.sdy.GlobalToLocalShape": MANUAL_ENTER,
+    "xla.sdy.LocalToGlobalShape": MANUAL_EXIT,
+}
 _IDENTITY_OPCODES = frozenset(
     {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
 )
@@ -92,6 +99,8 @@ def _call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> 
 
 def _custom_call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
     target = instruction.attributes.custom_call_target
+    if target in _MANUAL_TARGETS:
+        return flat.emit(_MANUAL_TARGETS[target], flat_leaves(operands), instruction)
     is_identity = target in _IDENTITY_TARGETS
     if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]

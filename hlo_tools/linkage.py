@@ -1,6 +1,7 @@
 """Linkage groups: the (value, dimension) nodes that one decision forces together.
 
-A *node* is a dimension of size > 1 of a value that varies with the step's inputs.  A rule's factor f links
+A *node* is a dimension of size > 1 of a value that varies with the step's inputs, and is not a device's own part
+already (`shard_map`).  A rule's factor f links
 the nodes of which f is the major factor: splitting one of them into k contiguous parts splits all of them
 (a minor factor would be split in an interleaved way, so it links nothing).  A window links only nodes of one
 size: images of two resolutions are two decisions, and an op between them splits f as its smaller image is.
@@ -87,7 +88,7 @@ def node_offsets(graph: Graph) -> np.ndarray:
 def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
     """Groups of all dimensions of all varying values, by the rules of all ops."""
     offset = node_offsets(graph)
-    varies = np.array(graph.varies, bool)
+    varies = np.array(graph.varies, bool) & ~np.array(graph.is_local, bool)
     by_rule = batches(graph, rules)
     parts = [part for b in by_rule for part in b.split(varies[b.values])]
     edges = Edges(offset)

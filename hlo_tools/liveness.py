@@ -28,7 +28,8 @@ from typing import Literal
 
 import numpy as np
 
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+from hlo_tools.flow import made_of
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, MANUAL_ENTER, MANUAL_EXIT, Graph
 from hlo_tools.kernels import KEEPS_OPERANDS, Kernel
 from hlo_tools.phases import Phase
 
@@ -174,6 +175,12 @@ def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> 
     for a, b in loop_ties:
         if narrow[a] == narrow[b]:
             parent[find(a)] = find(b)
+    for op in graph.ops:
+        if op.opcode in (MANUAL_ENTER, MANUAL_EXIT):
+            # A device's own part is all that it has of the array.
+            for value, sources in made_of(op):
+                if graph.varies[value]:
+                    parent[find(value)] = find(sources[0])
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
     copies: dict[int, int] = {}

@@ -140,7 +140,7 @@ def _update_region(
             # The branches read themselves what is handed to them.
             used[op.inputs[0]] = other_use[op.inputs[0]] = True
             continue
-        if op.opcode not in STRUCTURAL:
+        if op.opcode not in STRUCTURAL and index not in graph.local_ops:
             serves[index] = phases[index] is Phase.UPDATE or (is_local[id(rule)] and all(good))
         for value in op.inputs:
             used[value] = True
@@ -154,7 +154,9 @@ def _new_in_step(
     """(parameter, a new version of it that a further forward pass reads): made element by element, by an update."""
     leaf_of = {v: v for v, role in zip(graph.inputs, roles) if role is Role.PARAMETER}
     found = []
-    for op, phase in zip(graph.ops, phases, strict=True):
+    for index, (op, phase) in enumerate(zip(graph.ops, phases, strict=True)):
+        if index in graph.local_ops:
+            continue
         is_same = op.opcode in STRUCTURAL or op.opcode in ELEMENTWISE
         for output, sources in made_of(op) if is_same and leaf_of else ():
             dims = graph.values[output].dims
@@ -177,8 +179,10 @@ def _sides(
     state_map: Mapping[int, int],
 ) -> list[Side]:
     side = [
-        Side.OPTIMIZER if value.dims and varies and serves else Side.NONE
-        for value, varies, serves in zip(graph.values, graph.varies, value_serves)
+        Side.OPTIMIZER if value.dims and varies and serves and not is_local else Side.NONE
+        for value, varies, serves, is_local in zip(
+            graph.values, graph.varies, value_serves, graph.is_local, strict=True
+        )
     ]
     for value, role in zip(graph.inputs, roles):
         side[value] = _SIDE_OF_ROLE.get(role, Side.NONE) if graph.values[value].dims else Side.NONE

@@ -32,6 +32,7 @@ from automap.apply.convolutions import (
     written_out,
 )
 from automap.apply.flatten import Level
+from automap.apply.manual import is_manual, on_plans_mesh
 from automap.apply.reductions import in_two_steps, lacks_all_reduce
 from automap.apply.sites import Place, Site, parse_place
 from automap.apply.slices import clamped
@@ -128,6 +129,8 @@ class PinRewriter:
                 held = left_out(eqn) if is_held else pin
                 after.insert(0, _placed(held, eqn, results[place.number], value))
         own = on_mesh(eqn, self.mesh) if is_constraint(eqn) else eqn
+        if is_manual(eqn):
+            own = on_plans_mesh(eqn, self.mesh)
         pinned = own.replace(invars=operands, outvars=results)
         specs = _specs(eqn, pins)
         if specs is not None and is_written_out(eqn, specs):

@@ -18,6 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.apply.fingerprint import fingerprint
 from automap.apply.flatten import Equation, Level, equations, flatten
+from automap.apply.manual import between_marks, is_manual, manual_shardings
 from automap.apply.pins import Pins
 from automap.apply.sites import Site, describe, scope_name
 from automap.apply.user_constraints import (
@@ -96,6 +97,19 @@ class Reemitter:
                 found += [] if sharding is None else [UserSharding(where, sharding)]
         return tuple(found)
 
+    @cached_property
+    def manual_shardings(self) -> tuple[UserSharding, ...]:
+        """Those of the operands and results of `shard_map`s. Raises `InputError` for one that no plan is made around."""
+        return tuple(
+            given
+            for equation in self.equations
+            if is_manual(equation.eqn)
+            for given in manual_shardings(
+                equation.eqn,
+                f"shard_map at {self.source_of_path[equation.path]}".removesuffix(" at "),
+            )
+        )
+
     def scoped(
         self, constraints: Literal["marked", "left out"] = "marked"
     ) -> Callable[..., list[Any]]:
@@ -136,6 +150,8 @@ class _Constraints:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        if is_manual(eqn) and self._change is marked:
+            return between_marks(eqn)
         return (self._change(eqn) if is_constraint(eqn) else eqn,)
 
 

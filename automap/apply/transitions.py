@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from automap.apply.sharded_graph import AxesPerDim, ShardedGraph
 from automap.cost.edges import majors
-from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, STRUCTURAL, Graph, HandOver
+from hlo_tools.graph import (
+    CONSTRAINT,
+    LOOP_ENTER,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
+    STRUCTURAL,
+    Graph,
+    HandOver,
+)
 from hlo_tools.storage import Side
 
 
@@ -102,7 +110,11 @@ def _constants_of_loops(graph: Graph) -> set[int]:
 
 def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Sequence[Transition]:
     """Where an op's own view of a tensor is not the plan's, or a user's is not."""
+    if index in sharded.problem.graph.local_ops:
+        return ()
     if sharded.problem.graph.ops[index].opcode == CONSTRAINT:
+        if _is_of_manual(sharded.problem.graph, index):
+            return ()
         return _around_constraint(sharded, index)
     if index in sharded.problem.imposed.of_stack_op:
         # A scan writes and reads its stacks itself: no equation is theirs.
@@ -159,6 +171,14 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     if kept != run:
         found.append(Transition("out0", result, kept, is_change=True))
     return found
+
+
+def _is_of_manual(graph: Graph, index: int) -> bool:
+    """Whether a constraint stands for what a `shard_map` asks of an operand or a result: its equation says so itself."""
+    op = graph.ops[index]
+    producer = graph.values[op.inputs[0]].producer
+    ends = [graph.ops[user].opcode for user in graph.users[op.outputs[0]]]
+    return MANUAL_ENTER in ends or (producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT)
 
 
 def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) -> bool:

@@ -66,6 +66,7 @@ class Edges:
     before it reduce, over the same axes, the second does nothing.
     `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not), and its elements.
     `windows`: of each edge, the dimensions that the op slides a window along.
+    `own_kind`, `own_mask`, `own_bytes`: the collective that the op itself is (-1, 0, 0: it is none), in the step's `shard_map`s.
     `incidences` [incidences, 5]: row, value, op, and how often a step sums there, and moves anything else.
     """
 
@@ -90,6 +91,9 @@ class Edges:
     last_size: np.ndarray
     repeats: np.ndarray
     windows: tuple[tuple[Window, ...], ...]
+    own_kind: np.ndarray
+    own_mask: np.ndarray
+    own_bytes: np.ndarray
     incidences: np.ndarray
 
 
@@ -105,6 +109,14 @@ class Copies:
     first: np.ndarray
     last: np.ndarray
     repeats: np.ndarray
+
+
+class OwnFlow(NamedTuple):
+    """The collective that an op itself is: its kind (`automap.cost.flows.KINDS`), its axes as a bit mask, its bytes."""
+
+    kind: int = -1
+    mask: int = 0
+    n_bytes: int = 0
 
 
 class EdgeKey(NamedTuple):
@@ -129,6 +141,7 @@ class EdgeKey(NamedTuple):
     least_messages: float = 0.0
     last_size: int = 0
     widened: float = 1.0
+    own: OwnFlow = OwnFlow()
 
 
 class EdgeList:
@@ -175,6 +188,7 @@ class EdgeList:
                 key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
                 key.partials, len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1, key.last_size,
             )  # fmt: skip
+        own = np.array([key.own for key in self.index], np.int64).reshape(n, 3)
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
             value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
@@ -187,6 +201,7 @@ class EdgeList:
             value=examples[:, 0], op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),
+            own_kind=own[:, 0], own_mask=own[:, 1], own_bytes=own[:, 2],
             incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
         )  # fmt: skip
 

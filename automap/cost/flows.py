@@ -8,18 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.collectives import CollectiveKind
 from automap.cost.edges import Edges
+from automap.cost.kinds import KINDS as KINDS
 from automap.cost.shardings import Shardings
 
 
-KINDS = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.PERMUTE,
-)
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, PERMUTE = range(5)
 
 

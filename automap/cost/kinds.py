@@ -11,3 +11,13 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reduce-scatter"
     ALL_TO_ALL = "all-to-all"
     PERMUTE = "collective-permute"
+
+
+# Their numbers in tables.
+KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.PERMUTE,
+)

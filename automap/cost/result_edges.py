@@ -5,7 +5,17 @@ import math
 
 import numpy as np
 
-from automap.cost.edges import EdgeKey, EdgeList, Edges, Partials, last_size, majors, rank_of
+from automap.cost.edges import (
+    EdgeKey,
+    EdgeList,
+    Edges,
+    OwnFlow,
+    Partials,
+    last_size,
+    majors,
+    rank_of,
+)
+from automap.cost.kinds import KINDS
 from automap.cost.sums import Order, Sums, keeps_elements, merged_sums
 from automap.space.problem import Problem
 from hlo_tools.constants import Constants, counts_up
@@ -54,6 +64,7 @@ def result_edges(
                     sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials_of(op), least_messages=least_messages(value, op),
                     last_size=last_size(graph, value), widened=sums_of.widened.get(value, 1.0),
+                    own=_own_flow(problem, index, value),
                 )  # fmt: skip
                 # Not what is made of terms: transposed, added.
                 is_term = bool(sums[0]) and not keeps_elements(graph, op)
@@ -66,6 +77,15 @@ def result_edges(
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge
     return found.edges(), edge_of_op
+
+
+def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
+    """The collective that an op of the step itself is, once."""
+    own = problem.own_collectives.get(index)
+    if own is None or value != problem.graph.ops[index].outputs[0]:
+        return OwnFlow()
+    mask = sum(1 << axis for axis in own.axes)
+    return OwnFlow([kind.value for kind in KINDS].index(own.kind), mask, own.n_bytes)
 
 
 class _Messages:

@@ -72,6 +72,10 @@ def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tupl
         Flow(ALL_TO_ALL, want.moved, n_bytes),
         *gathers_apart(want.gathered | partial, whole, want.dim_of, sizes),
         *_sums_apart(reduced, wide / scattered, want.summed_over, count),
+        *(
+            Flow(kind, np.where(edges.own_kind == kind, edges.own_mask, 0), edges.own_bytes * 1.0)
+            for kind in np.unique(edges.own_kind[edges.own_kind >= 0]).tolist()
+        ),
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
     return entries(edges, flows), again

@@ -7,16 +7,19 @@ Its result, an input and an output have the spec as their own sharding       -> 
     and so have the values tied to them (carries of loops), unless another spec is imposed on one of those, and what
     loops keep of them (`automap.space.imposed_stacks`).  The result of a constraint that goes on as an input's
     carry, or is the new version of an input, is kept as that input is.
+
+`shard_map` imposes its operands' and its results' shardings in the same way (`automap.apply.manual`); what it runs on
+each device's parts has none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from automap.space.imposed_stacks import follow_stacks
 from automap.space.point import Mesh
 from automap.space.specs import ImposedSpec, read_spec
-from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, Graph
+from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_EXIT, Graph
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,37 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
     for output, spec in ends.outputs.items():
         if output not in state_map:
             ends_known.impose(graph.outputs[output], spec)
+    for value, spec in _read_by_manual(graph, of_op):
+        if graph.inputs.index(value) not in state_map.values():
+            ends_known.impose(value, spec)
     state = {*graph.inputs, *(graph.outputs[output] for output in state_map)}
     inner.barred = state | ends_known.of_value.keys()
     for index, spec in of_op.items():
         (value,) = graph.ops[index].outputs
         inner.impose(value, spec)
+        source = graph.ops[index].inputs[0]
+        producer = graph.values[source].producer
+        if producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT:
+            inner.impose(source, spec)
     of_stack_op = follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
     return Imposed(of_op, of_stack_op, {**inner.of_value, **ends_known.of_value})
+
+
+def _read_by_manual(
+    graph: Graph, of_op: Mapping[int, ImposedSpec]
+) -> Iterator[tuple[int, ImposedSpec]]:
+    """Inputs that only `shard_map`s read, all split alike: they arrive so."""
+    for value in graph.inputs:
+        users = graph.users[value]
+        specs = {of_op.get(user) for user in users}
+        enters = (
+            graph.ops[after].opcode == MANUAL_ENTER
+            for user in users
+            for result in graph.ops[user].outputs
+            for after in graph.users[result]
+        )
+        if len(specs) == 1 and None not in specs and all(enters):
+            yield value, next(spec for spec in specs if spec is not None)
 
 
 def divides(spec: ImposedSpec, dims: Sequence[int], mesh: Mesh) -> bool:

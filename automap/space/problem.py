@@ -15,6 +15,7 @@ import numpy as np
 
 from automap.choices import Layers
 from automap.space.imposed import Imposed
+from automap.space.own_collectives import OwnCollective
 from automap.space.small import Small, small_parts
 from automap.space.work import work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
@@ -35,7 +36,7 @@ _LITTLE_WORK = 0.1
 class Problem:
     """A graph with everything known about it before any mesh is chosen.
 
-    `unknown` has a sentence for each kind of op that no rule is known for; they are `warnings` too.
+    `own_collectives` are those the step itself has, by op, `unknown` has a sentence for each kind of op that no rule is known for; they are `warnings` too.
     """
 
     graph: Graph
@@ -50,6 +51,7 @@ class Problem:
     class_of_storage_group: np.ndarray
     regions: Regions
     imposed: Imposed
+    own_collectives: Mapping[int, OwnCollective]
     layers: Layers
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]

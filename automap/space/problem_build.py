@@ -13,6 +13,7 @@ from automap.choices import Layers
 from automap.space.frozen import with_frozen
 from automap.space.imposed import ImposedEnds, imposed
 from automap.space.names import readable
+from automap.space.own_collectives import own_collectives
 from automap.space.problem import Problem
 from automap.space.storage_folding import fold_storage
 from hlo_tools.flatten import flatten
@@ -38,12 +39,14 @@ def build_problem(
     user_rules: Mapping[str, Notation] | None = None,
     layers: Layers = "folded",
     ends: ImposedEnds | None = None,
+    manual_sizes: tuple[int, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from the
     argument trees where there are any; else they are read from the program. `user_rules` are those of
     custom calls and functions, by name; `layers` says whether equal layers share their decisions;
-    `ends` are the shardings of inputs and outputs that the step itself decides; `warnings` are those there are
+    `ends` are the shardings of inputs and outputs that the step itself decides, `manual_sizes` the sizes of the mesh that
+    its `shard_map`s are on; `warnings` are those there are
     already.
     """
     user_rules = user_rules or {}
@@ -71,6 +74,7 @@ def build_problem(
         class_of_storage_group=linked.class_of_storage_group,
         regions=linked.regions,
         imposed=imposed(graph, ends or ImposedEnds(), state_map),
+        own_collectives=own_collectives(graph, manual_sizes),
         layers=layers,
         unknown=unknown,
         warnings=(

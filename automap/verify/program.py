@@ -69,15 +69,20 @@ class PlannedProgram:
         return step.trace(*inputs)
 
     def exported_single(self) -> Program:
-        """The step as it was written, on one CPU device."""
+        """The step as it was written, on one CPU device; one with a `shard_map` on its mesh, everything else whole on each."""
         step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
-        return _exported(step, self._inputs(None, self.layout.inputs), "cpu")
+        mesh = self._mesh if self.reemitter.manual_shardings else None
+        return _exported(step, self._inputs(mesh, [()] * len(self.layout.inputs)), "cpu")
+
+    @property
+    def _mesh(self) -> AbstractMesh:
+        axes = self.plan.mesh.axes
+        names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+        return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
 
     def _planned(self) -> tuple[Any, list[Any]]:
         """The jitted step with the plan's shardings, and its abstract inputs."""
-        axes, layout = self.plan.mesh.axes, self.layout
-        names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
-        mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+        layout, mesh = self.layout, self._mesh
         constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
         step = jax.jit(
             self.reemitter.constrained(constraints, mesh, names="sites"),

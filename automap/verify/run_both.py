@@ -1,4 +1,4 @@
-"""The planned step beside the single-device step, on the same inputs, in the compiler's process.
+"""The planned step beside the single-device step (or, if it holds a `shard_map`, beside itself on its mesh), on the same inputs, in the compiler's process.
 
     a = single(x),  b = planned(x),  c = single(x'),  x' = x rounded otherwise
     change_r = r - x_s for a new state leaf (s the input it replaces), r for any other result
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import jax
 from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.verify.inputs import make, rounded_otherwise
@@ -34,14 +35,18 @@ def run_both(
         for i, (kind, aval) in enumerate(zip(request.kinds, avals, strict=True))
     ]
     nudged = [rounded_otherwise(array, request.input_rounding, random) for array in inputs]
-    single = jax.jit(export.deserialize(bytearray((folder / SINGLE_FILE).read_bytes())).call)
+    exported = export.deserialize(bytearray((folder / SINGLE_FILE).read_bytes()))
+    single, on = jax.jit(exported.call), None
+    if exported.nr_devices > 1:
+        # A `shard_map` has its devices; everything else is whole on each.
+        on = NamedSharding(avals[0].sharding.mesh, PartitionSpec())
     placed = [
         jax.device_put(_as_leaf(x, a, k), a.sharding)
         for x, a, k in zip(inputs, avals, request.kinds, strict=True)
     ]
     b = _as_numpy(compiled(*placed))
     a, c = (
-        _as_numpy(single(*(map(_as_leaf, arrays, avals, request.kinds))))
+        _as_numpy(single(*jax.device_put(list(map(_as_leaf, arrays, avals, request.kinds)), on)))
         for arrays in (inputs, nudged)
     )
     befores = [

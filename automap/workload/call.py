@@ -27,8 +27,8 @@ from automap.space.imposed import ImposedEnds
 from automap.workload.own_shardings import OwnShardings, own_shardings
 
 
-# What JAX says of a PartitionSpec outside of any mesh.
-_NEEDS_MESH = "requires a non-empty mesh in context"
+# What JAX says of a PartitionSpec, and of a shard_map without a mesh, outside of any mesh.
+_NEEDS_MESH = ("requires a non-empty mesh in context", "The context mesh cannot be empty")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def trace_call(
     except AutomapError:
         raise
     except (Exception, SystemExit) as error:
-        if mesh is None or _NEEDS_MESH not in str(error):
+        if mesh is None or not _needs_mesh(error):
             raise _failed(name, error) from error
     sizes, names = tuple(size for _, size in mesh), tuple(name for name, _ in mesh)
     abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
@@ -168,9 +168,13 @@ def trace_call(
         raise _failed(name, error) from error
 
 
+def _needs_mesh(error: BaseException) -> bool:
+    return any(text in str(error) for text in _NEEDS_MESH)
+
+
 def _failed(name: str, error: BaseException) -> InputError:
     text = str(error)
-    if _NEEDS_MESH not in text:
+    if not _needs_mesh(error):
         return InputError(
             f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; "
             "the step must run under jax.jit with these arguments"
@@ -181,7 +185,7 @@ def _failed(name: str, error: BaseException) -> InputError:
             "to be on; write NamedSharding(mesh, spec), or call it under jax.set_mesh(mesh)"
         )
     return InputError(
-        f"tracing {name} failed: it has a PartitionSpec alone, which needs a mesh to be on; give the mesh with "
+        f"tracing {name} failed: it has a PartitionSpec alone, or a shard_map, which needs a mesh to be on; give it with "
         "--mesh data=4,model=2, write NamedSharding(mesh, spec), or call it under jax.set_mesh(mesh)"
     )
 

@@ -95,6 +95,7 @@ def lower_call(
 ) -> Workload:
     """Lower a traced call for `platform` and analyse it; `arguments` are recorded. Raises `InputError` if it does not lower."""
     reemitter = Reemitter(call.jaxpr, rules)
+    mesh = mesh_of_call(call, reemitter)
     avals = call.jaxpr.in_avals
     flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
     scoped = jax.jit(reemitter.scoped(), keep_unused=True)
@@ -109,6 +110,7 @@ def lower_call(
         user_rules=rules,
         layers=layers,
         ends=call.ends,
+        manual_sizes=(mesh and mesh.sizes) or (),
         warnings=warnings,
     )
     return Workload(
@@ -118,7 +120,7 @@ def lower_call(
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),
         reemitter=reemitter,
-        mesh=mesh_of_call(call, reemitter),
+        mesh=mesh,
         ends=call.ends,
         rules=rules,
         arguments=arguments or {},
@@ -127,7 +129,8 @@ def lower_call(
 
 def mesh_of_call(call: TracedCall, reemitter: Reemitter) -> UserMesh | None:
     """The mesh of all shardings in a step's code. Raises `InputError` if they are on several."""
-    return user_mesh((*call.user_shardings, *reemitter.user_shardings))
+    given = (*call.user_shardings, *reemitter.user_shardings)
+    return user_mesh(given, reemitter.manual_shardings)
 
 
 def _lowered(
@@ -174,6 +177,10 @@ def read_workload(
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph
+    if graph.local_ops:
+        raise InputError(
+            f"{path} holds a shard_map, whose axes have no names in HLO; plan the Python step itself, module:function"
+        )
     return Workload(
         target=str(path),
         problem=problem,

@@ -16,13 +16,15 @@ from automap.space.point import Mesh
 class UserMesh:
     """Axis names, with sizes unless those are free; `used` are the names that stand in a sharding.
 
-    `where` is the first such sharding.
+    `where` is the first such sharding; `manual` the first `shard_map`, "" if there is none: its body has the shapes of this
+    mesh, so that a plan's is the same, in the same order.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...] | None
     used: tuple[str, ...]
     where: str
+    manual: str = ""
 
     def check_has_names(self, mesh: Mesh) -> None:
         """Raise `InputError` unless a mesh has every name that is used."""
@@ -34,16 +36,19 @@ class UserMesh:
             )
 
 
-def user_mesh(shardings: Iterable[UserSharding]) -> UserMesh | None:
-    """The mesh of all shardings that name an axis, None if there are none.
+def user_mesh(
+    shardings: Iterable[UserSharding], manual: Iterable[UserSharding] = ()
+) -> UserMesh | None:
+    """The mesh of all shardings that name an axis, None if there are none; `manual` are those of `shard_map`s.
 
     Raises `InputError` if they are on different meshes.
     """
     first: UserSharding | None = None
     used: dict[str, None] = {}
-    for given in shardings:
+    of_manual = tuple(manual)
+    for given in (*of_manual, *shardings):
         axes = [name for axes in imposed_spec(given.sharding, 0) for name in axes or ()]
-        if not axes:
+        if not axes and given not in of_manual:
             continue
         used.update(dict.fromkeys(axes))
         first = first or given
@@ -57,7 +62,11 @@ def user_mesh(shardings: Iterable[UserSharding]) -> UserMesh | None:
     sizes = dict(first.sharding.mesh.shape)
     has_sizes = math.prod(sizes.values()) > 1
     return UserMesh(
-        tuple(sizes), tuple(sizes.values()) if has_sizes else None, tuple(used), first.where
+        names=tuple(sizes),
+        sizes=tuple(sizes.values()) if has_sizes else None,
+        used=tuple(sizes if of_manual else used),
+        where=first.where,
+        manual=of_manual[0].where if of_manual else "",
     )
 
 

@@ -150,7 +150,9 @@ def test_a_plan_is_refused_for_a_step_with_other_shardings():
 
 def test_a_spec_alone_is_on_the_mesh_of_its_context_or_of_the_option():
     args, step = arguments(), _constrained(P("data", "model"))
-    with pytest.raises(InputError, match="a PartitionSpec alone, which needs a mesh.*--mesh"):
+    with pytest.raises(
+        InputError, match="a PartitionSpec alone, or a shard_map, which needs a mesh.*--mesh"
+    ):
         automap.plan(step, args, topology="cpu:8")
     expected = jax.jit(PLAIN)(*args)
     given = automap.plan(step, args, topology="cpu:8", mesh="data=2,model=4")
