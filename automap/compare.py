@@ -9,6 +9,8 @@ from automap.errors import InfeasiblePlanError
 from automap.interrupts import noted
 from automap.options import Options
 from automap.plan import Plan
+from automap.plan_advice import advice
+from automap.plan_build import Outcome
 from automap.planner import find
 from automap.search.candidate import Candidate, Objective
 from automap.search.context import SearchContext
@@ -34,11 +36,19 @@ class Row:
     fits: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All rows; `advice` says what would make the step fit if no row does."""
+
+    rows: tuple[Row, ...]
+    advice: tuple[str, ...]
+
+
 def compared(
     workload: Workload, topology: Topology, options: Options, *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
     on_stages: Callable[["Tried"], None] = lambda tried: None,
-) -> list[Row]:  # fmt: skip
+) -> Comparison:  # fmt: skip
     """One program in every case, and what the space of the options adds.
 
     Raises `InputError` or `TopologyError` for bad options.
@@ -46,37 +56,49 @@ def compared(
     with noted() as interrupts:
         deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
         of_sharding = deadline if options.space == "sharding" else deadline.share(_SHARE)
-        rows = list(_sharding(workload, topology, options, on_progress, of_sharding))
-        if options.space == "pipeline":
-            # The pipeline's solvers are compiled when they are imported.
-            from automap.pipeline.planner import plan_pipeline
+        outcome = _sharding(workload, topology, options, on_progress, of_sharding)
+        rows = [*_rows(outcome), *_of_pipelines(workload, topology, options, on_stages, deadline)]
+    fits = any(row.fits for row in rows)
+    levers = () if fits else advice(outcome.context, outcome.best.point, options)
+    return Comparison(rows=tuple(rows), advice=levers)
 
-            try:
-                rows.append(
-                    _row(
-                        "pipeline", plan_pipeline(workload, topology, options, on_stages, deadline)
-                    )
-                )
-            except InfeasiblePlanError:
-                rows.append(_row("pipeline", None))
-        if options.space == "hybrid":
-            from automap.pipeline.hybrid.planner import plan_pipelines
 
-            found = plan_pipelines(workload, topology, options, on_stages, deadline)
-            rows += [_row("pipeline", found.pipeline), _row("hybrid", found.hybrid)]
-        return rows
+def _of_pipelines(
+    workload: Workload, topology: Topology, options: Options,
+    on_stages: Callable[["Tried"], None], deadline: Deadline,
+) -> Iterator[Row]:  # fmt: skip
+    """What the space of the options adds to one program."""
+    # The pipeline's solvers are compiled when they are imported.
+    if options.space == "pipeline":
+        from automap.pipeline.planner import plan_stages, set_up
+
+        setup = set_up(workload, topology, options, deadline)
+        try:
+            yield _row("pipeline", plan_stages(setup, options, on_stages))
+        except InfeasiblePlanError:
+            yield _row("pipeline", None)
+    if options.space == "hybrid":
+        from automap.pipeline.hybrid.planner import plan_pipelines
+
+        found = plan_pipelines(workload, topology, options, on_stages, deadline)
+        yield _row("pipeline", found.pipeline)
+        yield _row("hybrid", found.hybrid)
 
 
 def _sharding(
     workload: Workload, topology: Topology, options: Options,
     on_progress: Callable[[SearchContext], None], deadline: Deadline,
-) -> Iterator[Row]:  # fmt: skip
-    """Presets, and what the search finds."""
+) -> Outcome:  # fmt: skip
+    """What the search for one program finds, with the presets."""
     if options.space != "sharding":
         options = replace(
             options, space="sharding", strategy="auto", stages=None, microbatches=None
         )
-    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+    return find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+
+
+def _rows(outcome: Outcome) -> Iterator[Row]:
+    """Presets, and what the search found."""
     objective = outcome.context.objective
     for name, candidate in outcome.context.best_per_preset.items():
         yield _candidate(name, candidate, objective)

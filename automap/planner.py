@@ -5,7 +5,7 @@ the pins; then the strategy runs until it is done, its time is up, or the user i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 import time
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from automap.errors import InfeasiblePlanError, InputError
 from automap.interrupts import noted
 from automap.options import Options
 from automap.plan import Plan
+from automap.plan_advice import advice
 from automap.plan_build import Outcome, build_plan
 from automap.plan_explain import all_the_same_text, bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 # Of the budget, for listing the shapes of meshes whose axes the step names.
 _SHAPES_SHARE = 0.2
+# For one program where no pipeline fits, to say what would.
+_ADVICE_SECONDS = 2.0
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
@@ -77,7 +80,7 @@ def plan_workload(
         outcome = find(workload, topology, options, on_progress=on_progress, deadline=until)
         plan = build_plan(outcome)
     if not plan.predicted.fits:
-        raise InfeasiblePlanError(_nothing_fits(outcome, plan.predicted.peak_bytes))
+        raise InfeasiblePlanError(_nothing_fits(outcome, options))
     return plan
 
 
@@ -249,8 +252,34 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
     return (f"{reason}; this is the best plan it had",)
 
 
-def _nothing_fits(outcome: Outcome, peak_bytes: int) -> str:
+def with_advice(
+    error: InfeasiblePlanError, workload: Workload, topology: Topology, options: Options,
+    deadline: Deadline,
+) -> InfeasiblePlanError:  # fmt: skip
+    """An error of another space, with what one program for all devices comes to, or what would make it fit.
+
+    That takes at most `_ADVICE_SECONDS` more than the budget, and is left out after Ctrl-C.
+    """
+    if deadline.interrupts.is_asked:
+        return error
+    until = Deadline.after(_ADVICE_SECONDS, interrupts=deadline.interrupts)
+    alone = replace(options, space="sharding", strategy="greedy", stages=None, microbatches=None)
+    try:
+        outcome = find(workload, topology, alone, deadline=until)
+    except InputError:
+        return error
+    context, peak_bytes = outcome.context, round(outcome.best.estimate.peak_bytes)
+    needed = f"one program for all devices needs {bytes_text(peak_bytes)} on each"
+    if context.objective.fits(outcome.best.estimate):
+        found = (f"{needed}: plan with --space sharding",)
+    else:
+        found = (needed, *advice(context, outcome.best.point, options))
+    return InfeasiblePlanError("; ".join((str(error), *found)))
+
+
+def _nothing_fits(outcome: Outcome, options: Options) -> str:
     """What the smallest plan needs, what is allowed, why smaller ones may not have been found, and what to do."""
+    peak_bytes = round(outcome.best.estimate.peak_bytes)
     limit_bytes = round(outcome.context.objective.memory_limit_bytes)
     needed, allowed = bytes_text(peak_bytes), bytes_text(limit_bytes)
     if needed == allowed:
@@ -258,7 +287,7 @@ def _nothing_fits(outcome: Outcome, peak_bytes: int) -> str:
     parts = [
         f"no plan fits: the smallest that was found needs {needed} on each device, {allowed} are allowed",
         *outcome.warnings,
-        "use more devices, a smaller batch, or bfloat16",
+        *advice(outcome.context, outcome.best.point, options),
         all_the_same_text(peak_bytes),
     ]
     return "; ".join(parts)

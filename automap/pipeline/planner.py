@@ -8,7 +8,7 @@ from automap.cost.compute import Roofline
 from automap.cost.measured import MeasuredKernels
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.errors import InputError
+from automap.errors import InfeasiblePlanError, InputError
 from automap.options import Options
 from automap.pipeline.build import (
     AXIS,
@@ -24,6 +24,7 @@ from automap.pipeline.search import Limits, Tried, find_pipeline, nothing_fits
 from automap.plan import LeafRecord, MeshRecord, PipelineRecord, Plan, SearchRecord, WorkloadRecord
 from automap.plan_parts import PredictedRecord
 from automap.plan_pipeline import MOST_PASSES
+from automap.planner import with_advice
 from automap.topology.model import Topology
 from automap.workload.trace import Leaf, Workload
 from hlo_tools.collector import collector_paused
@@ -61,7 +62,10 @@ def plan_pipeline(
     Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for options that
     do not suit it.
     """
-    return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
+    try:
+        return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
+    except InfeasiblePlanError as error:
+        raise with_advice(error, workload, topology, options, deadline) from None
 
 
 def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], None]) -> Plan:

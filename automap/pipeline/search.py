@@ -274,8 +274,10 @@ def nothing_fits(
             f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
         )
     needed = round(found.least_bytes)
+    asked_for = {"other stages": limits.stages, "more microbatches": limits.microbatches}
+    more = "".join(f", {what}" for what, given in asked_for.items() if given)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits: the smallest needs {bytes_text(needed)} on a device, "
         f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose stages can be sharded "
-        f"inside (ZeRO, tensor parallelism), more stages, or more microbatches; {all_the_same_text(needed)}"
+        f"inside (ZeRO, tensor parallelism){more}; {all_the_same_text(needed)}"
     )

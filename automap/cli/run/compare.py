@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import click
 from rich.table import Table
 from rich.text import Text
 
@@ -17,13 +18,15 @@ def run(**given: Any) -> None:
     request = read_request(None, given)
     with SearchProgress(request.options.budget_seconds) as progress:
         workload, *_ = read_target(request)
-        rows = compared(
+        found = compared(
             workload, request.topology, request.options, on_progress=progress.update,
             on_stages=progress.update_stages,
         )  # fmt: skip
     table = Table("plan", "step", "peak memory", "fits")
-    for row in rows:
+    for row in found.rows:
         step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
         peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
         table.add_row(Text(printable(row.name)), step, peak, "yes" if row.fits else "NO")
     table_console(pipe_columns=100).print(table)
+    if found.advice:
+        click.echo(printable(f"no plan fits; of the smallest: {'; '.join(found.advice)}"))

@@ -21,7 +21,7 @@ from automap.pipeline.hybrid.search import find_hybrid, no_hybrid_fits
 from automap.pipeline.planner import pipeline_plan, plan_stages, set_up
 from automap.pipeline.search import Tried
 from automap.plan import Plan, SearchRecord
-from automap.planner import plan_workload
+from automap.planner import plan_workload, with_advice
 from automap.search.context import SearchContext
 from automap.space.space import Space
 from automap.topology.model import Topology
@@ -73,7 +73,8 @@ def plan_hybrid(
     found = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
     plans = [plan for plan in (sharding, found.pipeline, found.hybrid) if plan is not None]
     if not plans:
-        raise found.refused or InfeasiblePlanError("no plan fits; use more devices")
+        refused = found.refused or InfeasiblePlanError("no plan fits")
+        raise with_advice(refused, workload, topology, options, deadline)
     best = min(plans, key=lambda plan: plan.predicted.step_seconds)
     if best.pipeline is not None and best.pipeline.is_sharded_inside:
         return best

@@ -222,6 +222,6 @@ def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> In
     needed = round(found.least_bytes)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
-        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are allowed; use more "
-        f"devices, more stages, a smaller batch, or bfloat16; {all_the_same_text(needed)}"
+        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are allowed; "
+        f"{all_the_same_text(needed)}"
     )
