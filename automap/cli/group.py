@@ -12,6 +12,7 @@ import warnings
 
 import click
 
+from automap.cli.notices import without_notices
 from automap.cli.streams import leave_stdout, own_stdout
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
@@ -37,7 +38,7 @@ class Group(click.Group):
         """Run the command line and exit; `args` are None in the process that is the command."""
         if args is None:
             spare_the_last_collection()
-        with own_stdout(), interruptible(), warnings.catch_warnings():
+        with without_notices(), own_stdout(), interruptible(), warnings.catch_warnings():
             warnings.showwarning = _say_warning(warnings.showwarning)
             status = self._status(args, prog_name, complete_var, extra)
         if args is None:

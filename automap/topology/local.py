@@ -5,7 +5,9 @@ are hosts (processes) of equal size, CPU devices get the nominal `cpu:N`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+import logging
 from typing import Any, Final
 
 from automap.errors import TopologyError
@@ -43,13 +45,41 @@ def local_topology() -> Topology:
     import jax
 
     try:
-        devices = jax.devices()
+        with _reasons_in_a_line():
+            devices = jax.devices()
     except RuntimeError as error:
         raise TopologyError(
             f'topology "local": JAX shows no devices ({error}); allowed: a machine where '
             "jax.devices() works, or a topology by name, as v5e:4x4"
         ) from error
     return topology_of(devices)
+
+
+@contextmanager
+def _reasons_in_a_line() -> Iterator[None]:
+    """Why JAX leaves out a device while it starts, as one line each; JAX logs tracebacks."""
+    kept = _Kept(logging.WARNING)
+    logger = logging.getLogger("jax")
+    logger.addHandler(kept)
+    try:
+        yield
+    finally:
+        logger.removeHandler(kept)
+        for record in kept.records:
+            error = record.exc_info[1] if record.exc_info else None
+            why = f": {error}" if error else ""
+            logging.getLogger("automap").warning("JAX: %s%s", record.getMessage(), why)
+
+
+class _Kept(logging.Handler):
+    """Records, instead of their text on stderr, where nobody asked for JAX's log."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 def topology_of(devices: Sequence[Any]) -> Topology:
