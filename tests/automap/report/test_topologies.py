@@ -47,3 +47,16 @@ def test_an_unknown_machine_is_refused_with_what_is_allowed():
     done = _run("8xb300")
     assert done.exit_code == 2
     assert "allowed GPUs: k80, p100" in done.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 90])
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = CliRunner().invoke(main, ["topologies"]).output.splitlines()
+    assert max(map(len, narrow)) <= columns
+    compared = ["compare", "tests.steps:mlp", "--topology", "v5e:2x2", "--strategy", "greedy"]
+    table = CliRunner().invoke(main, compared).output.splitlines()
+    assert max(map(len, table)) <= columns
+    monkeypatch.delenv("COLUMNS")
+    wide = CliRunner().invoke(main, ["topologies"]).output.splitlines()
+    assert max(map(len, wide)) > columns and len(wide) < len(narrow)
