@@ -16,7 +16,7 @@ BIN = .venv/bin
 PARALLEL = -q -n 2 --dist loadfile
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
 
-.PHONY: demo test test-slow test-compilers test-corpus test-newest clean
+.PHONY: demo test test-slow test-compilers test-corpus test-newest fuzz clean
 
 # What plans and trains the models of this repository: no agents (torch), no linters.
 .venv/models: pyproject.toml constraints.txt
@@ -43,6 +43,10 @@ test: .venv/ready
 # Everything that needs no accelerator and no vendor compiler.
 test-slow: .venv/ready
 	$(BIN)/pytest $(PARALLEL) -m '$(NOT_HARDWARE)'
+
+# Ten thousand changed inputs of every format, and the table of what came of them. Takes an hour or two on one core.
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz -o docs/fuzzing.md
 
 # The TPU and GPU compilers, which compile ahead of time. One process at a time may use the TPU's.
 .venv/compilers: .venv/ready

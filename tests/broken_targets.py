@@ -33,6 +33,33 @@ def step_exits():
     return step, (SQUARE,)
 
 
+class Odd(BaseException):
+    """What is raised to end a process, or by mistake."""
+
+
+def raises_no_exception():
+    """Raises what is no `Exception`."""
+    raise Odd("no")
+
+
+def step_raises_no_exception():
+    """A step that does."""
+
+    def step(x):
+        raise Odd("no")
+
+    return step, (SQUARE,)
+
+
+def generator_step():
+    """A step that yields what it should return."""
+
+    def step(x):
+        yield x
+
+    return step, (SQUARE,)
+
+
 def needs(batch):
     """Needs a parameter."""
     return lambda x: x, (jax.ShapeDtypeStruct((batch,), "float32"),)

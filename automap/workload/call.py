@@ -129,7 +129,13 @@ def jitted(step: Callable[..., Any], options: Mapping[str, Any]) -> Callable[...
     if decided:
         raise InputError(f"{', '.join(decided)}: the plan decides these; pin inputs instead")
     if not hasattr(step, "trace"):
-        return jax.jit(step, **options)
+        try:
+            return jax.jit(step, **options)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"jax.jit does not take the step: {error}; a step is a function of arrays, and its options are those of "
+                "jax.jit"
+            ) from error
     if options:
         raise InputError(
             f"{', '.join(options)}: the step is jitted already and keeps its own options; "
@@ -152,9 +158,9 @@ def trace_call(
     """
     try:
         return _traced(step, args, kwargs)
-    except AutomapError:
+    except (AutomapError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if mesh is None or not _needs_mesh(error):
             raise _failed(name, error) from error
     sizes, names = tuple(size for _, size in mesh), tuple(name for name, _ in mesh)
@@ -162,9 +168,9 @@ def trace_call(
     try:
         with jax.sharding.use_abstract_mesh(abstract):
             return _traced(step, args, kwargs)
-    except AutomapError:
+    except (AutomapError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise _failed(name, error) from error
 
 

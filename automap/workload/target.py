@@ -33,7 +33,7 @@ def load_target(
             f"target {target!r}: {module_name} has no function {name}; {has}; a target is a function that "
             "returns (step, args)"
         )
-    _check_parameters(target, inspect.signature(function), options)
+    _check_parameters(target, _signature(target, function), options)
     arguments = {key: _parsed(value) for key, value in options.items()}
     result = _ran(f"calling {target}", lambda: function(**arguments))
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
@@ -46,6 +46,15 @@ def load_target(
             f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
         )
     return result[0], tuple(result[1])
+
+
+def _signature(target: str, function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError) as error:  # of what is written in C
+        raise InputError(
+            f"target {target!r}: {error}; a target is a function of Python that returns (step, args)"
+        ) from error
 
 
 def _form(result: Any) -> str:
@@ -91,12 +100,12 @@ def _ran(what: str, run: Callable[[], Any]) -> Any:
     """The result of the user's code; its exceptions become one message with the line they came from."""
     try:
         return run()
-    except AutomapError:
+    except (AutomapError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"

@@ -1,0 +1,164 @@
+"""The fuzzer: `make fuzz`, or `python -m tests.fuzz [--inputs N] [--format NAME]... [-o docs/fuzzing.md]`.
+
+Each format's inputs are tried by workers (`worker.py`), some hundreds by each; one that ends before its time is a failure, and
+the next goes on. Inputs that failed are kept in a folder, to be tried again and to become tests.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+import json
+import os
+from pathlib import Path
+import platform
+import select
+import subprocess
+import sys
+import tempfile
+import time
+
+import click
+
+from tests.fuzz.formats import FORMATS
+from tests.fuzz.worker import HANG_SECONDS, INPUT, MOST_BYTES, Tried
+
+
+CHUNK = 500
+# A worker starts, and makes its seeds, in this time; it ends what hangs in Python by itself.
+PATIENCE_SECONDS = 120
+DEVICES = "--xla_force_host_platform_device_count=4"
+
+
+@dataclass
+class Result:
+    """What came of one format's inputs."""
+
+    name: str
+    tried: list[Tried] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def count(self, outcome: str) -> int:
+        """How many inputs came to this."""
+        return sum(one.outcome == outcome for one in self.tried)
+
+    @property
+    def slowest_seconds(self) -> float:
+        """Of all inputs."""
+        return max((one.seconds for one in self.tried), default=0.0)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """What went wrong, and how often."""
+        found = Counter(one.failure for one in self.tried if one.failure)
+        if self.peak_bytes > MOST_BYTES:
+            found[f"the process took {self.peak_bytes} bytes"] += 1
+        return found
+
+
+def run_format(name: str, inputs: int, seed: int, kept: Path) -> Result:
+    """Tries inputs of a format until there are so many."""
+    result = Result(name)
+    while len(result.tried) < inputs:
+        count = min(CHUNK, inputs - len(result.tried))
+        _run_worker(result, count, seed * 10**6 + len(result.tried), kept)
+    return result
+
+
+def _run_worker(result: Result, count: int, number: int, kept: Path) -> None:
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "log", "wb") as log:
+        words = [sys.executable, "-m", "tests.fuzz.worker", result.name, str(count), str(number)]
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f'exec "$@" 3>&{writing}', "sh", *words, folder],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(writing,),
+            env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        os.close(writing)
+        before = len(result.tried)
+        is_done = False
+        try:
+            for line in _lines(reading):
+                row = json.loads(line)
+                if "peak_bytes" in row:
+                    result.peak_bytes = max(result.peak_bytes, row["peak_bytes"])
+                    is_done = True
+                else:
+                    result.tried.append(Tried(**row))
+        finally:
+            process.kill()
+            status = process.wait()
+        if not is_done:
+            if len(result.tried) == before and status != -9:
+                raise SystemExit(
+                    f"the worker does not start: {(Path(folder) / 'log').read_text()[-2000:]}"
+                )
+            how = "no answer" if status == -9 else f"the process ended with status {status}"
+            result.tried.append(Tried("failed", float(HANG_SECONDS), f"{how}"))
+            kept.mkdir(parents=True, exist_ok=True)
+            (kept / f"{result.name.replace(' ', '-')}-{number}").write_bytes(
+                (Path(folder) / INPUT).read_bytes()
+            )
+        for file in Path(folder).glob("failed-*"):
+            kept.mkdir(parents=True, exist_ok=True)
+            (kept / f"{result.name.replace(' ', '-')}-{file.name}").write_bytes(file.read_bytes())
+
+
+def _lines(reading: int) -> Iterator[str]:
+    """Lines of a pipe until it is closed, or nothing comes for too long."""
+    with open(reading, "rb", buffering=0) as pipe:
+        rest = b""
+        while select.select([pipe], [], [], PATIENCE_SECONDS)[0]:
+            data = pipe.read(2**16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line.decode() for line in lines)
+
+
+def table(results: list[Result], how: str) -> str:
+    """The page of the documentation."""
+    rows = [
+        f"| {r.name} | {len(r.tried):,} | {r.count('refused'):,} | {r.count('accepted'):,} | "
+        f"{r.slowest_seconds:.1f} | {r.peak_bytes / 2**30:.2f} | {sum(r.failures.values())} |"
+        for r in results
+    ]
+    text = Path(__file__).with_name("page.md").read_text()
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}"
+    return text.format(rows="\n".join(rows), command=how, date=date.today(), machine=machine)
+
+
+@click.command()
+@click.option("--inputs", default=10_000, show_default=True, help="of each format")
+@click.option(
+    "--format", "names", multiple=True, type=click.Choice(list(FORMATS)), help="default: all"
+)
+@click.option("--seed", default=0, show_default=True, help="equal seeds make equal inputs")
+@click.option(
+    "--keep", default="fuzz-failures", show_default=True, help="folder for inputs that failed"
+)
+@click.option("-o", "--output", help="write the table here, in Markdown")
+def main(inputs: int, names: tuple[str, ...], seed: int, keep: str, output: str | None) -> None:
+    """Try changed inputs of every format; exit status 1 if something else than a refusal came of one."""
+    results = []
+    for name in names or FORMATS:
+        start = time.monotonic()
+        result = run_format(name, inputs, seed, Path(keep))
+        results.append(result)
+        click.echo(
+            f"{name}: {len(result.tried)} inputs in {time.monotonic() - start:.0f} s, {result.count('refused')} refused, "
+            f"{result.count('accepted')} accepted, slowest {result.slowest_seconds:.1f} s, peak "
+            f"{result.peak_bytes / 2**30:.2f} GiB, {sum(result.failures.values())} failures"
+        )
+        for failure, count in result.failures.most_common():
+            click.echo(f"  {count} x {failure}")
+    if output:
+        Path(output).write_text(
+            table(results, f"python -m tests.fuzz --inputs {inputs} --seed {seed}")
+        )
+    sys.exit(any(result.failures for result in results))
+
+
+if __name__ == "__main__":
+    main()
