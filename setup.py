@@ -7,6 +7,7 @@ and a user's `rl` stays the user's. Line numbers are those of the sources.
 
 import ast
 from pathlib import Path
+import shutil
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -24,6 +25,8 @@ class BuildInside(build_py):
         if not self.editable_mode:
             self.packages = [inside(package) for package in self.packages or ()]
             self.package_dir = dict(self.package_dir or {}) | {inside(name): name for name in INNER}
+            for name in INNER:  # what an earlier layout left in the folder is installed too
+                shutil.rmtree(Path(self.build_lib, name), ignore_errors=True)
         super().run()
 
     def build_module(self, module, module_file, package):

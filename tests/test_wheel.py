@@ -86,8 +86,10 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of packages that a wheel has."""
+    """The folder of packages that a wheel has, built where an earlier layout was built."""
     folder = tmp_path_factory.mktemp("built")
+    (folder / "lib" / "rl").mkdir(parents=True)
+    (folder / "lib" / "rl" / "env.py").touch()
     _run(
         [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder),
          "build_py", "--build-lib", str(folder / "lib")],
