@@ -109,7 +109,7 @@ VERIFY: Final = Command(
     summary="Compile a plan ahead of time, without the hardware, and hold it against its prediction.",
     details=(
         "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it does not fit, 3 if it fits and "
-        "the steps do not agree.",
+        "the steps do not agree. Of another compiler than the plan's own what it needs is shown, and is no verdict.",
     ),
     examples=(
         "automap verify plan.json --target train:small",

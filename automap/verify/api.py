@@ -45,8 +45,13 @@ class Verification:
     numerics: Numerics | None
 
     @property
+    def is_verdict(self) -> bool:
+        """Whether the plan's own compiler was asked, whose word on memory counts."""
+        return self.witness.compiler == self.plan_compiler
+
+    @property
     def fits(self) -> bool:
-        """Whether the compiler confirms that the plan fits."""
+        """Whether the compiler that was asked has room for it; see `is_verdict`."""
         return self.witness.fits
 
     def to_json(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def versions_text(versions: tuple[tuple[str, str], ...]) -> str:
 def _verdict(found: "Verification") -> Iterator[str]:
     witness = found.witness
     title = COMPILERS[witness.compiler].title
-    if _is_of_the_plan(found):
+    if found.is_verdict:
         verdict = "fits" if witness.fits else "DOES NOT FIT"
         yield f"{found.target} on {witness.topology}: {verdict}, says {title}"
     else:
@@ -56,11 +56,6 @@ def _verdict(found: "Verification") -> Iterator[str]:
         yield f"  {witness.refusal.splitlines()[0]}"
 
 
-def _is_of_the_plan(found: "Verification") -> bool:
-    """Whether the plan's own compiler was asked."""
-    return found.witness.compiler == found.plan_compiler
-
-
 def _memory(found: "Verification") -> Iterator[str]:
     witness, comparison = found.witness, found.comparison
     predicted = bytes_text(comparison.predicted_peak_bytes)
@@ -73,7 +68,7 @@ def _memory(found: "Verification") -> Iterator[str]:
         yield f"peak memory: predicted {predicted} of {limit}, the compiler would need at least {compiled}"
         return
     m = witness.memory
-    if _is_of_the_plan(found):
+    if found.is_verdict:
         yield (
             f"peak memory: predicted {predicted}, compiled {compiled} of {limit} "
             f"({comparison.memory_error:+.1%})"

@@ -54,7 +54,7 @@ def run(
 
 
 def _status(found: Verification) -> ExitStatus:
-    if not found.fits:
+    if found.is_verdict and not found.fits:
         return ExitStatus.DOES_NOT_FIT
     if found.numerics is not None and not found.numerics.agrees:
         return ExitStatus.WRONG_NUMBERS

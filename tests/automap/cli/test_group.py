@@ -83,14 +83,17 @@ def test_the_statuses_are_in_the_help_and_in_the_readme():
 
 
 @pytest.mark.parametrize(
-    ("fits", "agrees", "status"),
-    [(True, True, 0), (True, None, 0), (False, True, 1), (True, False, 3), (False, False, 1)],
-)
-def test_verify_tells_numbers_from_memory(fits, agrees, status, monkeypatch, tmp_path):
+    ("own", "fits", "agrees", "status"),
+    [
+        ("cpu", True, True, 0), ("cpu", True, None, 0), ("cpu", False, True, 1), ("cpu", True, False, 3),
+        ("cpu", False, False, 1), ("tpu", False, True, 0), ("tpu", False, False, 3),
+    ],
+)  # fmt: skip
+def test_verify_tells_numbers_from_memory(own, fits, agrees, status, monkeypatch, tmp_path):
     from automap.cli.run import verify as command
 
     monkeypatch.setattr(Verification, "explain", lambda self: "")
-    monkeypatch.setattr(command, "verify", lambda *_, **__: _verification(fits, agrees))
+    monkeypatch.setattr(command, "verify", lambda *_, **__: _verification(own, fits, agrees))
     monkeypatch.setattr(command, "step_of", lambda *_: (None, ()))
     data = json.loads((ROOT / "tests/automap/plan_sample.json").read_text())
     data["workload"]["jaxpr_sha256"] = "0" * 64
@@ -99,15 +102,16 @@ def test_verify_tells_numbers_from_memory(fits, agrees, status, monkeypatch, tmp
     assert CliRunner().invoke(main, arguments).exit_code == status
 
 
-def _verification(fits, agrees):
+def _verification(own, fits, agrees):
     class Said:
         def __init__(self, **said):
             self.__dict__ |= said
 
     numerics = None if agrees is None else Said(agrees=agrees)
     return Verification(
-        target="", plan_compiler="cpu", witness=Said(fits=fits), comparison=None, numerics=numerics
-    )
+        target="", plan_compiler=own, witness=Said(fits=fits, compiler="cpu"), comparison=None,
+        numerics=numerics,
+    )  # fmt: skip
 
 
 def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):
