@@ -1,13 +1,14 @@
-"""The corpus of third-party steps: what each is planned as, and what it computes under three plans
+"""The corpus of third-party steps: what each is planned as, and what it computes under four plans
 beside one device.
 
     make .venv-corpus/ready && .venv-corpus/bin/python -m scripts.corpus -o docs/corpus.md
 
 Each step has a process of its own (`tests/corpus/check.py` says what is done there), which may take
-so many seconds; one that ends otherwise is a row that says so. With names, only those steps.
+so many seconds; one that ends otherwise is a row that says so. The page has each row as soon as it
+is made. With names, only the rows of steps that begin so are made, and the page keeps its others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 import math
@@ -154,19 +155,29 @@ def cells(row: Row) -> list[str]:
     return [found.get(column, "") for column in HEADER]
 
 
-def report(rows: Sequence[Row], command: str) -> str:
+def kept(path: Path | None) -> dict[str, list[str]]:
+    """The rows that a page has, by step."""
+    lines = [] if path is None else path.read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    names = {entry.name for entry in ENTRIES}
+    return {row[0]: row for row in rows if len(row) == len(HEADER) and row[0] in names}
+
+
+def report(rows: Sequence[Sequence[str]], command: str, versions: Mapping[str, str]) -> str:
     """Totals, the libraries' versions and the table."""
-    libraries = sorted({row.entry.library for row in rows})
-    whole = sum(not row.failures for row in rows)
-    worst = max((_number(row.cells.get(name, "")) for row in rows for name in RUNS), default=0.0)
+    of_step = {entry.name: entry.library for entry in ENTRIES}
+    libraries = sorted({of_step[row[0]] for row in rows})
+    failed = sum("**" in row[-1] for row in rows)
+    runs = range(len(HEADER) - 1 - len(RUNS), len(HEADER) - 1)
+    worst = max((_number(row[i]) for row in rows for i in runs), default=0.0)
     text = (
-        f"{len(rows)} steps of {len(libraries)} libraries; {whole} are planned for all machines and "
-        "equal one device under all plans, the largest difference of them all being "
+        f"{len(rows)} steps of {len(libraries)} libraries; {len(rows) - failed} are planned for all "
+        "machines and equal one device under all plans, the largest difference of them all being "
         f"{worst:.2g} of what is allowed.\n\n"
-        f"{', '.join(f'{name} {version(name)}' for name in libraries)}.\n\n"
+        f"{', '.join(f'{name} {versions[name]}' for name in libraries)}.\n\n"
     )
     machine = f"jax {jax.__version__}, {platform.machine()} with {os.cpu_count()} cores"
-    return made_by(command, machine) + text + markdown(HEADER, [cells(row) for row in rows])
+    return made_by(command, machine) + text + markdown(HEADER, [list(row) for row in rows])
 
 
 def _number(text: str) -> float:
@@ -177,19 +188,22 @@ def _number(text: str) -> float:
 @click.argument("names", nargs=-1)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(names: tuple[str, ...], output: Path | None) -> None:
-    """Run the steps, all or those of NAMES (a part of a name will do)."""
-    chosen = [e for e in ENTRIES if not names or any(name in e.name for name in names)]
-    rows = []
-    for entry in chosen:
+    """Run all steps, or those whose names begin with one of NAMES; the page keeps its other rows."""
+    made = kept(output) if names else {}
+    versions = {entry.library: version(entry.library) for entry in ENTRIES}
+    for entry in ENTRIES:
+        if names and not entry.name.startswith(names):
+            continue
         start = time.monotonic()
-        rows.append(run(entry))
+        made[entry.name] = cells(run(entry))
         seconds = time.monotonic() - start
-        click.echo(f"{seconds:.0f} s: {' | '.join(cells(rows[-1]))}", err=True)
-    table = report(rows, COMMAND)
+        click.echo(f"{seconds:.0f} s: {' | '.join(made[entry.name])}", err=True)
+        rows = [made[e.name] for e in ENTRIES if e.name in made]
+        table = report(rows, " ".join([COMMAND, *names]), versions)
+        if output is not None:
+            replace_table(output, table)
     if output is None:
         click.echo(table)
-    else:
-        replace_table(output, table)
 
 
 if __name__ == "__main__":

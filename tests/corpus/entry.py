@@ -8,8 +8,12 @@ call.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 import importlib
 from typing import Any
+
+import jax
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,23 @@ class Entry:
         return f"{self.module.removesuffix('_steps')}:{self.function}"
 
     def make(self) -> Call:
-        """The step with new arguments, equal at every call. Imports the library."""
-        made = getattr(importlib.import_module(f"tests.corpus.{self.module}"), self.function)()
-        step, args, *kwargs = made
-        return Call(step, tuple(args), kwargs[0] if kwargs else {})
+        """The step, the same one at every call, with arrays of their own that it may change or
+        donate.
+        """
+        call = _call(self)
+        args, kwargs = jax.tree.map(_copied, (call.args, call.kwargs))
+        return Call(call.step, args, kwargs)
+
+
+@cache
+def _call(entry: Entry) -> Call:
+    """Imports the library."""
+    made = getattr(importlib.import_module(f"tests.corpus.{entry.module}"), entry.function)()
+    step, args, *kwargs = made
+    return Call(step, tuple(args), kwargs[0] if kwargs else {})
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return jax.device_put(leaf, may_alias=False) if isinstance(leaf, jax.Array) else leaf

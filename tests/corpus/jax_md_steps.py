@@ -1,7 +1,5 @@
 """Steps of JAX MD: atoms that are moved, and energies that are learned from forces."""
 
-from functools import cache
-
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -30,12 +28,10 @@ def fire():
     return step, (init(_positions(64)),)
 
 
-@cache
 def langevin():
     """Five steps of a Langevin thermostat on Lennard-Jones atoms with a neighbour list that is
     updated.
     """
-    # Two neighbour lists are never equal: their tree holds arrays.
     displacement, shift = space.periodic(_BOX)
     neighbor_fn, energy_fn = energy.lennard_jones_neighbor_list(
         displacement, _BOX, format=partition.OrderedSparse

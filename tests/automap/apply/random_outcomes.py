@@ -17,11 +17,11 @@ MESHES = (
 )
 
 
-def random_outcome(workload, rng):
-    """A plan of a random mesh of eight devices."""
+def random_outcome(workload, rng, levels=(Level.REPLICATED,)):
+    """A plan on a random mesh of eight devices; leaves are stored at one of `levels` by axis."""
     mesh = rng.choice(MESHES)
     context = find(workload, TOPOLOGY, Options(mesh=mesh)).context
-    point = random_point(context, mesh, rng)
+    point = random_point(context, mesh, rng, levels)
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     return Outcome(
         workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
@@ -29,8 +29,8 @@ def random_outcome(workload, rng):
     )  # fmt: skip
 
 
-def random_point(context, mesh, rng):
-    """Up to six classes on each axis, half of them on the last of their dimensions; no storage."""
+def random_point(context, mesh, rng, levels):
+    """Up to six classes on each axis, half of them on the last of the dimensions that hold them."""
     problem = context.space.problem
     limits = problem.limits
     parts: dict[int, int] = {}
@@ -41,8 +41,8 @@ def random_point(context, mesh, rng):
         for group_class in chosen:
             parts[group_class] = parts.get(group_class, 1) * size
         compute.append(tuple(chosen))
-    storage = ((Level.REPLICATED,) * len(context.space.leaves),) * len(mesh.sizes)
     used = [c for classes in compute for c in classes]
     last = frozenset(c for c in used if rng.random() < 0.5)
     whole = frozenset(c for c in used if rng.random() < 0.25)
+    storage = tuple(tuple(rng.choice(levels) for _ in context.space.leaves) for _ in mesh.sizes)
     return Point(mesh, tuple(compute), storage, last, whole)
