@@ -14,7 +14,6 @@ from random import Random
 import zlib
 
 import automap
-from automap.apply.reemit import Reemitter
 from automap.errors import InputError
 from automap.plan import Plan
 from automap.plan_build import build_plan
@@ -22,8 +21,7 @@ from automap.space.point import Level
 from automap.verify.messages import LeafErrors
 from automap.verify.numerics import allowed_error, least_precise, rounding_error, tolerance
 from automap.verify.run_both import leaf_errors
-from automap.workload import trace_step
-from automap.workload.call import jitted, trace_call
+from automap.workload import Workload, trace_step
 from tests.automap.apply.random_outcomes import random_outcome
 from tests.corpus.entry import Entry
 from tests.corpus.trajectory import Made, Trajectory, run, run_with_noise
@@ -77,13 +75,18 @@ class Reference:
 def reference(entry: Entry) -> Reference:
     """Run an entry on one device, without and with noise."""
     call = entry.make()
-    traced = trace_call(jitted(call.step, {}), call.args, call.kwargs)
-    dtype = least_precise(Reemitter(traced.jaxpr))
+    dtype = least_precise(_workload(entry).reemitter)
     # First, as the step without noise may donate its arguments or change them.
     noisy = tuple(
         run_with_noise(call, entry.carried, rounding_error(dtype), seed) for seed in range(_DRAWS)
     )
     return Reference(run(call.step, call, entry.carried), noisy, tolerance(dtype, DEVICES))
+
+
+@cache
+def _workload(entry: Entry) -> Workload:
+    call = entry.make()
+    return trace_step(call.step, call.args, call.kwargs)
 
 
 @cache
@@ -122,9 +125,8 @@ def run_random(entry: Entry) -> Trajectory | None:
     """Three steps under a plan drawn at random, the same for a name; None if nothing splits."""
     call = entry.make()
     rng = Random(zlib.crc32(entry.name.encode()))
-    workload = trace_step(call.step, call.args, call.kwargs)
     for _ in range(_DRAWS):
-        outcome = random_outcome(workload, rng, tuple(Level))
+        outcome = random_outcome(_workload(entry), rng, tuple(Level))
         point = outcome.best.point
         if any(point.compute) and outcome.context.space.is_valid(point):
             return run(build_plan(outcome).jit(call.step), call, entry.carried)
