@@ -14,7 +14,7 @@ def test_why_jax_leaves_out_a_device_is_one_line(monkeypatch, caplog, capsys):
         try:
             raise RuntimeError("Unable to load CUDA. Is it installed?")
         except RuntimeError:
-            logging.getLogger("jax._src.xla_bridge").exception("Exception when calling %s", "it")
+            logging.getLogger("jax.xla_bridge").exception("Exception when calling %s", "it")
         return jax.local_devices()
 
     before = list(logging.getLogger("jax").handlers)
