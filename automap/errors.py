@@ -47,6 +47,10 @@ class CompilerError(AutomapError):
     exit_status = ExitStatus.COMPILER_FAILED
 
 
+class ProcessLostError(AutomapError):
+    """Another process of the same program has gone, without which a step cannot go on."""
+
+
 class NotSeparableError(AutomapError):
     """A step whose samples cannot be computed one microbatch at a time."""
 

@@ -5,7 +5,7 @@ Checked with jax 0.10.2 and 0.12.0.1 (2026-11).  `jax.extend` is public but chan
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.extend import core
@@ -137,3 +137,27 @@ def lowered_for_gspmd(traced: jax.stages.Traced, platform: str) -> jax.stages.Lo
         return traced.lower(lowering_platforms=(platform,))
     finally:
         jax.config.update(flag, before)
+
+
+class KeyValueStore(Protocol):
+    """Texts that all processes of `jax.distributed` can read."""
+
+    def key_value_set(self, key: str, value: str) -> None:
+        """Set a key that is not set yet."""
+
+    def key_value_dir_get(self, key: str) -> Sequence[tuple[str, str]]:
+        """All keys below one, with their values."""
+        ...
+
+
+def key_value_store() -> KeyValueStore | None:
+    """The store of `jax.distributed`, None where it is not initialized, or this JAX has none of this form."""
+    # jax._src.distributed.global_state.client, in 0.10.2 and 0.12.0.1 (2026-11).
+    try:
+        from jax._src import distributed
+
+        client = distributed.global_state.client
+    except (ImportError, AttributeError):
+        return None
+    has_all = all(hasattr(client, name) for name in ("key_value_set", "key_value_dir_get"))
+    return client if has_all else None

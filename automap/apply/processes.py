@@ -14,7 +14,9 @@ from jax import numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from automap.apply.peers import run_with_others
 from automap.errors import MeshMismatchError, PlanError
+from automap.plan import Plan
 
 
 _AXIS = "process"
@@ -53,7 +55,8 @@ def where_held(run: Any, devices: Iterable[Any]) -> Callable[..., Any]:
     devices = list(devices)
     numbers = process_numbers(devices)
     if jax.process_index() in numbers:
-        return _in_turn(run) if len(numbers) > 1 and devices[0].platform == "cpu" else run
+        is_waited_for = len(numbers) > 1 and devices[0].platform == "cpu"
+        return _in_turn(run, numbers) if is_waited_for else run
 
     def elsewhere(*args: Any) -> Any:
         return jax.tree.map(lambda aval: absent(aval, aval.sharding), jax.eval_shape(run, *args))
@@ -61,17 +64,12 @@ def where_held(run: Any, devices: Iterable[Any]) -> Callable[..., Any]:
     return elsewhere
 
 
-def _in_turn(run: Any) -> Callable[..., Any]:
+def _in_turn(run: Any, numbers: Sequence[int]) -> Callable[..., Any]:
     """`run` alone: devices that are threads of a processor take up what is ready, not what was asked for first.
 
     Two programs of several processes would wait for each other where both hold threads. Accelerators keep the order.
     """
-
-    def alone(*args: Any) -> Any:
-        jax.block_until_ready(args)
-        return jax.block_until_ready(run(*args))
-
-    return alone
+    return lambda *args, **named: run_with_others(run, numbers, args, named)
 
 
 def one_device_each(devices: Iterable[Any]) -> NamedSharding:
@@ -117,6 +115,19 @@ def check_agreement(devices: Sequence[Any], facts: Mapping[str, str]) -> None:
             f"the processes do not run the same: they differ in {'; '.join(differing)}. Every process has to run "
             "the same program on like arguments, with one plan: save it once and load it in all, or give all the same cache_dir"
         )
+
+
+def check_same_program(plan: Plan, devices: Sequence[Any]) -> None:
+    """`check_agreement` on a plan of one program, where several processes hold its devices."""
+    if len(process_numbers(devices)) == 1:
+        return
+    specs = [leaf.spec for leaf in (*plan.inputs, *plan.outputs)]
+    facts = {
+        "the devices": str([device.id for device in devices]),
+        "the plan": str((plan.mesh.axes, specs, plan.constraints)),
+        "the planned step": str(plan.workload.jaxpr_sha256),
+    }
+    check_agreement(devices, facts)
 
 
 def _alike(rows: np.ndarray) -> str:

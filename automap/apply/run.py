@@ -15,6 +15,8 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from automap.apply.pipeline.transfer import send
+from automap.apply.processes import check_same_program, check_takes_part, where_held
 from automap.apply.reemit import Reemitter
 from automap.errors import MeshMismatchError, PlanError
 from automap.plan import Plan, Spec, check_matches_inputs
@@ -62,12 +64,21 @@ class PlannedStep:
         self.mesh = device_mesh(plan, devices)
         self._step = jitted(step, options)
         self._programs: list[_Program] = []
+        self._agreed: list[_Program] = []
+        check_takes_part(list(self.mesh.devices.flat))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step. Raises `PlanError` if the arguments are not those of the plan."""
+        """Run one step.
+
+        Raises `PlanError` if the arguments are not those of the plan, or its processes do not have the same one,
+        `ProcessLostError` if one of them has gone.
+        """
         program = self._program(args, kwargs)
+        if program not in self._agreed:
+            check_same_program(self.plan, list(self.mesh.devices.flat))
+            self._agreed.append(program)
         positional, named = program.placed(args, kwargs)
-        return program.run(*positional, **named)
+        return program.together(*positional, **named)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The `jax.stages.Lowered` of the sharded step; arguments may be `jax.ShapeDtypeStruct`s.
@@ -103,17 +114,18 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class _Program:
-    """The sharded program of one kind of call."""
+    """The sharded program of one kind of call; `together` is `run` where several processes take part."""
 
     call: TracedCall
     shardings: tuple[NamedSharding, ...]
     run: Any
+    together: Any
 
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The traced arguments as the plan stores them."""
         leaves, tree = jax.tree.flatten(self.call.traced_part(args, kwargs))
         moved = [
-            leaf if _is_placed(leaf, s) else jax.device_put(leaf, s, donate=i in self.call.donated)
+            leaf if _is_placed(leaf, s) else send(leaf, s, donate=i in self.call.donated)
             for i, (leaf, s) in enumerate(zip(leaves, self.shardings, strict=True))
         ]
         return jax.tree.unflatten(tree, moved)
@@ -154,7 +166,8 @@ def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
         donate_argnames=tuple(call.donated_names),
         keep_unused=True,
     )
-    return _Program(call, tuple(_sharding(mesh, leaf.spec) for leaf in plan.inputs), run)
+    inputs = tuple(_sharding(mesh, leaf.spec) for leaf in plan.inputs)
+    return _Program(call, inputs, run, where_held(run, mesh.devices.flat))
 
 
 def check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None:

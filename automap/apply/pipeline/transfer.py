@@ -18,15 +18,16 @@ from automap.apply.pipeline.routes import carry
 from automap.apply.processes import absent, is_own, one_device_each, process_numbers
 
 
-def send(value: Any, to: NamedSharding) -> jax.Array:
+def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
     """The value with sharding `to`; nothing moves if it lies so already.
 
-    `value` is an array of the host or of devices. The call returns at once.
+    `value` is an array of the host or of devices; within one process its memory may be used if it is donated. The call
+    returns at once.
     """
     if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(to, value.ndim):
         return value
     if jax.process_count() == 1:
-        return jax.device_put(value, to)
+        return jax.device_put(value, to, donate=donate)
     if _is_key(value):
         # Keys are numbers on their way.
         numbers = send(jax.random.key_data(value), to)

@@ -8,6 +8,7 @@ Every case is run by both processes alike, and compares what each holds with the
 from dataclasses import replace
 import os
 import re
+import signal
 import sys
 import traceback
 
@@ -22,7 +23,7 @@ import numpy as np  # noqa: E402
 
 import automap  # noqa: E402
 from automap.apply.flatten import flatten  # noqa: E402
-from automap.errors import InputError, MeshMismatchError, PlanError  # noqa: E402
+from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLostError  # noqa: E402
 from automap.space.point import Level  # noqa: E402
 from tests.automap.apply.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
 from tests.automap.apply.pipeline.running import even_cuts, mlp, record  # noqa: E402
@@ -209,6 +210,74 @@ def a_number_as_state():
     expect(InputError, r"\['rate'\] has the type of a Python number", lambda: run(*args))
 
 
+def one_program(**options):
+    """A case: one program over all devices of both processes, by `plan.jit` and by the decorator."""
+
+    def case():
+        step, (state, batch) = mlp(batch=48)
+        plan = automap.plan(step, (state, batch), topology="local", **options)
+        new = three_steps(plan.jit(step), step, state, [batch] * 3)
+        split = [leaf for leaf in jax.tree.leaves(new) if not leaf.sharding.is_fully_replicated]
+        assert split or "preset" not in options
+        run = automap.parallelize(step, **options)
+        run.plan_for(state, batch)
+        theirs, mine = state, run.init(lambda x: jax.tree.map(jnp.copy, x), state)
+        for _ in range(3):
+            mine, results = run(mine, batch)
+            theirs, wanted = jax.jit(step)(theirs, batch)
+            assert abs(float(results["loss"]) - float(wanted["loss"])) < 1e-5
+        for got, value in zip(jax.tree.leaves(automap.fetch(mine)), jax.tree.leaves(theirs)):
+            np.testing.assert_allclose(got, value, **CLOSE)
+
+    return case
+
+
+def other_programs():
+    """Each process has a plan of its own for one program, which its first call finds out."""
+    step, args = mlp(depth=2)
+    presets = ("data-parallel", "zero-3")
+    plan = automap.plan(step, args, topology="local", preset=presets[jax.process_index()])
+    text = r"the plan \(equal in \[0\] and \[1\]\)"
+    expect(PlanError, text, lambda: plan.jit(step)(*args))
+
+
+def one_ends(name, *, pipelined, how):
+    """A case: process 1 ends after its first step, and process 0 says so instead of waiting for it."""
+
+    def case():
+        step, (state, batch) = mlp(batch=48)
+        args = state, batch
+        plan = (
+            plan_of(step, args, record((4, 4), even_cuts(step, args, 2), 4))
+            if pipelined
+            else automap.plan(step, args, topology="local", preset="zero-3")
+        )
+        run = plan.jit(step)
+        state, _ = run(jax.tree.map(np.asarray, state), batch)
+        if jax.process_index() == 1:
+            jax.block_until_ready(state)
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            sys.excepthook = sys.__excepthook__
+            raise ValueError("no more data")
+        text = {
+            "killed": "process 1 no longer answers",
+            "raises": r"process 1 has ended \(ValueError: no more data\)",
+        }
+
+        def go_on():
+            new = state
+            for _ in range(5):
+                new, _ = run(new, batch)
+
+        expect(ProcessLostError, text[how], go_on)
+        sys.stdout.write(f"done: {name}.\n")
+        sys.stdout.flush()
+        os._exit(0)
+
+    return case
+
+
 def other_plans():
     """Each process has a plan of its own, and one of them cannot be run."""
     step, (state, batch) = mlp(depth=2)
@@ -253,6 +322,13 @@ def expect(kind, text, call):
 
 CASES = {
     "the decorator": the_decorator,
+    "searched": one_program(budget=20.0),
+    "ZeRO-3": one_program(preset="zero-3"),
+    "other programs": other_programs,
+    "one is killed": one_ends("one is killed", pipelined=False, how="killed"),
+    "one raises": one_ends("one raises", pipelined=False, how="raises"),
+    "a stage is killed": one_ends("a stage is killed", pipelined=True, how="killed"),
+    "a stage raises": one_ends("a stage raises", pipelined=True, how="raises"),
     "other plans": other_plans,
     "other devices": other_devices,
     "a number as state": a_number_as_state,
