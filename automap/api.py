@@ -226,7 +226,7 @@ class ParallelStep:
         reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
         digest, mesh = reemitter.sha256(), mesh_of_call(call, reemitter)
         key = cache_key(digest, topology, self._options, mesh, call.ends)
-        kept = load_cached(self._cache_dir, key, digest)
+        kept = load_cached(self._cache_dir, key, call, reemitter)
         if kept is not None:
             return kept
         plan = _plan_call(call, topology, self._options, self._name)

@@ -11,7 +11,7 @@ each record when it is made (`automap.plan_parts`), and what must agree between 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from automap import plan_diff, plan_explain, plan_file, plan_json
 from automap.atomic_file import write_atomically
@@ -208,14 +208,19 @@ def check_is_one_program(plan: Plan) -> None:
         )
 
 
-def check_matches_inputs(plan: Plan, inputs: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
-    """Refuse a step whose inputs are not the plan's.
+def check_matches_leaves(
+    plan: Plan,
+    which: Literal["inputs", "outputs"],
+    leaves: Sequence[tuple[str, tuple[int, ...], str]],
+) -> None:
+    """Refuse a step whose inputs, or outputs, are not the plan's.
 
-    `inputs` are (path, shape, dtype) of the step's leaves in flattened argument order. Raises
+    `leaves` are (path, shape, dtype) of the step's leaves in flattened order. Raises
     `PlanError` that names the first differences: missing, extra, moved, another shape or dtype.
     """
-    planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in plan.inputs}
-    given = {path: _array(dtype, shape) for path, shape, dtype in inputs}
+    recorded = plan.inputs if which == "inputs" else plan.outputs
+    planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in recorded}
+    given = {path: _array(dtype, shape) for path, shape, dtype in leaves}
     found = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]
     found += [f"{p}: {a} is not in the plan" for p, a in given.items() if p not in planned]
     found += [
@@ -229,7 +234,7 @@ def check_matches_inputs(plan: Plan, inputs: Sequence[tuple[str, tuple[int, ...]
     if found:
         rest = len(found) - _SHOWN_DIFFERENCES
         raise PlanError(
-            "the step's inputs are not those of the plan:\n  "
+            f"the step's {which} are not those of the plan:\n  "
             + "\n  ".join(found[:_SHOWN_DIFFERENCES])
             + (f"\n  and {rest} more" if rest > 0 else "")
             + f"\nre-plan with `automap plan {plan.workload.target} --topology "

@@ -17,6 +17,8 @@ import warnings
 
 import jax
 
+from automap.apply.reemit import Reemitter
+from automap.apply.run import check_is_planned
 from automap.atomic_file import reason, write_atomically
 from automap.errors import CacheWarning, PlanError
 from automap.plan import Plan
@@ -24,6 +26,7 @@ from automap.plan_file import layout
 from automap.planner import Options
 from automap.space.imposed import ImposedEnds
 from automap.topology.model import Topology
+from automap.workload.call import TracedCall
 from automap.workload.user_mesh import UserMesh
 
 
@@ -51,16 +54,17 @@ def _own_version() -> str:
     return version("jax-automap")
 
 
-def load_cached(folder: Path, key: str, jaxpr_sha256: str) -> Plan | None:
-    """The plan kept under `key`, None if there is none that can be used."""
+def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) -> Plan | None:
+    """The plan of a call kept under `key`, None if there is none that can be used for it."""
     path = folder / f"{key}.json"
     if not path.is_file():
         return None
     try:
         plan = Plan.load(path)
+        check_is_planned(plan, call, reemitter)
     except PlanError:
         return None
-    return plan if plan.workload.jaxpr_sha256 == jaxpr_sha256 else None
+    return plan
 
 
 def save_cached(folder: Path, key: str, plan: Plan) -> None:

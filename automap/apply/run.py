@@ -19,7 +19,7 @@ from automap.apply.pipeline.transfer import send
 from automap.apply.processes import check_same_program, check_takes_part, where_held
 from automap.apply.reemit import Reemitter
 from automap.errors import MeshMismatchError, PlanError
-from automap.plan import Plan, Spec, check_matches_inputs
+from automap.plan import Plan, Spec, check_matches_leaves
 from automap.space.specs import spec_text
 from automap.workload.call import TracedCall, jitted, trace_call
 from automap.workload.rules import user_rules
@@ -171,10 +171,11 @@ def _program(plan: Plan, call: TracedCall, mesh: Mesh) -> _Program:
 
 
 def check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None:
-    """Refuse a call whose inputs or equations are not the plan's. Raises `PlanError`."""
-    avals = call.jaxpr.in_avals
-    given = zip(call.paths, avals, strict=True)
-    check_matches_inputs(plan, [(path, tuple(a.shape), str(a.dtype)) for path, a in given])
+    """Refuse a call whose inputs, outputs or equations are not the plan's. Raises `PlanError`."""
+    check_matches_leaves(plan, "inputs", _described(call.paths, call.jaxpr.in_avals))
+    check_matches_leaves(
+        plan, "outputs", _described(call.result_paths, jax.tree.leaves(call.result))
+    )
     if plan.workload.jaxpr_sha256 is None:
         raise PlanError(
             f"the plan was made from the program {plan.workload.target}, which has no Python step; "
@@ -196,6 +197,15 @@ def check_is_planned(plan: Plan, call: TracedCall, reemitter: Reemitter) -> None
                     f"{spec_text(tuple(axes or () for axes in leaves[index].spec))}; plan again, or jit the step as "
                     "it was planned"
                 )
+
+
+def _described(
+    paths: Sequence[str], arrays: Sequence[Any]
+) -> list[tuple[str, tuple[int, ...], str]]:
+    return [
+        (path, tuple(array.shape), str(array.dtype))
+        for path, array in zip(paths, arrays, strict=True)
+    ]
 
 
 def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:

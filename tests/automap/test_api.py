@@ -1,6 +1,7 @@
 """The decorator and the function, as a user writes them."""
 
 from functools import partial
+import json
 from pathlib import Path
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 import automap
 from automap import api
-from automap.errors import CacheWarning
+from automap.errors import CacheWarning, PlanError
+from automap.plan import Plan
 from tests.steps import mlp
 
 
@@ -119,6 +121,25 @@ def test_a_cached_plan_is_loaded_without_a_search(tmp_path, monkeypatch):
     file.write_text('{"format": "automap-plan", "vers')
     assert _fixed_topology(step, cache_dir=tmp_path).plan_for(*args).inputs == first.inputs
     assert automap.Plan.load(file).inputs == first.inputs
+
+
+@pytest.mark.parametrize("change", ["one too few", "another shape"])
+def test_a_cached_plan_with_other_outputs_is_a_miss(tmp_path, change):
+    """Finding D6: it failed at every call."""
+    step, make = _problem()
+    args = make(jax.random.key(0))
+    first = _fixed_topology(step, cache_dir=tmp_path).plan_for(*args)
+    (file,) = tmp_path.iterdir()
+    data = json.loads(file.read_text())
+    if change == "one too few":
+        del data["outputs"][-1]
+    else:
+        data["outputs"][0] |= {"shape": [4], "spec": [None]}
+    file.write_text(json.dumps(data))
+    edited = Plan.load(file)
+    with pytest.raises(PlanError, match="the step's outputs are not those of the plan"):
+        edited.jit(step).lower(*args)
+    assert _fixed_topology(step, cache_dir=tmp_path).plan_for(*args).outputs == first.outputs
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning_and_the_step_runs(tmp_path):

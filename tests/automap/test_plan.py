@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from automap.errors import PlanError
-from automap.plan import Plan, check_matches_inputs
+from automap.plan import Plan, check_matches_leaves
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")
@@ -147,7 +147,7 @@ GIVEN = [(leaf.path, leaf.shape, leaf.dtype) for leaf in plan().inputs]
 
 
 def test_the_planned_inputs_match():
-    check_matches_inputs(plan(), GIVEN)
+    check_matches_leaves(plan(), "inputs", GIVEN)
 
 
 MISMATCHES = {
@@ -172,5 +172,13 @@ MISMATCHES = {
 @pytest.mark.parametrize(("inputs", "match"), MISMATCHES.values(), ids=MISMATCHES)
 def test_refuses_a_step_with_other_inputs(inputs, match):
     with pytest.raises(PlanError, match=match) as caught:
-        check_matches_inputs(plan(), inputs)
+        check_matches_leaves(plan(), "inputs", inputs)
     assert "re-plan with `automap plan models.mlp:small --topology v5e:2x4`" in str(caught.value)
+
+
+def test_refuses_a_step_with_other_outputs():
+    """Finding D6: a plan with an output too few failed in JAX, one of another shape was applied."""
+    given = [(leaf.path, leaf.shape, leaf.dtype) for leaf in plan().outputs]
+    check_matches_leaves(plan(), "outputs", given)
+    with pytest.raises(PlanError, match="the step's outputs are not those of the plan"):
+        check_matches_leaves(plan(), "outputs", given[1:])

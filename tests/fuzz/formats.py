@@ -7,6 +7,7 @@ failure. Parsers of XLA run in a child as always, but one child serves many inpu
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 import gzip
 import io
 import json
@@ -18,6 +19,7 @@ from unittest import mock
 import jax
 import tomli_w
 
+from automap.apply.reemit import Reemitter
 from automap.cli import main
 from automap.errors import AutomapError
 from automap.exit_status import ExitStatus
@@ -26,6 +28,7 @@ from automap.plan import Plan
 from automap.plan_cache import load_cached as load_plan
 from automap.verify.cache import load_cached as load_witness, program_name
 from automap.workload import read_workload
+from automap.workload.call import TracedCall, trace_call
 from hlo_tools.read import content
 from hlo_tools.read.parser import Parser
 from rl.checkpoint import load as load_checkpoint, part
@@ -164,8 +167,19 @@ def _witness(path: Path, random: Random) -> Outcome:
 
 def _plan_entry(path: Path, random: Random) -> Outcome:
     path.rename(path.with_suffix(".json"))
-    digest = str(seeds.plans()[0]["workload"]["jaxpr_sha256"])
-    return "refused" if load_plan(path.parent, path.stem, digest) is None else "accepted"
+    call, reemitter = _traced()
+    found = load_plan(path.parent, path.stem, call, reemitter)
+    if found is None:
+        return "refused"
+    found.jit(seeds.STEPS[0].function, jax.devices()[:4]).prepare(*seeds.STEPS[0].args)
+    return "accepted"
+
+
+@cache
+def _traced() -> tuple[TracedCall, Reemitter]:
+    step = seeds.STEPS[0]
+    call = trace_call(jax.jit(step.function), step.args, {})
+    return call, Reemitter(call.jaxpr)
 
 
 def _command_line(path: Path, random: Random) -> Outcome:
