@@ -1,4 +1,4 @@
-"""The errors of this package: HLO that cannot be read or understood, files that are not read at all."""
+"""The errors of this package: HLO that cannot be understood, and files that are not read."""
 
 
 class HloError(ValueError):
@@ -6,4 +6,4 @@ class HloError(ValueError):
 
 
 class FileError(ValueError):
-    """A file that is absent, no regular file, or over a limit; callers put its name before the message."""
+    """A file that is absent, no regular file, or over a limit; callers say which file."""

@@ -1,7 +1,7 @@
-"""Reading files under limits: regular files only, no more than so many bytes, before and after decompression.
+"""Reading files under limits: regular files only, and so many bytes, before and after decompression.
 
-A device, a named pipe or a socket would never end, or wait for ever; a folder is no file. None of them is read
-                                                                              -> in: `read_file`
+A device, a named pipe or a socket would never end, or wait for ever; a folder is no file. None of
+them is read                                                                  -> in: `read_file`
 A few bytes of gzip may stand for gigabytes                                   -> in: `unzipped`
 """
 
@@ -19,7 +19,7 @@ from hlo_tools.errors import FileError
 
 
 MOST_PROGRAM_BYTES: Final = 2**28
-"""Of a program: HLO in any form, decompressed. T5-11B, unrolled, takes 3 MB without its constants."""
+"""Of a program: HLO in any form, decompressed. T5-11B, unrolled, takes 3 MB."""
 
 # Text and protos shrink to a 20th or a 40th; zeros, which constants may be, to a 1030th.
 _MOST_RATIO: Final = 400
@@ -86,8 +86,8 @@ def is_gzip(content: bytes) -> bool:
 def unzipped(content: bytes, most_bytes: int) -> bytes:
     """What a gzip file holds.
 
-    Raises `FileError` for a damaged one, and one that holds more than `most_bytes`, or more times its own size than
-    programs do.
+    Raises `FileError` for a damaged one, and one that holds more than `most_bytes`, or more times its
+    own size than programs do.
     """
     allowed = min(most_bytes, max(_MOST_RATIO * len(content), _FREE_BYTES))
     try:
@@ -99,8 +99,8 @@ def unzipped(content: bytes, most_bytes: int) -> bytes:
         raise FileError(_too_large(most_bytes, "it decompresses to more"))
     if len(whole) > allowed:
         raise FileError(
-            f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; allowed: a ratio of "
-            f"{_MOST_RATIO}; decompress the file first"
+            f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; allowed: a "
+            f"ratio of {_MOST_RATIO}; decompress the file first"
         )
     return whole
 

@@ -1,12 +1,12 @@
-"""A module from outside: everything that the analyses rely on, checked once, before they see it.
+"""A module from outside: all that the analyses rely on, checked once, before they see it.
 
-    each instruction by itself               operands, attributes and result            -> `hlo_tools.operand_checks`
-    calls                                    what is passed is what is taken            -> in: `_check_calls`
-    size                                     how deep calls nest, and what inlining them makes of the module
-                                                                                        -> in: `_check_size`
+    instructions    operands, attributes and result        -> `hlo_tools.operand_checks`
+    calls           what is passed is what is taken        -> in: `_check_calls`
+    size            how deep calls nest, and what inlining makes of the module
+                                                           -> in: `_check_size`
 
-That ids are known, and computations do not call each other in a circle, is checked while decoding (`hlo_tools.proto`). XLA has
-verified what JAX lowers in this process, which is not checked again.
+That ids are known, and computations do not call each other in a circle, is checked while decoding
+(`hlo_tools.proto`). XLA has verified what JAX lowers in this process; it is not checked again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from hlo_tools.operand_checks import same_structure, why_wrong
 MOST_NESTED_CALLS: Final = 64
 """Flattening takes some Python frames for each."""
 MOST_INLINED: Final = 500_000
-"""Results of instructions, tuples taken apart, once calls are inlined; T5-11B, unrolled, has 24,000."""
+"""Results of instructions, tuples taken apart, once calls are inlined; T5-11B has 24,000."""
 MOST_BYTES: Final = 1 << 56
 """Of all these results together, so that no sum of bytes overflows."""
 
@@ -59,8 +59,8 @@ def _parameters(computation: Computation) -> list[Shape]:
     count = sum(i.opcode == "parameter" for i in computation.instructions)
     if sorted(found) != list(range(count)):
         raise HloError(
-            f"computation {computation.name[:80]!r}: its {count} parameters have the numbers {sorted(found)[:8]}; allowed: "
-            "each from 0 once; dump the module again"
+            f"computation {computation.name[:80]!r}: its {count} parameters have the numbers "
+            f"{sorted(found)[:8]}; allowed: each from 0 once; dump the module again"
         )
     return [found[number].shape for number in range(count)]
 
@@ -98,7 +98,8 @@ def _wrong_result(
         results = [body]
     for result in results:
         if not same_structure(result, instruction.shape):
-            return f"has the shape {_text([instruction.shape])}, what it calls returns {_text([result])}"
+            shape = _text([instruction.shape])
+            return f"has the shape {shape}, what it calls returns {_text([result])}"
     return None
 
 
@@ -149,15 +150,15 @@ def _check_aliases(
     for output, parameter in module.aliases:
         if not (0 <= output < n_results and 0 <= parameter < n_parameters):
             raise HloError(
-                f"module {module.name[:80]!r}: result {output} of {n_results} is said to be in the place of parameter "
-                f"{parameter} of {n_parameters}; dump the module again"
+                f"module {module.name[:80]!r}: result {output} of {n_results} is said to be in the place "
+                f"of parameter {parameter} of {n_parameters}; dump the module again"
             )
     if any(not 0 <= parameter < n_parameters for parameter in module.donated):
         raise HloError(f"module {module.name[:80]!r}: a donated parameter is not there")
 
 
 def _check_size(module: Module) -> None:
-    """Refuse calls nested too deeply, and a few small computations that stand for a huge program."""
+    """Refuse calls nested too deeply, and small computations that stand for a huge program."""
     sizes: dict[int, _Size] = {}
     of_shapes: dict[int, _Size] = {}
     for computation in _callees_first(module):
@@ -174,7 +175,7 @@ def _check_size(module: Module) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of a computation whose calls are inlined: arrays made, their bytes, and how deep its calls nest."""
+    """Of a computation with its calls inlined: arrays made, their bytes, how deep its calls nest."""
 
     count: int
     n_bytes: int

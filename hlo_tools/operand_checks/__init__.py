@@ -54,14 +54,16 @@ def _arrays(check: Check) -> Check:
 ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(ELEMENTWISE, Row(1, _ANY, _arrays(shape.like_result))),
     **dict.fromkeys(
-        """abs acos acosh asin asinh atanh cbrt ceil convert cosh cosine count-leading-zeros erf exponential
-        exponential-minus-one floor imag is-finite log log-plus-one logistic negate not popcnt real
-        reduce-precision round-nearest-afz round-nearest-even rsqrt sign sine sinh sqrt tan tanh""".split(),
+        """abs acos acosh asin asinh atanh cbrt ceil convert cosh cosine count-leading-zeros erf
+        exponential exponential-minus-one floor imag is-finite log log-plus-one logistic negate not
+        popcnt real reduce-precision round-nearest-afz round-nearest-even rsqrt sign sine sinh sqrt
+        tan tanh""".split(),
         Row(1, 1, _arrays(shape.like_result)),
     ),
     **dict.fromkeys(
-        """add and atan2 compare complex divide maximum minimum multiply or power remainder shift-left
-        shift-right-arithmetic shift-right-logical stochastic-convert subtract xor""".split(),
+        """add and atan2 compare complex divide maximum minimum multiply or power remainder
+        shift-left shift-right-arithmetic shift-right-logical stochastic-convert subtract
+        xor""".split(),
         Row(2, 2, _arrays(shape.like_result)),
     ),
     **dict.fromkeys(("clamp", "select"), Row(3, 3, _arrays(shape.like_result))),

@@ -1,4 +1,4 @@
-"""What checks of operands have in common: dimension numbers, parts, windows, results, and the texts of what is wrong."""
+"""What checks of operands share: dimension numbers, parts, windows, results, and their texts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -43,7 +43,8 @@ def windowed(windows: Sequence[WindowDim], source: Dims) -> Dims | str:
     made = []
     for size, w in zip(source, windows, strict=True):
         if min(w.size, w.stride, w.window_dilation, w.base_dilation) < 1:
-            return f"a window of size {w.size}, stride {w.stride} and dilations {w.window_dilation}, {w.base_dilation}"
+            dilations = f"{w.window_dilation}, {w.base_dilation}"
+            return f"a window of size {w.size}, stride {w.stride} and dilations {dilations}"
         dilated = (size - 1) * w.base_dilation + 1 if size else 0
         room = dilated + w.padding_low + w.padding_high
         covered = (w.size - 1) * w.window_dilation + 1

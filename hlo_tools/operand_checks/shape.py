@@ -1,4 +1,4 @@
-"""Checks of ops that compute element by element, move, combine or order elements, and take tuples apart."""
+"""Checks of ops that compute, move, combine or order elements, and that make or take tuples."""
 
 from collections.abc import Sequence
 import math

@@ -1,3 +1,3 @@
-"""Files -> `hlo_tools.module.Module`; what XLA and MLIR have to parse is parsed in a process of its own."""
+"""Files -> `hlo_tools.module.Module`; XLA's and MLIR's parsers run in a process of their own."""
 
 from hlo_tools.read.content import read_bytes as read_bytes, read_module as read_module

@@ -1,7 +1,7 @@
-"""Files -> Module: HLO text, HLO proto, StableHLO text or bytecode, gzipped or not, or a folder of XLA dumps.
+"""Files -> Module: HLO text or proto, StableHLO text or bytecode, gzipped or not, or XLA's dumps.
 
-The kind is told from the content.  In a dump folder the step is the `before_optimizations` module with
-the most instructions; a proto is preferred to the text of the same module, which holds no less.
+The kind is told from the content.  In a folder of dumps the step is the `before_optimizations` module
+with the most instructions; a proto is preferred to the text of the same module, which holds no less.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ def _dumps(folder: Path) -> Sequence[Path]:
         )
     if len(files) > _MOST_DUMPS:
         raise HloError(
-            f"{len(files)} modules in {folder}; allowed: {_MOST_DUMPS}; pass the file of the step itself"
+            f"{len(files)} modules in {folder}; allowed: {_MOST_DUMPS}; pass the file of the step"
         )
     protos = [f for f in files if not f.name.endswith(".txt")]
     return protos or files

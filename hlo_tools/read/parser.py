@@ -2,8 +2,8 @@
 
     text or bytecode -> the child (`parser_child.py`) -> a serialized HloModuleProto, or `HloError`
 
-A parser that aborts, hangs or needs too much ends its process, and the error says which of these it was. The limit of time
-grows with the program                                                        -> in: `seconds_for`
+A parser that aborts, hangs or needs too much ends its process, and the error says which of these it
+was. The limit of time grows with the program                                 -> in: `seconds_for`
 """
 
 from contextlib import ExitStack
@@ -42,7 +42,10 @@ _OUT_OF_MEMORY: Final = (
 _CHECK: Final = re.compile(r"^F[0-9][^\]\n]*\] (.*)$", re.MULTILINE)
 _LOG_BYTES: Final = 2**16
 _MOST_CHARACTERS: Final = 200
-_REMEDY: Final = "if XLA itself reads it, pass it as an HLO proto (--xla_dump_hlo_as_proto), which needs no parser"
+_REMEDY: Final = (
+    "if XLA itself reads it, pass it as an HLO proto (--xla_dump_hlo_as_proto), which needs no "
+    "parser"
+)
 
 
 class Parser:
@@ -104,8 +107,8 @@ class Parser:
         self._log.seek(0)
         self._log.truncate()
         child = Path(parser_child.__file__)
-        # This package may have been found in another way than by `sys.path`, as an editable installation's is; in a wheel
-        # it is a part of another package.
+        # This package may have been found in another way than by `sys.path`, as an editable
+        # installation's is; in a wheel it is a part of another package.
         folders = [str(child.parents[parser_child.__name__.count(".")]), *sys.path]
         # Flags are for compilers; one that this jaxlib does not know would end the parser.
         environment = {name: v for name, v in os.environ.items() if name != "XLA_FLAGS"}
@@ -161,8 +164,8 @@ def _exchange(
     answered, length = parser_child.ANSWER.unpack(header)
     if length > MOST_PROGRAM_BYTES:
         raise HloError(
-            f"the program takes {length} bytes as a proto; allowed: {MOST_PROGRAM_BYTES} bytes; constants that large are "
-            "better made inputs"
+            f"the program takes {length} bytes as a proto; allowed: {MOST_PROGRAM_BYTES} bytes; "
+            "constants that large are better made inputs"
         )
     answer = answers.read(length)
     if len(answer) < length:

@@ -1,14 +1,15 @@
-"""The parsers' own process: `python -I -S parser_child.py SECONDS BYTES FOLDER...`, started by `parser.py` only.
+"""The parsers' own process: `python -I -S parser_child.py BYTES FOLDER...`, started by `parser.py`.
 
-XLA's and MLIR's parsers abort, hang or overrun memory on malformed programs; here that ends one process that nobody needs.
-It imports jaxlib's parser and nothing of JAX. FOLDERs are the parent's `sys.path`: -I and -S leave out everything else, which
-is also what makes the start fast.
+XLA's and MLIR's parsers abort, hang or overrun memory on malformed programs; here that ends one
+process that nobody needs. It imports jaxlib's parser and nothing of JAX. FOLDERs are the parent's
+`sys.path`: -I and -S leave out everything else, which is also what makes the start fast.
 
     standard input    requests: kind (1 byte), seconds (4 bytes), length (8 bytes), content
-    standard output   answers: kind (1 byte), length (8 bytes), a serialized HloModuleProto or the text of an error
+    standard output   answers: kind (1 byte), length (8 bytes), a serialized HloModuleProto or the
+                      text of an error
 
-Memory is limited once; time for each request by an alarm, which ends the process whatever it is doing, also when nobody is
-left that would end it.
+Memory is limited once, to BYTES; time for each request by an alarm, which ends the process whatever
+it is doing, also when nobody is left that would end it.
 """
 
 import os

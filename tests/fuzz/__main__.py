@@ -1,11 +1,13 @@
-"""The fuzzer: `make fuzz`, or `python -m tests.fuzz [--inputs N] [--format NAME]... [-o docs/fuzzing.md]`.
+"""The fuzzer: `make fuzz`, or `python -m tests.fuzz [--inputs N] [--format NAME]... [-o FILE]`.
 
-Each format's inputs are tried by workers (`worker.py`), some hundreds by each; one that ends before its time is a failure, and
-the next goes on. Inputs that failed are kept in a folder, to be tried again and to become tests.
+Each format's inputs are tried by workers (`worker.py`), some hundreds by each; one that ends before
+its time is a failure, and the next goes on. Inputs that failed are kept in a folder, to be tried again
+and to become tests.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 import json
@@ -75,7 +77,6 @@ def _run_worker(result: Result, count: int, number: int, kept: Path) -> None:
             env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
         )  # fmt: skip
         os.close(writing)
-        before = len(result.tried)
         is_done = False
         try:
             for line in _lines(reading):
@@ -85,14 +86,14 @@ def _run_worker(result: Result, count: int, number: int, kept: Path) -> None:
                     is_done = True
                 else:
                     result.tried.append(Tried(**row))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
         finally:
             process.kill()
             status = process.wait()
         if not is_done:
-            if len(result.tried) == before and status != -9:
-                raise SystemExit(
-                    f"the worker does not start: {(Path(folder) / 'log').read_text()[-2000:]}"
-                )
+            if status == 1:  # an error of the fuzzer itself, as signals and aborts are others
+                raise SystemExit((Path(folder) / "log").read_text()[-4000:])
             how = "no answer" if status == -9 else f"the process ended with status {status}"
             result.tried.append(Tried("failed", float(HANG_SECONDS), f"{how}"))
             kept.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Every format that is read from outside: how an input is made, and where it goes, as a user's would.
 
-What is read by a command goes through the command, in this process; its own errors are refusals, anything else that is raised is a
-failure. Parsers of XLA run in a child as always, but one child serves many inputs    -> in: `one_parser`
+What a command reads goes through the command, in this process; its own errors are refusals, anything
+else that is raised is a failure. Parsers of XLA run in a child as always, but one child serves many
+inputs                                                                       -> in: `one_parser`
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +52,7 @@ _FAILURES: Final = (ExitStatus.INTERNAL_ERROR, ExitStatus.INTERRUPTED, ExitStatu
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of input: `make` writes one, `use` does with the file what a user would, in a folder of its own."""
+    """A kind of input: `make` writes one, `use` does with the file what a user would."""
 
     make: Callable[[Random], bytes]
     use: Callable[[Path, Random], Outcome]
@@ -87,7 +88,7 @@ def command(*words: str) -> Outcome:
 
 
 def _planned(path: Path, random: Random) -> Outcome:
-    """A program is read and analysed; one in four goes through all of a plan, with a preset or a search."""
+    """A program is read and analysed; one in four is planned, with a preset or a search."""
     if random.randrange(4):
         try:
             read_workload(path)
@@ -328,7 +329,7 @@ def _header(random: Random, header: Any) -> Any:
         try:
             scalars = changed_json(random, json.loads(metadata["scalars"]))
             metadata["scalars"] = json_text(random, scalars).decode("utf-8", "replace")
-        except ValueError:
+        except (ValueError, RecursionError):  # changed before
             pass
         return header
     return changed_json(random, header)

@@ -1,7 +1,7 @@
-"""Changes to valid inputs that keep most of their structure: of texts, JSON values, protos and bytes.
+"""Changes to valid inputs that keep most of their structure: texts, JSON values, protos, bytes.
 
-Each takes a `random.Random` and gives a changed copy. Numbers become those at the edges of types, names become other names of the
-same input, parts are left out, doubled, or put in the place of other parts.
+Each takes a `random.Random` and gives a changed copy. Numbers become those at the edges of types,
+names become other names of the same input, parts are left out, doubled, or put in the place of others.
 """
 
 from collections.abc import Callable, Iterator
@@ -163,7 +163,7 @@ Field = list[Any]
 
 
 def changed_proto(random: Random, data: bytes) -> bytes:
-    """A proto with a field, of the message or of one inside it, changed, left out, doubled or exchanged."""
+    """A proto with a field, at any depth, changed, left out, doubled or exchanged."""
     message = _fields(data)
     if not message:
         return changed_bytes(random, data)

@@ -1,6 +1,7 @@
-"""One process that tries inputs of a format: `python -m tests.fuzz.worker FORMAT COUNT SEED FOLDER`.
+"""A process that tries inputs: `python -m tests.fuzz.worker FORMAT COUNT SEED FOLDER`.
 
-The input that is tried stands in FOLDER, so that it is known which one ended the process; a line of JSON says what came of each.
+The input that is tried stands in FOLDER, so that it is known which one ended the process; a line of
+JSON says what came of each.
 """
 
 from collections.abc import Iterator
