@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 import re
-import tempfile
 from typing import Final
 
 from automap.apply.sites import parse_site
@@ -21,6 +20,7 @@ from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, program_name, save_cached
 from automap.verify.collectives import axes_of
 from automap.verify.compilers import COMPILERS, machine_for
+from automap.verify.job_folder import job_folder
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
 from automap.verify.process import run_job
 from automap.verify.program import PlannedProgram, Program
@@ -63,8 +63,7 @@ def ask(
     kept = load_cached(cache_folder, key) if cache_folder is not None else None
     if kept is not None:
         return _read_again(*kept, request)
-    with tempfile.TemporaryDirectory(prefix="automap-verify-") as name_of_folder:
-        folder = Path(name_of_folder)
+    with job_folder() as folder:
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
         answer = run_job(request, folder, timeout_seconds=timeout_seconds)
         file = folder / PROGRAM_FILE

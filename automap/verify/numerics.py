@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 import math
 from pathlib import Path
-import tempfile
 from typing import Any, Final
 
 import jax
@@ -30,6 +29,7 @@ from automap.errors import CompilerError
 from automap.plan_explain import bytes_text
 from automap.verify.compilers import Machine
 from automap.verify.inputs import is_concrete, kinds_of
+from automap.verify.job_folder import job_folder
 from automap.verify.messages import (
     PLANNED_FILE,
     SINGLE_FILE,
@@ -105,8 +105,7 @@ def compare_numerics(
         input_rounding=rounding_error(least_precise(program.reemitter)),
         seed=_SEED,
     )
-    with tempfile.TemporaryDirectory(prefix="automap-verify-") as name:
-        folder = Path(name)
+    with job_folder() as folder:
         (folder / PLANNED_FILE).write_bytes(program.exported("cpu").artifact)
         (folder / SINGLE_FILE).write_bytes(program.exported_single().artifact)
         for i, (array, aval) in enumerate(zip(args, avals, strict=True)):

@@ -18,7 +18,6 @@ from typing import IO, Final
 
 from rich.console import Console
 
-from automap.atomic_file import write_atomically
 from automap.errors import CompilerError, PlanError
 from automap.plan_file import layout, read
 from automap.plan_json import decode, encode
@@ -47,7 +46,7 @@ def run_job(
     Raises `CompilerError` if the process dies or is not done in time; the process is gone by then.
     """
     title = COMPILERS[request.machine.compiler].title
-    write_atomically(folder / REQUEST_FILE, layout(encode(request)))
+    (folder / REQUEST_FILE).write_text(layout(encode(request)))
     deadline_seconds = time.monotonic() + timeout_seconds
     with _progress(f"{what} with {title}") as show:
         has_told = False

@@ -47,6 +47,8 @@ _BUSY: Final = re.compile(r"lockfile|TPU is already in use")
 # What the GPU compiler says of a matmul that it has no tiles for (jax 0.10.2).
 _NO_TILES: Final = re.compile(r"Couldn't find output tile sizes")
 _MAX_MESSAGE_CHARACTERS: Final = 2000
+# To remove a folder into which this process writes.
+_ATTEMPTS: Final = 10
 
 
 def main(folder: Path) -> None:
@@ -141,8 +143,11 @@ def _end_with_parent(folder: Path) -> None:
     # The parent never writes: the read ends when the parent closes the pipe, or is gone.
     while os.read(sys.stdin.fileno(), 1):
         pass
-    # A parent that was killed has not removed it.
-    shutil.rmtree(folder, ignore_errors=True)
+    # A parent that was killed has not removed it; what is written meanwhile is removed too.
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
     os._exit(1)
 
 
