@@ -1,8 +1,8 @@
 """Phases: which ops are the forward pass, which the backward pass, which the update.
 
-JAX writes the transformation that made an op into its name: `transpose(` is the backward pass, else
-`jvp(` the forward pass of a differentiated function, else the op stands outside of one.  What stands
-outside, o, by data flow:
+JAX writes the transformations that made an op into its name, the outermost first: `transpose(` is the backward
+pass, `jvp(` the forward pass of a differentiated function, without either the op stands outside of one.  What
+stands outside, o, by data flow:
 
     after(o)    o depends on a backward pass
     leads(o)    some user of o is forward or backward
@@ -19,9 +19,13 @@ replace no input is forward, and the rest is backward or update by whether it fe
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+import re
 
 from hlo_tools.flow import HEAVY, made_of
 from hlo_tools.graph import STRUCTURAL, Graph
+
+
+_TRANSFORMATION = re.compile(r"transpose\(|jvp\(")
 
 
 class Phase(IntEnum):
@@ -64,17 +68,29 @@ def data(graph: Graph, phases: Sequence[Phase | None], state_inputs: frozenset[i
 
 
 def _by_name(graph: Graph, state_inputs: frozenset[int]) -> list[Phase]:
-    named: list[Phase | None] = []
-    for op in graph.ops:
-        if "transpose(" in op.op_name:
-            named.append(Phase.BACKWARD)
-        elif "jvp(" in op.op_name:
-            named.append(Phase.FORWARD)
-        else:
-            named.append(Phase.UPDATE if op.op_name else None)
+    named = _inner_gradients(graph, [_of_name(op.op_name) for op in graph.ops])
     after = after_backward(graph, named)
     result, leads = _before_backward(graph, named, after)
     return _fill(graph, _begin_again(graph, result, leads, after, state_inputs))
+
+
+def _of_name(op_name: str) -> Phase | None:
+    """The phase by the outermost transformation in a name: a gradient inside of what is differentiated is forward."""
+    found = _TRANSFORMATION.search(op_name)
+    if found is None:
+        return Phase.UPDATE if op_name else None
+    return Phase.BACKWARD if found[0] == "transpose(" else Phase.FORWARD
+
+
+def _inner_gradients(graph: Graph, named: Sequence[Phase | None]) -> list[Phase | None]:
+    """A gradient that only a forward pass reads is part of it: a force, whose outer name was lost as it left a loop."""
+    result = list(named)
+    for index in range(len(named) - 1, -1, -1):
+        if named[index] is Phase.BACKWARD:
+            users = {result[user] for v in graph.ops[index].outputs for user in graph.users[v]}
+            if users == {Phase.FORWARD}:
+                result[index] = Phase.FORWARD
+    return result
 
 
 def _before_backward(

@@ -7,7 +7,8 @@ Let s be a leaf's old value, s' its new one.
     trained(s)    a gradient reaches s' through ops outside of differentiated functions, by way of numbers (not of
                   a test, or an index).  Where it meets data in a contraction, as in an episode played with new
                   parameters, it has to be of the leaf's own shape                   -> in: `_is_trained`
-    kept(s)       s' is made of s and constants alone, element by element            -> in: `_elements_of`
+    kept(s)       s' is made of s and constants alone, element by element, or also of arrays that no forward pass reads, as
+                  the moments of a gradient that is zero                             -> in: `_is_kept`
     copied(s)     s' is made of parameters of its shape and counters, element by element
     data(s')      s' depends on the batch or on activations, and not by way of a gradient -> `hlo_tools.phases`
     serves(s)     s reaches the new value of a parameter through ops outside of differentiated functions
@@ -22,13 +23,13 @@ The first line that holds counts; an integer without dimensions is other state, 
 Without a backward pass nothing is optimizer state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from hlo_tools.flow import HEAVY, made_of
-from hlo_tools.graph import STRUCTURAL, Graph, Op
+from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph, Op
 from hlo_tools.phases import Phase, after_backward, data
 from hlo_tools.rules.elementwise import ELEMENTWISE, FREE_PRODUCERS
 
@@ -103,7 +104,7 @@ class StateRoles:
         found = {
             position
             for position, elements in made.items()
-            if self._is_trained(position) or elements == _Elements(frozenset({position}), False)
+            if self._is_trained(position) or self._is_kept(position, elements)
         }
         dims = {position: graph.values[graph.inputs[position]].dims for position in made}
         copied = {
@@ -116,15 +117,34 @@ class StateRoles:
 
     @cached_property
     def _reads(self) -> Sequence[bool]:
-        """Whether each value is read by a forward pass before any leaf is updated."""
+        """Whether each value is read by a forward pass before any leaf is updated.
+
+        What a loop reads of its carry, its next trip reads of what this one makes of it.
+        """
+        graph = self._graph
+        again = set[int]()
+        while True:
+            found = self._read_in_one_trip(again)
+            more = {
+                root
+                for enter, leave in graph.exit_of.items()
+                for carried, root in zip(graph.ops[enter].outputs, graph.ops[leave].inputs)
+                if found[carried] and not found[root] and not self._after[root]
+            }
+            if not more:
+                return found
+            again |= more
+
+    def _read_in_one_trip(self, also: Collection[int]) -> list[bool]:
         graph, phases = self._graph, self._phases
-        found = [False] * len(graph.values)
+        found = [value in also for value in range(len(graph.values))]
         for index in range(len(graph.ops) - 1, -1, -1):
             op, phase = graph.ops[index], phases[index]
             is_made_forward = phase is Phase.FORWARD and op.opcode not in STRUCTURAL
             for output, sources in made_of(op):
                 is_end = output in self._answers or not graph.users[output]
-                found[output] |= is_made_forward and is_end
+                may_end = is_made_forward or (phase is Phase.FORWARD and op.opcode == LOOP_EXIT)
+                found[output] |= may_end and is_end
                 passes = found[output] and not self._after[output]
                 for value in sources if passes or phase is Phase.BACKWARD else ():
                     is_read = passes and (is_made_forward or op.opcode in STRUCTURAL)
@@ -157,6 +177,15 @@ class StateRoles:
         if not number[new]:
             return False
         return not meets_data[new] or self._has_own_gradient(position)
+
+    def _is_kept(self, position: int, elements: _Elements) -> bool:
+        inputs, values = self._graph.inputs, self._graph.values
+        others = [inputs[i] for i in elements.inputs - {position}]
+        is_of_moments = any(values[v].dims for v in others) and not any(
+            self._reads[v] for v in others
+        )
+        is_own = position in elements.inputs and not elements.has_others
+        return is_own and (not others or is_of_moments)
 
     @cached_property
     def _gradients(self) -> tuple[Sequence[bool], Sequence[bool]]:

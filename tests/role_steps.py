@@ -266,6 +266,49 @@ def recurrent_state() -> Case:
     return step, (state, batch), ({"p": PARAM, "h": STATE, "done": STATE}, INPUT)
 
 
+def constant_reward() -> Case:
+    """Episodes whose reward does not depend on what is done: of zero gradient, the policy's parameters are some all the same."""
+    optimizer = optax.adam(1e-3)
+
+    def step(state, batch):
+        def value(p):
+            end, _ = lax.scan(lambda x, _: (jnp.tanh(x + net(p, x)), None), state["env"], None, 3)
+            return jnp.mean((batch["x"] * p["scale"] - batch["y"]) ** 2), end
+
+        (found, end), grads = jax.value_and_grad(value, has_aux=True)(state["p"])
+        updates, opt = optimizer.update(grads, state["o"])
+        return {"p": optax.apply_updates(state["p"], updates), "o": opt, "env": end}, found
+
+    params = PARAMS | {"scale": array(WIDTH)}
+    truth = {"p": PARAM, "o": roles_of_optimizer(optimizer, params), "env": STATE}
+    state = state_of(optimizer, params)
+    return step, (state | {"env": array(BATCH, WIDTH)}, DATA), (truth, INPUT)
+
+
+def fitted_forces() -> Case:
+    """The forward pass is itself a gradient, in a loop: forces of a learned energy, with remat."""
+
+    def step(state, batch):
+        def loss(p):
+            def move(x, _):
+                forces = jax.vmap(jax.grad(lambda x: net(p, x).sum()))(x)
+                return x - 0.1 * forces, None
+
+            end, _ = lax.scan(jax.checkpoint(move), batch["x"], None, 3)
+            return jnp.mean((end - batch["y"]) ** 2)
+
+        found, grads = jax.value_and_grad(loss)(state["p"])
+        updates, opt = optimizer.update(grads, state["o"])
+        return {"p": optax.apply_updates(state["p"], updates), "o": opt}, found
+
+    optimizer = optax.adam(1e-3)
+    return (
+        step,
+        (state_of(optimizer), DATA),
+        ({"p": PARAM, "o": roles_of_optimizer(optimizer)}, INPUT),
+    )
+
+
 def cached_decoding() -> Case:
     """One token of a decoder with a cache of keys."""
 
@@ -295,5 +338,7 @@ DESIGNED: dict[str, Callable[[], Case]] = {
     "target network": target_network,
     "low rank": low_rank,
     "recurrent state": recurrent_state,
+    "constant reward": constant_reward,
+    "fitted forces": fitted_forces,
     "cached decoding": cached_decoding,
 }
