@@ -1,22 +1,26 @@
 """The Python interface: `plan`, the command as a function, and `parallelize`, the decorator."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+import warnings
 
 import jax
 
 from automap.apply.born import born, even_shardings, planned_shardings
+from automap.apply.difference import difference
 from automap.apply.reemit import Reemitter
-from automap.apply.run import PlannedStep
+from automap.apply.run import PlannedStep, step_under_plan
 from automap.choices import (
     DEFAULT_BUDGET_SECONDS,
     DEFAULT_VERIFY_TOP,
     Layers,
     SearchSpace,
 )
-from automap.errors import PlanError
+from automap.errors import PlanError, PlanWarning
 from automap.options import Options, read_options
 from automap.plan import Plan
 from automap.plan_cache import cache_key, load_cached, save_cached
@@ -25,8 +29,10 @@ from automap.report.progress import SearchProgress
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
+from automap.workload.kept import KEPT, Kept
 from automap.workload.rules import user_rules
+from automap.workload.step import Entered, as_step
 from automap.workload.trace import lower_call, mesh_of_call
 
 
@@ -146,7 +152,10 @@ def parallelize(
 
 
 class ParallelStep:
-    """A step that plans itself; made by `parallelize`. Call it like the step."""
+    """A step that plans itself; made by `parallelize`. Call it like the step.
+
+    On an object whose class has it as a method it is a method: all objects share the plans.
+    """
 
     def __init__(
         self,
@@ -159,36 +168,51 @@ class ParallelStep:
         jit_options: Mapping[str, Any],
     ) -> None:
         """Nothing is traced, planned or placed until the first call."""
-        self._step = jitted(step, jit_options)
-        self._name = _name(step)
+        self.step = as_step(step, jit_options, options.axes)
         self._topology = topology
         self._options = options
         self._cache_dir = cache_dir
         self._devices = devices
-        self._planned: list[PlannedStep | PipelinedStep] = []
-        update_wrapper(self, step)
+        self._planned: Kept[PlannedStep | PipelinedStep] = Kept()
+        # Attributes of a callable object are its own.
+        update_wrapper(self, step, updated=())
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "ParallelStep":
+        """The step as a method of an object; see `automap.workload.bound` for what becomes of the object."""
+        if instance is None:
+            return self
+        method = copy(self)
+        method.step = self.step.as_method(instance)
+        return method
 
     @property
     def plan(self) -> Plan:
-        """The plan of the latest kind of call. Raises `PlanError` before the first."""
-        if not self._planned:
-            raise PlanError(f"{self._name} has no plan yet; call it, or `plan_for(*args)`, first")
-        return self._planned[-1].plan
+        """The plan of the latest call. Raises `PlanError` before the first."""
+        latest = next(self._planned.latest_first(), None)
+        if latest is None:
+            raise PlanError(
+                f"{self.step.name} has no plan yet; call it, or `plan_for(*args)`, first"
+            )
+        return latest.plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step; the first of a kind of call plans it, or loads the cached plan."""
-        return self._for(args, kwargs)(*args, **kwargs)
+        """Run one step; the first of a kind of call plans it, or loads the cached plan.
+
+        At most `automap.workload.kept.KEPT` plans are kept; the one that was not used for longest is dropped.
+        """
+        entered = self.step.enter(args, kwargs)
+        return self._for(entered).run(entered)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The `jax.stages.Lowered` of the planned step, as `PlannedStep.lower`."""
-        return self._for(args, kwargs).lower(*args, **kwargs)
+        return self._for(self.step.enter(args, kwargs)).lower(*args, **kwargs)
 
     def plan_for(self, *args: Any, **kwargs: Any) -> Plan:
         """Plan for arguments that may be `jax.ShapeDtypeStruct`s, and run nothing.
 
         Before `init`, it lets the state be born where the plan stores it.
         """
-        return self._for(args, kwargs).plan
+        return self._for(self.step.enter(args, kwargs)).plan
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline that owns it.
@@ -198,7 +222,7 @@ class ParallelStep:
         """
         shapes = jax.eval_shape(lambda: init_fn(*args, **kwargs))
         shardings = None
-        for planned in reversed(self._planned):
+        for planned in self._planned.latest_first():
             shardings = shardings or planned_shardings(
                 planned.plan, planned.input_shardings, shapes
             )
@@ -206,32 +230,53 @@ class ParallelStep:
             shardings = even_shardings(shapes, self._devices or jax.devices())
         return born(lambda: init_fn(*args, **kwargs), shardings)
 
-    def _for(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> "PlannedStep | PipelinedStep":
-        for planned in self._planned:
-            if planned.serves(args, kwargs):
-                return planned
-        call = trace_call(self._step, args, kwargs, self._name, self._options.axes)
-        plan = self._cached_plan(call)
-        planned = plan.jit(self._step, self._devices)
-        planned.prepare(*args, **kwargs)
-        self._planned.append(planned)
-        return self._planned[-1]
+    def _for(self, entered: Entered) -> "PlannedStep | PipelinedStep":
+        planned = self._planned.get(entered.signature)
+        if planned is None:
+            call = entered.traced()
+            planned = self._kept_for(entered, call) or self._new_for(entered, call)
+            self._planned.add(entered.signature, planned)
+        return planned
 
-    def _cached_plan(self, call: TracedCall) -> Plan:
+    def _kept_for(self, entered: Entered, call: TracedCall) -> "PlannedStep | PipelinedStep | None":
+        """What runs a plan that there is and that is also for this call."""
+        for planned in self._planned.latest_first():
+            # Other trees and shapes are another plan's, whatever the step computes.
+            with suppress(PlanError):
+                planned.take(entered.signature, call)
+                return planned
+        return None
+
+    def _new_for(self, entered: Entered, call: TracedCall) -> "PlannedStep | PipelinedStep":
         topology = _topology(self._topology)
+        kept = [planned.plan for planned in self._planned.latest_first()]
+        if kept:
+            text = f"{self.step.name} is planned once more, for other arguments: {difference(kept, call)}"
+            counts = f"{len(kept)} plans are kept, at most {KEPT}"
+            warnings.warn(f"{text}; {counts}", PlanWarning, stacklevel=4)
         if self._cache_dir is None:
-            return _plan_call(call, topology, self._options, self._name)
+            return self._taking(
+                _plan_call(call, topology, self._options, self.step.name), entered, call
+            )
         reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
         digest, mesh = reemitter.sha256(), mesh_of_call(call, reemitter)
         key = cache_key(digest, topology, self._options, mesh, call.ends)
-        kept = load_cached(self._cache_dir, key, call, reemitter)
-        if kept is not None:
-            return kept
-        plan = _plan_call(call, topology, self._options, self._name)
+        cached = load_cached(self._cache_dir, key, call, reemitter)
+        if cached is not None:
+            # A file whose constraints do not hold is planned again and written over.
+            with suppress(PlanError):
+                return self._taking(cached, entered, call)
+        plan = _plan_call(call, topology, self._options, self.step.name)
         save_cached(self._cache_dir, key, plan)
-        return plan
+        return self._taking(plan, entered, call)
+
+    def _taking(
+        self, plan: Plan, entered: Entered, call: TracedCall
+    ) -> "PlannedStep | PipelinedStep":
+        """What runs a plan, with the program of a call. Raises `PlanError` if the plan is not for it."""
+        made = step_under_plan(plan, self.step, self._devices, is_own=True)
+        made.take(entered.signature, call)
+        return made
 
 
 def _plan_call(
@@ -264,20 +309,15 @@ def _plan_step(
     confirmation: Confirmation | None,
 ) -> Plan:
     """The plan; a pipeline's only if its microbatches can be run."""
-    function = jitted(step, {})
-    call = trace_call(function, args, kwargs, mesh=options.axes)
-    found = _plan_call(call, topology, options, _name(step), confirmation)
+    given = as_step(step, mesh=options.axes)
+    call = given.enter(args, kwargs).traced()
+    found = _plan_call(call, topology, options, given.name, confirmation)
     if found.pipeline is not None:
         from automap.apply.pipeline.step import check_separable
 
-        check_separable(function, call, found.pipeline)
+        check_separable(call, found.pipeline)
     return found
 
 
 def _topology(given: str | Topology) -> Topology:
     return given if isinstance(given, Topology) else get_topology(given)
-
-
-def _name(step: Callable[..., Any]) -> str:
-    module, name = getattr(step, "__module__", None), getattr(step, "__qualname__", None)
-    return f"{module}:{name}" if module and name else "<step>"

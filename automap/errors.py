@@ -59,6 +59,10 @@ class CacheWarning(UserWarning):
     """A cache that cannot be used: work goes on without it."""
 
 
+class PlanWarning(UserWarning):
+    """Something about a step and its plan that its user should know, though it runs."""
+
+
 class InfeasiblePlanError(AutomapError):
     """No plan in the space fits the memory of the devices."""
 

@@ -75,15 +75,16 @@ def is_unspecified(sharding: Any) -> bool:
     return sharding is None or type(sharding).__name__ == "UnspecifiedValue"
 
 
-def static_positions(jitted: Any, args: int) -> frozenset[int] | None:
-    """Positions among `args` positional arguments that a jitted function takes as static.
+def static_arguments(jitted: Any, args: int) -> tuple[frozenset[int], frozenset[str]] | None:
+    """Which of `args` positional arguments, and which by name, a jitted function takes as static.
 
     None where this JAX does not tell.
     """
-    numbers = getattr(getattr(jitted, "_jit_info", None), "static_argnums", None)
-    if numbers is None:
+    info = getattr(jitted, "_jit_info", None)
+    numbers, names = getattr(info, "static_argnums", None), getattr(info, "static_argnames", None)
+    if numbers is None or names is None:
         return None
-    return frozenset(n % args for n in numbers if -args <= n < args)
+    return frozenset(n % args for n in numbers if -args <= n < args), frozenset(names)
 
 
 def has_ordered_effects(jaxpr: Any) -> bool:

@@ -183,16 +183,15 @@ class Plan:
         all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
         `lower(*args)`, unless the plan is a pipeline. Raises `MeshMismatchError` for another number of devices and, at the
         first call, `PlanError` for a step or arguments that are not those of the plan, `NotSeparableError` for
-        a pipeline of a step that needs all samples at once.
+        a pipeline of a step that needs all samples at once. What a step can be, and in what its arguments may
+        differ from the planned ones, is in docs/steps.md.
         """
         # A plan is read and explained without tracing anything.
-        if self.pipeline is not None:
-            from automap.apply.pipeline.step import PipelinedStep
+        from automap.apply.run import step_under_plan
+        from automap.workload.step import as_step
 
-            return PipelinedStep(self, step, devices, options)
-        from automap.apply.run import PlannedStep
-
-        return PlannedStep(self, step, devices, options)
+        given = as_step(step, options, self.mesh.axes)
+        return step_under_plan(self, given, devices, is_own=False)
 
     def diff(self, other: "Plan") -> str:
         """What differs from this plan to the other, as text."""

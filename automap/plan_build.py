@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import jax
 import numpy as np
 
 from automap.apply.constraints import Constraint, EquationShapes, derive_constraints
@@ -108,6 +109,19 @@ def constraint_record(constraint: Constraint) -> ConstraintRecord:
     return ConstraintRecord(value=constraint.value, at=constraint.at, spec=_spec(constraint.axes))
 
 
+def workload_record(workload: Workload) -> WorkloadRecord:
+    """What was planned, with the means to know it again."""
+    return WorkloadRecord(
+        target=workload.target,
+        hlo_sha256=workload.hlo_sha256,
+        jaxpr_sha256=workload.reemitter.sha256() if workload.reemitter else None,
+        rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
+        arguments=tuple(workload.arguments.items()),
+        weak_inputs=tuple(leaf.path for leaf in workload.inputs if leaf.weak_type),
+        jax_version=jax.__version__,
+    )
+
+
 @collector_paused()
 def build_plan(outcome: Outcome) -> Plan:
     """All records of the best candidate."""
@@ -115,13 +129,7 @@ def build_plan(outcome: Outcome) -> Plan:
     lanes = sharded.lanes
     constraints, missed = constraints_of(workload, sharded)
     return Plan(
-        workload=WorkloadRecord(
-            target=workload.target, hlo_sha256=workload.hlo_sha256, jaxpr_sha256=(
-                workload.reemitter.sha256() if workload.reemitter else None
-            ), rules=tuple(
-                (name, notation.text) for name, notation in workload.rules.items()
-            ), arguments=tuple(workload.arguments.items()),
-        ),
+        workload=workload_record(workload),
         topology=outcome.topology.to_dict(),
         mesh=MeshRecord(axes=lanes.mesh.axes),
         inputs=_inputs(workload, sharded),

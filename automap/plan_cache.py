@@ -3,7 +3,7 @@
     key = SHA-256 of (equations of the step, shardings in its code, platform it is lowered for, topology, options,
                       versions of automap and JAX)                                  -> in: `cache_key`
 
-The equations, the platform and JAX's version determine the HLO, and cost no lowering. A file that
+The equations, the platform and JAX's version determine the HLO; a plan that is found is checked with one lowering. A file that
 cannot be read, or is of another step, is a miss: it is planned again and written over, and a link in its place is replaced.
 """
 
@@ -17,8 +17,8 @@ import warnings
 
 import jax
 
+from automap.apply.check import check_is_planned, check_program
 from automap.apply.reemit import Reemitter
-from automap.apply.run import check_is_planned
 from automap.atomic_file import reason, write_atomically
 from automap.errors import CacheWarning, PlanError
 from automap.plan import Plan
@@ -62,6 +62,7 @@ def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) 
     try:
         plan = Plan.load(path)
         check_is_planned(plan, call, reemitter)
+        check_program(plan, call)
     except PlanError:
         return None
     return plan

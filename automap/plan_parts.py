@@ -33,7 +33,8 @@ class WorkloadRecord:
 
     `hlo_sha256` is of the serialized HLO module; `jaxpr_sha256` is None for a program without
     a jaxpr (an HLO file); `rules` are the user's sharding rules, (name, rule); `arguments` are what the
-    target function was called with, (name, text), as the command's `--arg`.
+    target function was called with, (name, text), as the command's `--arg`. `weak_inputs` are paths of inputs whose
+    type was weak, as a Python number's is; `jax_version` is that which traced the step, "" in older files.
     """
 
     target: str
@@ -41,6 +42,8 @@ class WorkloadRecord:
     jaxpr_sha256: str | None
     rules: tuple[tuple[str, str], ...]
     arguments: tuple[tuple[str, str], ...] = field(default=(), metadata=ADDED_LATER)
+    weak_inputs: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    jax_version: str = field(default="", metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for what is no SHA-256."""

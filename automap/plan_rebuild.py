@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import math
 from typing import Any, Final
 
+from automap.apply.check import check_is_planned
 from automap.apply.reemit import Reemitter
-from automap.apply.run import check_is_planned
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
@@ -27,9 +27,10 @@ from automap.space.pins import parse_pins
 from automap.space.point import Lanes, Mesh
 from automap.space.space import Space
 from automap.topology import Topology, lies_on
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
 from automap.workload.imposing import with_pins
 from automap.workload.rules import user_rules
+from automap.workload.step import traced_call
 from automap.workload.trace import Workload, lower_call, read_workload
 from hlo_tools.collector import collector_paused
 
@@ -53,7 +54,7 @@ def planned_call(
     plan: Plan, step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> TracedCall:
     """The planned step, traced. Raises `PlanError` for another step, `InputError` if it fails."""
-    call = trace_call(jitted(step, {}), tuple(args), kwargs, plan.workload.target, plan.mesh.axes)
+    call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
     check_is_planned(plan, call, Reemitter(call.jaxpr, user_rules(plan.workload.rules)))
     return call
 

@@ -26,7 +26,8 @@ from automap.topology import mesh_shapes
 from automap.topology.model import Topology
 from automap.verify.program import planned_program
 from automap.workload import load_target, trace_step
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
+from automap.workload.step import traced_call
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import portable_stablehlo
 from scripts.auto_carried import carried_plan, compiled_seconds
@@ -68,9 +69,8 @@ class Program:
 def rows_of(name: str, model: Model, peer: AutoPeer, topology: Topology, asked: Asked) -> list[Row]:
     """All plans of a model; `name` is what the tables call it."""
     step, args = load_target(model.target, model.options)
-    run = jitted(step, {})
-    call = trace_call(run, tuple(args), {})
-    auto = list(_auto(name, _program(run.trace(*args), topology), peer, topology, asked))
+    call = traced_call(step, args)
+    auto = list(_auto(name, _program(call.function.trace(*args), topology), peer, topology, asked))
     planned = list(_planned(name, call, step, args, peer, topology))
     rows = [row for row, _ in (*auto, *planned)]
     if not asked.newer or not planned:

@@ -33,7 +33,8 @@ from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.witness import Witness
 from automap.workload import Workload, load_target, trace_step
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
+from automap.workload.step import traced_call
 from scripts.scheduled import scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
@@ -164,7 +165,7 @@ def _cases(
     for platform, models in chosen.items():
         for model in models:
             step, args = load_target(model.target, model.options)
-            call = trace_call(jitted(step, {}), tuple(args), {})
+            call = traced_call(step, tuple(args))
             workload = trace_step(step, args, platform=platform)
             for preset, sizes in table.plans:
                 yield Case(model, platform, preset, sizes), workload, call

@@ -26,7 +26,8 @@ from automap.planner import find
 from automap.search.candidate import Candidate
 from automap.topology import get_topology
 from automap.workload import load_target, trace_step
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
+from automap.workload.step import traced_call
 from scripts.scheduled import CLOCK_HZ, scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
@@ -82,7 +83,7 @@ def cells(
     """The matrix, model after model."""
     for target in track(models, "planning"):
         step, args = load_target(target, MODELS[target])
-        call = trace_call(jitted(step, {}), tuple(args), {})
+        call = traced_call(step, tuple(args))
         for name in topologies:
             topology = get_topology(name)
             workload = trace_step(step, args, platform=topology.platform)

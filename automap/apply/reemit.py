@@ -48,16 +48,16 @@ class Reemitter:
     """A traced step that can be emitted again."""
 
     def __init__(self, closed_jaxpr: Any, rules: Mapping[str, Notation] | None = None) -> None:
-        """Flatten the step. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr` gives.
+        """Flatten the step to `level`. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr` gives.
 
         Calls of jitted functions that `rules` has a fitting rule for stay one equation each.
         """
-        self._level = flatten(closed_jaxpr, rules or {})
+        self.level = flatten(closed_jaxpr, rules or {})
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """Every equation in program order, those of a body after the equation that owns it."""
-        return tuple(describe(self._level))
+        return tuple(describe(self.level))
 
     @cached_property
     def site_of_path(self) -> dict[str, Site]:
@@ -66,7 +66,7 @@ class Reemitter:
 
     def sha256(self) -> str:
         """Fingerprint of the structure, equal in every process that traces the same step."""
-        return fingerprint(self._level)
+        return fingerprint(self.level)
 
     @cached_property
     def source_of_path(self) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Reemitter:
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
         """All equations, as `sites` lists them."""
-        return tuple(equations(self._level))
+        return tuple(equations(self.level))
 
     @cached_property
     def user_shardings(self) -> tuple[UserSharding, ...]:
@@ -118,7 +118,7 @@ class Reemitter:
         The user's `constraints` are there as marks for the analysis, or are left out to run it on one device.
         """
         change = marked if constraints == "marked" else left_out
-        return _as_function(_emit(self._level, lambda level: _Scopes(_Constraints(change))))
+        return _as_function(_emit(self.level, lambda level: _Scopes(_Constraints(change))))
 
     def constrained(
         self,
@@ -134,10 +134,10 @@ class Reemitter:
         the named scope of its site. Raises `PlanError` for a place that the step does not
         have, and for a spec that does not fit the value or the mesh.
         """
-        pins = Pins.parse(constraints, mesh, self._level, self.site_of_path)
+        pins = Pins.parse(constraints, mesh, self.level, self.site_of_path)
         if names == "own":
-            return _as_function(_emit(self._level, pins.rewriter))
-        return _as_function(_emit(self._level, lambda level: _Scopes(pins.rewriter(level))))
+            return _as_function(_emit(self.level, pins.rewriter))
+        return _as_function(_emit(self.level, lambda level: _Scopes(pins.rewriter(level))))
 
 
 class _Constraints:

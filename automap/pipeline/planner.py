@@ -21,7 +21,8 @@ from automap.pipeline.fabric import Fabric, fabric_of
 from automap.pipeline.points import Points, coarsened
 from automap.pipeline.profile import Profile, profile_of
 from automap.pipeline.search import Limits, Tried, find_pipeline, nothing_fits
-from automap.plan import LeafRecord, MeshRecord, PipelineRecord, Plan, SearchRecord, WorkloadRecord
+from automap.plan import LeafRecord, MeshRecord, PipelineRecord, Plan, SearchRecord
+from automap.plan_build import workload_record
 from automap.plan_parts import PredictedRecord
 from automap.plan_pipeline import MOST_PASSES
 from automap.planner import with_advice
@@ -92,12 +93,7 @@ def pipeline_plan(
     """The plan of a pipeline's records."""
     workload, problem = setup.workload, setup.workload.problem
     return Plan(
-        workload=WorkloadRecord(
-            target=workload.target, hlo_sha256=workload.hlo_sha256,
-            jaxpr_sha256=workload.reemitter.sha256() if workload.reemitter else None,
-            rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
-            arguments=tuple(workload.arguments.items()),
-        ),
+        workload=workload_record(workload),
         topology=setup.topology.to_dict(),
         mesh=MeshRecord(axes=((AXIS, setup.topology.device_count),)),
         inputs=tuple(

@@ -28,7 +28,7 @@ from automap.verify.compiling import ask
 from automap.verify.numerics import Numerics, compare_numerics
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,7 @@ def verify(
         PlanError: a plan of another step.
     """
     name = check_options(plan, compiler, timeout, numerics_limit)
-    call = trace_call(
-        jitted(step, {}), tuple(args), kwargs or {}, plan.workload.target, plan.mesh.axes
-    )
+    call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
     program = planned_program(plan, call)
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)

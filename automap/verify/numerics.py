@@ -40,7 +40,6 @@ from automap.verify.messages import (
 )
 from automap.verify.process import run_job
 from automap.verify.program import PlannedProgram
-from automap.workload.state import match_state
 
 
 SAFETY: Final = 8.0
@@ -98,7 +97,7 @@ def compare_numerics(
     plan, avals = program.plan, program.call.jaxpr.in_avals
     count = plan.mesh.device_count
     machine = Machine(compiler="cpu", device_count=count)
-    state = match_state(program.call.args, program.call.result, program.call.donated)
+    state = program.call.state
     request = RunRequest(
         kinds=kinds_of(plan.inputs, args),
         state=tuple(state.get(i) for i in range(len(plan.outputs))),

@@ -17,8 +17,8 @@ import jax
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from automap.apply.check import check_is_planned
 from automap.apply.reemit import Reemitter
-from automap.apply.run import check_is_planned
 from automap.errors import InputError
 from automap.plan import Plan, Spec, check_is_one_program
 from automap.topology.model import Platform

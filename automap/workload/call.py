@@ -5,16 +5,16 @@
     paths     `jax.tree_util.keystr` of each leaf, counted over all positional arguments, so that
               a static one before it does not move it; a keyword argument starts with its name
 
-A step that `jax.jit` has wrapped keeps its own options; any other is jitted here with those given.
+What is traced is a function that is jitted already (`automap.workload.step` makes one of any step).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 import traceback
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
@@ -22,24 +22,29 @@ from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from automap.apply.user_constraints import UserSharding
 from automap.errors import AutomapError, InputError
-from automap.jax_compat import static_positions, weak_shape
+from automap.jax_compat import open_jaxpr, static_arguments, weak_shape
 from automap.space.imposed import ImposedEnds
+from automap.workload.outcome import UPDATED
 from automap.workload.own_shardings import OwnShardings, own_shardings
+from automap.workload.state import match_state
 
 
 # What JAX says of a PartitionSpec, and of a shard_map without a mesh, outside of any mesh.
 _NEEDS_MESH = ("requires a non-empty mesh in context", "The context mesh cannot be empty")
+
+DonatedBy = Literal["the function", "a call inside"]
 
 
 @dataclass(frozen=True)
 class TracedCall:
     """A step traced with the arguments of one call.
 
-    `positions` and `names` are the positional and keyword arguments that are traced; `args` are
+    `function` is the jitted function that was traced. `positions` and `names` are the positional and keyword arguments that are traced; `args` are
     those arguments, `(tuple, dict)`, and `static` the others by position or name. `result` is the
     step's result as a tree of shapes. `own_shardings` are what it was jitted with.
     """
 
+    function: Callable[..., Any]
     jaxpr: Any
     positions: tuple[int, ...]
     names: tuple[str, ...]
@@ -50,23 +55,20 @@ class TracedCall:
     result: Any
     own_shardings: OwnShardings
 
-    def traced_part(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a like call without its static ones."""
-        return tuple(args[i] for i in self.positions), {n: kwargs[n] for n in self.names}
-
-    def serves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the trace is also that of another call: equal trees, types and static values."""
-        static = _rest(args, kwargs, self.positions, self.names)
-        n_args = len(self.positions) + sum(isinstance(key, int) for key in self.static)
-        if len(args) != n_args or not set(self.names) <= set(kwargs) or static != self.static:
-            return False
-        leaves, tree = jax.tree.flatten(self.traced_part(args, kwargs))
-        return tree == self._tree and all(map(_is_like, leaves, self.jaxpr.in_avals))
+    def with_arrays(self, arrays: Sequence[Any]) -> "TracedCall":
+        """The call with other arrays, or `jax.ShapeDtypeStruct`s, for its leaves. Raises `InputError` as `trace_call`."""
+        traced, named = jax.tree.unflatten(self.tree, arrays)
+        positional = {
+            **dict(zip(self.positions, traced, strict=True)),
+            **{key: value for key, value in self.static.items() if isinstance(key, int)},
+        }
+        fixed = {key: value for key, value in self.static.items() if isinstance(key, str)}
+        args = [value for _, value in sorted(positional.items(), key=lambda item: item[0])]
+        return trace_call(self.function, args, {**named, **fixed})
 
     @cached_property
-    def _tree(self) -> Any:
+    def tree(self) -> Any:
+        """The structure of `args`."""
         return jax.tree.structure(self.args)
 
     @cached_property
@@ -91,6 +93,30 @@ class TracedCall:
         groups += [(named[name], name in self.donated_names) for name in sorted(named)]
         flags = [flag for argument, flag in groups for _ in jax.tree.leaves(argument)]
         return frozenset(i for i, flag in enumerate(flags) if flag)
+
+    @cached_property
+    def state(self) -> dict[int, int]:
+        """Numbers of the outputs that are new versions of inputs, with those of the inputs.
+
+        What the step changes in place says it by its path, the others by their trees.
+        """
+        number = {UPDATED + path: i for i, path in enumerate(self.paths)}
+        in_place = {
+            output: number[path] for output, path in enumerate(self.result_paths) if path in number
+        }
+        return match_state(self.args, self.result, self.donated, in_place)
+
+    def _with_used_donations(self) -> "TracedCall":
+        """Without arguments that are donated, but of which the result has no new version.
+
+        A library may donate all that it is given; what cannot be used JAX would warn of.
+        """
+        used = {self.paths[number].partition("]")[0] for number in self.state.values()}
+        return replace(
+            self,
+            donated_positions=frozenset(i for i in self.donated_positions if f"[{i}" in used),
+            donated_names=frozenset(n for n in self.donated_names if f"[{n!r}" in used),
+        )
 
     @property
     def ends(self) -> ImposedEnds:
@@ -120,28 +146,14 @@ def _without_devices(tree: Any) -> Any:
     )
 
 
-def jitted(step: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """`step` under `jax.jit` with `options`, or as it is if it is jitted.
+def is_jitted(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of `jax.jit`."""
+    return isinstance(function, _jitted_type())
 
-    Raises `InputError` for options of a step that has its own, and for those a plan decides.
-    """
-    decided = sorted({"in_shardings", "out_shardings", "device", "backend"} & set(options))
-    if decided:
-        raise InputError(f"{', '.join(decided)}: the plan decides these; pin inputs instead")
-    if not hasattr(step, "trace"):
-        try:
-            return jax.jit(step, **options)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"jax.jit does not take the step: {error}; a step is a function of arrays, and its options are those of "
-                "jax.jit"
-            ) from error
-    if options:
-        raise InputError(
-            f"{', '.join(options)}: the step is jitted already and keeps its own options; "
-            "give the function before jax.jit, or drop them"
-        )
-    return step
+
+@cache
+def _jitted_type() -> type:
+    return type(jax.jit(_where))
 
 
 def trace_call(
@@ -150,14 +162,15 @@ def trace_call(
     kwargs: Mapping[str, Any],
     name: str = "the step",
     mesh: Sequence[tuple[str, int]] | None = None,
+    donated_by: DonatedBy = "the function",
 ) -> TracedCall:
     """Trace a jitted step; arguments may be arrays or `jax.ShapeDtypeStruct`s.
 
     `mesh` has the axes, (name, size), for a step that has PartitionSpecs alone and is called outside of any mesh.
-    Raises `InputError` around the step's own exceptions.
+    `donated_by` says whose options have what is donated. Raises `InputError` around the step's own exceptions.
     """
     try:
-        return _traced(step, args, kwargs)
+        return _traced(step, args, kwargs, donated_by)
     except (AutomapError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -167,7 +180,7 @@ def trace_call(
     abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
     try:
         with jax.sharding.use_abstract_mesh(abstract):
-            return _traced(step, args, kwargs)
+            return _traced(step, args, kwargs, donated_by)
     except (AutomapError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -196,7 +209,9 @@ def _failed(name: str, error: BaseException) -> InputError:
     )
 
 
-def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracedCall:
+def _traced(
+    step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], donated_by: DonatedBy
+) -> TracedCall:
     shapes, named_shapes = _without_devices((tuple(args), dict(kwargs)))
     traced = step.trace(*shapes, **named_shapes)  # pyright: ignore[reportFunctionMemberAccess]
     infos, named_infos = traced.args_info
@@ -204,7 +219,12 @@ def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})
     traced_shapes = (tuple(shapes[i] for i in positions), {n: named_shapes[n] for n in named_infos})
     static = _rest(args, kwargs, positions, named_infos)
-    return TracedCall(
+    if donated_by == "a call inside":
+        infos, named_infos = jax.tree.unflatten(
+            jax.tree.structure(traced_args), map(_Donation, _donated_inside(traced.jaxpr))
+        )
+    call = TracedCall(
+        function=step,
         jaxpr=traced.jaxpr,
         positions=positions,
         names=tuple(sorted(named_infos)),
@@ -217,6 +237,26 @@ def _traced(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
         result=traced.out_info,
         own_shardings=own_shardings(step, traced_shapes, positions, static),
     )
+    return call if donated_by == "the function" else call._with_used_donations()
+
+
+@dataclass(frozen=True)
+class _Donation:
+    """Whether a leaf is donated, as JAX's `args_info` says it."""
+
+    donated: bool
+
+
+def _donated_inside(jaxpr: Any) -> list[bool]:
+    """For each input of a jaxpr, whether a jitted function that it calls donates it."""
+    inner, _ = open_jaxpr(jaxpr)
+    donated = {
+        var
+        for eqn in inner.eqns
+        for var, flag in zip(eqn.invars, eqn.params.get("donated_invars", ()))
+        if flag
+    }
+    return [var in donated for var in inner.invars]
 
 
 def _rest(
@@ -227,14 +267,9 @@ def _rest(
     return found | {name: arg for name, arg in kwargs.items() if name not in set(names)}
 
 
-def _is_like(leaf: Any, aval: Any) -> bool:
-    array = leaf if hasattr(leaf, "dtype") else jax.typeof(leaf)
-    weak = getattr(array, "weak_type", False)
-    return array.shape == aval.shape and array.dtype == aval.dtype and weak == aval.weak_type
-
-
 def _is_donated(info: Any) -> bool:
-    return any(leaf.donated for leaf in jax.tree.leaves(info))
+    leaves = jax.tree.leaves(info)
+    return bool(leaves) and all(leaf.donated for leaf in leaves)
 
 
 def _traced_positions(
@@ -243,9 +278,9 @@ def _traced_positions(
     """Which positional arguments `infos` describe: the others are static."""
     if len(infos) == len(args):
         return tuple(range(len(args)))
-    static = static_positions(step, len(args))
+    static = static_arguments(step, len(args))
     if static is not None:
-        return tuple(i for i in range(len(args)) if i not in static)
+        return tuple(i for i in range(len(args)) if i not in static[0])
     trees = [jax.tree.structure(info) for info in infos]
     fitting = [
         chosen

@@ -6,25 +6,38 @@ output may look like the batch by chance, but nobody donates what is not replace
 if nothing would be left as the batch and nothing as the answer: a network that maps vectors to vectors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import jax
+
+from automap.jax_compat import open_jaxpr
+
+
+if TYPE_CHECKING:
+    from automap.workload.call import TracedCall
 
 
 def match_state(
     inputs: tuple[tuple[Any, ...], dict[str, Any]],
     outputs: Any,
     donated: frozenset[int] = frozenset(),
+    known: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, int]:
-    """Flat output index -> flat input index of a call's (positional, keyword) arguments; `donated` are flat input indices."""
+    """Flat output index -> flat input index of a call's (positional, keyword) arguments; `donated` are flat input indices.
+
+    `known` is part of the answer.
+    """
     sources: dict[object, list[int]] = {}
     for source, _, signature in _subtrees(inputs):
         sources.setdefault(signature, []).append(source)
-    free = [not donated or i in donated for i in range(len(jax.tree.leaves(inputs)))]
-    found: dict[int, int] = {}
-    covered: set[int] = set()
+    count = len(jax.tree.leaves(inputs))
+    taken = set(known.values())
+    free = [i not in taken and (not donated or i in donated) for i in range(count)]
+    found = dict(known)
+    covered = set(known)
     for start, length, signature in sorted(_subtrees(outputs), key=lambda s: (-s[1], s[0])):
         if covered & set(range(start, start + length)):
             continue
@@ -35,7 +48,7 @@ def match_state(
                 free[source : source + length] = [False] * length
                 break
     is_all = len(covered) == len(jax.tree.leaves(outputs)) and not any(free)
-    lone = _lone_arguments(inputs) if is_all and not donated else set[int]()
+    lone = (_lone_arguments(inputs) - taken) if is_all and not donated else set[int]()
     if len(lone) < len(found):
         found = {output: source for output, source in found.items() if source not in lone}
     return {o: found[o] for o in sorted(found)}
@@ -46,6 +59,31 @@ def _lone_arguments(inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:
     positional, named = inputs
     counts = [len(jax.tree.leaves(a)) for a in (*positional, *(named[n] for n in sorted(named)))]
     return {start for start, n in zip(accumulate(counts, initial=0), counts) if n == 1}
+
+
+def lost_state(call: "TracedCall") -> str | None:
+    """A notice for a step that trains, or donates what it is given, and returns no new version of anything."""
+    if call.state:
+        return None
+    donated = [path for number, path in enumerate(call.paths) if number in call.donated]
+    differentiates = any(
+        "transpose(" in str(eqn.source_info.name_stack) for eqn in _all_equations(call.jaxpr)
+    )
+    if not donated and not differentiates:
+        return None
+    does = f"donates {donated[0]}" if donated else "differentiates"
+    return (
+        f"the step {does}, but none of its results replaces an argument: nothing that it trains is kept; "
+        "return the new state"
+    )
+
+
+def _all_equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of the jitted functions that it calls."""
+    for eqn in open_jaxpr(jaxpr)[0].eqns:
+        yield eqn
+        if "jaxpr" in eqn.params:
+            yield from _all_equations(eqn.params["jaxpr"])
 
 
 def _subtrees(tree: Any) -> Iterator[tuple[int, int, object]]:

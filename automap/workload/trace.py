@@ -14,11 +14,13 @@ from automap.errors import InputError
 from automap.space.imposed import ImposedEnds, agreed
 from automap.space.problem import Problem
 from automap.space.problem_build import build_problem
-from automap.workload.call import TracedCall, jitted, trace_call
-from automap.workload.state import match_state
+from automap.workload.call import TracedCall
+from automap.workload.state import lost_state
+from automap.workload.step import traced_call
 from automap.workload.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
+from hlo_tools.flatten import flatten
 from hlo_tools.graph import Graph
 from hlo_tools.module import Module
 from hlo_tools.proto import decode_module
@@ -41,6 +43,7 @@ class Leaf:
     path: str
     shape: tuple[int, ...]
     dtype: str
+    weak_type: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def trace_step(
     equal ones share their decisions.  Raises
     `InputError` around the step's own exceptions.
     """
-    call = trace_call(jitted(step, {}), tuple(args), kwargs or {}, target)
+    call = traced_call(step, args, kwargs, name=target)
     return lower_call(call, platform=platform, target=target, rules=rules or {}, layers=layers)
 
 
@@ -97,21 +100,20 @@ def lower_call(
     reemitter = Reemitter(call.jaxpr, rules)
     mesh = mesh_of_call(call, reemitter)
     avals = call.jaxpr.in_avals
-    flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
-    scoped = jax.jit(reemitter.scoped(), keep_unused=True)
-    lowered, warnings = _lowered(scoped, flat, platform, target)
+    module, warnings = _module(reemitter, avals, platform, target)
+    lost = lost_state(call)
     is_key = [jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
     problem = build_problem(
-        decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()),
+        module,
         paths=call.paths,
-        state_map=agreed(call.ends, match_state(call.args, call.result, call.donated)),
+        state_map=agreed(call.ends, call.state),
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
         user_rules=rules,
         layers=layers,
         ends=call.ends,
         manual_sizes=(mesh and mesh.sizes) or (),
-        warnings=warnings,
+        warnings=(*warnings, *(() if lost is None else (lost,))),
     )
     return Workload(
         target=target,
@@ -127,10 +129,27 @@ def lower_call(
     )
 
 
+@collector_paused()
+def program_sha256(call: TracedCall, platform: str, rules: Mapping[str, Notation]) -> str:
+    """The fingerprint of the program that a traced call is lowered to, as `Workload.hlo_sha256`."""
+    module, _ = _module(Reemitter(call.jaxpr, rules), call.jaxpr.in_avals, platform, "the step")
+    return fingerprint(flatten(module, rules))
+
+
 def mesh_of_call(call: TracedCall, reemitter: Reemitter) -> UserMesh | None:
     """The mesh of all shardings in a step's code. Raises `InputError` if they are on several."""
     given = (*call.user_shardings, *reemitter.user_shardings)
     return user_mesh(given, reemitter.manual_shardings)
+
+
+def _module(
+    reemitter: Reemitter, avals: Sequence[Any], platform: str, target: str
+) -> tuple[Module, tuple[str, ...]]:
+    """The step lowered for a platform, every equation in the scope of its site, and warnings."""
+    flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+    scoped = jax.jit(reemitter.scoped(), keep_unused=True)
+    lowered, warnings = _lowered(scoped, flat, platform, target)
+    return decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()), warnings
 
 
 def _lowered(
@@ -157,7 +176,7 @@ def _lowered(
 
 def _leaves(paths: Sequence[str], arrays: Sequence[Any]) -> tuple[Leaf, ...]:
     return tuple(
-        Leaf(path, tuple(array.shape), str(array.dtype))
+        Leaf(path, tuple(array.shape), str(array.dtype), bool(getattr(array, "weak_type", False)))
         for path, array in zip(paths, arrays, strict=True)
     )
 

@@ -77,7 +77,10 @@ def test_static_keyword_and_scalar_arguments():
     assert [leaf.path for leaf in step.plan.inputs] == ["[0]", "[2]", "['w']"]
     first = step.plan
     want = step.__wrapped__(x, 2, 0.1, w=w, activation="tanh")
-    _equal(step(x, 2, 0.1, w=w, activation="tanh"), want)
+    with pytest.warns(
+        automap.errors.PlanWarning, match="a static argument, or what it closes over"
+    ):
+        _equal(step(x, 2, 0.1, w=w, activation="tanh"), want)
     assert step.plan is not first
 
 

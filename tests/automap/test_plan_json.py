@@ -166,6 +166,8 @@ def plans(draw):
                 jaxpr_sha256=st.none() | digest,
                 rules=st.just([["f", "a->a"]]),
                 arguments=st.lists(st.tuples(text, text).map(list), max_size=2),
+                weak_inputs=st.lists(text, max_size=2),
+                jax_version=text,
             ),
             topology=st.just(TOPOLOGIES[topology]),
             mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
@@ -235,7 +237,9 @@ def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
 def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
-    del older["verified"], older["workload"]["arguments"]
+    del older["verified"]
+    for name in ("arguments", "weak_inputs", "jax_version"):
+        del older["workload"][name]
     for name in ("point", "imposed", "memory_limit_bytes"):
         del older["search"][name]
     plan = Plan.from_json(older)
@@ -264,7 +268,8 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     # Nothing was dropped, added or reinterpreted on the way, but for what older files lack.
     data.setdefault("verified", None)
     data.setdefault("program", None)
-    data["workload"].setdefault("arguments", [])
+    for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
+        data["workload"].setdefault(field, value)
     data["predicted"].setdefault("hidden_seconds", 0.0)
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)

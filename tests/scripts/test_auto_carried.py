@@ -13,7 +13,7 @@ from automap.space.point import Mesh
 from automap.topology import get_topology
 from automap.verify.program import planned_program
 from automap.workload import load_target, trace_step
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 from scripts.auto_carried import carried_plan
 
 
@@ -23,7 +23,7 @@ MESH = Mesh(("data", "model"), (4, 2))
 @pytest.fixture(scope="module")
 def planned():
     step, args = load_target("models.mlp:mlp_tiny", {})
-    call = trace_call(jitted(step, {}), tuple(args), {})
+    call = traced_call(step, tuple(args))
     workload = trace_step(step, args, platform="tpu")
     options = Options(mesh=MESH, preset="zero-3")
     return build_plan(find(workload, get_topology("v5e:2x4"), options)), call

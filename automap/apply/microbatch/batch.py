@@ -5,7 +5,6 @@ scalars, and share their leading size with most of the others.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,8 +12,7 @@ from jax import numpy as jnp
 
 from automap.errors import InputError, NotSeparableError
 from automap.jax_compat import weak_shape
-from automap.workload.call import TracedCall, trace_call
-from automap.workload.state import match_state
+from automap.workload.call import TracedCall
 
 
 def batch_leaves(call: TracedCall) -> tuple[int, ...]:
@@ -22,7 +20,7 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
 
     Raises `InputError` if there are none.
     """
-    state = set(match_state(call.args, call.result, call.donated).values())
+    state = set(call.state.values())
     avals = call.jaxpr.in_avals
     free = [
         number
@@ -42,28 +40,19 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
     return tuple(n for n in free if avals[n].shape[0] == size)
 
 
-def other_call(
-    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], samples: int
-) -> TracedCall:
-    """The call of a jitted step with another number of samples in its batch.
+def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> TracedCall:
+    """A call with another number of samples in its batch.
 
     Raises `NotSeparableError` if the step cannot be traced with it.
     """
     size = call.jaxpr.in_avals[batch[0]].shape[0]
-    leaves, tree = jax.tree.flatten(call.args)
-    for number, aval in enumerate(call.jaxpr.in_avals):
-        leaf = weak_shape(aval)
-        if number in batch:
-            shape = (samples, *aval.shape[1:])
-            leaf = jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=leaf.weak_type)
-        leaves[number] = leaf
-    traced, named = jax.tree.unflatten(tree, leaves)
-    positional = dict(zip(call.positions, traced, strict=True))
-    fixed = {key: value for key, value in call.static.items() if isinstance(key, int)}
-    args = [value for _, value in sorted({**positional, **fixed}.items())]
-    kwargs = named | {k: v for k, v in call.static.items() if isinstance(k, str)}
+    arrays = [weak_shape(aval) for aval in call.jaxpr.in_avals]
+    for number in batch:
+        whole = arrays[number]
+        shape = (samples, *whole.shape[1:])
+        arrays[number] = jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
     try:
-        return trace_call(step, args, kwargs)
+        return call.with_arrays(arrays)
     except InputError as error:
         raise NotSeparableError(
             f"the step cannot be traced with {samples} samples instead of {size}: {error}; it cannot be "

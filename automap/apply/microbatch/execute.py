@@ -17,7 +17,8 @@ from automap.apply.microbatch.separate import separate
 from automap.apply.microbatch.status import Operator
 from automap.errors import InputError
 from automap.jax_compat import new_jaxpr
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
+from automap.workload.step import Entered, as_step
 
 
 # Sums of shorter floats are kept in this many bits.
@@ -32,10 +33,11 @@ COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
 class MicrobatchedStep:
     """A step that computes its batch in parts; called like the step. Made by `microbatched`."""
 
-    def __init__(self, call: TracedCall, program: MicroProgram) -> None:
-        """`program` is the step's that `call` traced."""
+    def __init__(self, entered: Entered, call: TracedCall, program: MicroProgram) -> None:
+        """`program` is the step's that `call` traced, as it was `entered`."""
         self.program = program
-        self._call = call
+        self._entered = entered
+        self._call_tree = call.tree
         tree = jax.tree.structure(call.result)
 
         def microbatched_step(*args: Any, **kwargs: Any) -> Any:
@@ -52,21 +54,24 @@ class MicrobatchedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step. Raises `InputError` for arguments of other shapes than it was made for."""
-        positional, named = self._traced(args, kwargs)
-        return self._run(*positional, **named)
+        entered = self._enter(args, kwargs)
+        positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
+        return entered.left(self._run(*positional, **named))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The `jax.stages.Lowered`; arguments may be `jax.ShapeDtypeStruct`s."""
-        positional, named = self._traced(args, kwargs)
+        entered = self._enter(args, kwargs)
+        positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
         return self._run.lower(*positional, **named)
 
-    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if not self._call.serves(args, kwargs):
+    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entered:
+        entered = self._entered.step.enter(args, kwargs)
+        if entered.signature != self._entered.signature:
             raise InputError(
                 "the arguments are of other shapes or types than those the step was put into microbatches "
                 "for; call microbatched again for them"
             )
-        return self._call.traced_part(args, kwargs)
+        return entered
 
 
 def microbatched(
@@ -88,9 +93,9 @@ def microbatched(
         InputError: the step cannot be traced, or `microbatches` is not possible.
         NotSeparableError: the step needs all samples at once; names the operation and the line.
     """
-    function = jitted(step, {})
-    call = trace_call(function, tuple(args), kwargs or {})
-    return MicrobatchedStep(call, separate(function, call, microbatches))
+    entered = as_step(step).enter(tuple(args), kwargs or {})
+    call = entered.traced()
+    return MicrobatchedStep(entered, call, separate(call, microbatches))
 
 
 def run(program: MicroProgram, inputs: Sequence[Any]) -> list[Any]:

@@ -39,13 +39,8 @@ def as_it_is(level: Level) -> tuple[Level, Sequence[int]]:
     return level, range(len(level.invars))
 
 
-def separate(
-    step: Callable[..., Any],
-    call: TracedCall,
-    microbatches: int,
-    rewritten: Rewrite = as_it_is,
-) -> MicroProgram:
-    """The program of a jitted step, traced by `call`, in at least two microbatches.
+def separate(call: TracedCall, microbatches: int, rewritten: Rewrite = as_it_is) -> MicroProgram:
+    """The program of a traced step in at least two microbatches.
 
     `rewritten` gives both traces other equations of the same results first; inputs and outputs of the program are
     those of the rewritten trace.
@@ -60,7 +55,7 @@ def separate(
             "the step has side effects in a fixed order, which microbatches would repeat; remove them"
         )
     leaves = batch_leaves(call)
-    pair, sources = _traces(step, call, leaves, microbatches, rewritten)
+    pair, sources = _traces(call, leaves, microbatches, rewritten)
     batch = tuple(n for n, source in enumerate(sources) if source in leaves)
     try:
         return _program(pair, batch, microbatches, "scale")
@@ -69,9 +64,8 @@ def separate(
 
 
 def _traces(
-    step: Callable[..., Any], call: TracedCall, batch: tuple[int, ...], microbatches: int,
-    rewritten: Rewrite,
-) -> tuple[LevelPair, Sequence[int]]:  # fmt: skip
+    call: TracedCall, batch: tuple[int, ...], microbatches: int, rewritten: Rewrite
+) -> tuple[LevelPair, Sequence[int]]:
     """The step with the whole batch and with one microbatch, and which leaves its inputs are of."""
     size = call.jaxpr.in_avals[batch[0]].shape[0]
     if size % microbatches:
@@ -82,7 +76,7 @@ def _traces(
     if samples == 1:
         samples = SMALLEST if size != SMALLEST else SMALLEST + 1
     full, sources = rewritten(flatten(call.jaxpr, {}))
-    other, _ = rewritten(flatten(other_call(step, call, batch, samples).jaxpr, {}))
+    other, _ = rewritten(flatten(other_call(call, batch, samples).jaxpr, {}))
     pair = align(full, other)
     if size == microbatches:
         pair = align(full, one_sample(full, other, size, samples))

@@ -4,7 +4,7 @@ Per kind of call the step is traced once, checked against the plan, separated in
 of replicas that stages have), divided among the stages and compiled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,64 +31,44 @@ from automap.apply.processes import (
     process_numbers,
 )
 from automap.apply.reemit import Reemitter
-from automap.apply.run import check_is_planned, device_mesh
+from automap.apply.run import device_mesh
+from automap.apply.under_plan import StepUnderPlan
 from automap.errors import AutomapError, InputError, PlanError
 from automap.pipeline.simulated_record import simulated_step
 from automap.pipeline.task_graph import Job
 from automap.plan import Plan
 from automap.plan_pipeline import PipelineRecord
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
 from automap.workload.rules import user_rules
-from automap.workload.state import match_state
+from automap.workload.step import Step
 
 
-class PipelinedStep:
-    """A step as a pipeline plan says; made by `Plan.jit`."""
+class PipelinedStep(StepUnderPlan["_Program"]):
+    """A step as a pipeline plan says; made by `Plan.jit`.
+
+    After a call `jobs` are the passes in the order in which the stages were given them.
+    The first call of a kind raises `PlanError` in all processes if they do not run the same, and `NotSeparableError`
+    for a step that needs all samples at once.
+    """
 
     def __init__(
-        self,
-        plan: Plan,
-        step: Callable[..., Any],
-        devices: Sequence[Any] | None,
-        options: Mapping[str, Any],
+        self, plan: Plan, step: Step, devices: Sequence[Any] | None, *, is_own: bool
     ) -> None:
-        """Raises `MeshMismatchError` for other devices, `InputError` for options of a jitted step."""
+        """Raises `MeshMismatchError` for other devices."""
+        super().__init__(plan, step, is_own=is_own)
         assert plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
-        self.plan = plan
         self._record = plan.pipeline
         self.jobs: Sequence[Job] = ()
         self._devices = list(device_mesh(plan, devices).devices.flat)
         check_takes_part(self._devices)
-        self._step = jitted(step, options)
-        self._programs: list[_Program] = []
+        self._latest: _Program | None = None
         self._agreed: list[_Program] = []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step; `jobs` are then the passes in the order in which the stages were given them.
-
-        Raises `PlanError` if the arguments are not those of the plan, `NotSeparableError` for a step that needs all
-        samples at once. The first call of a kind also raises it in all processes if they do not run the same.
-        """
-        program = self._program(args, kwargs)
-        if program.is_shared and program not in self._agreed:
-            check_agreement(
-                self._devices, {"where the arguments lie": program.layouts(args, kwargs)}
-            )
-            self._agreed.append(program)
-        jobs: list[Job] = []
-        result = program.run(args, kwargs, jobs.append)
-        self.jobs = jobs
-        return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Always `PlanError`: the step is several programs."""
         raise PlanError(
             "a pipeline is several programs, which cannot be lowered as one; call the step, or plan with --space sharding"
         )
-
-    def serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call's arguments are of the plan: no other plan is needed for them."""
-        return any(program.call.serves(args, kwargs) for program in self._programs)
 
     @property
     def bubble_fraction(self) -> float:
@@ -98,36 +78,26 @@ class PipelinedStep:
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
         """Where the inputs of the latest kind of call belong. Raises `PlanError` before there is one."""
-        if not self._programs:
+        if self._latest is None:
             raise PlanError(
                 "which stage an input belongs to is known after `prepare`, or the first call"
             )
-        return tuple(stored.sharding for stored in self._programs[-1].assembly.inputs)
+        return tuple(stored.sharding for stored in self._latest.assembly.inputs)
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Trace and divide the step for arguments that may be shapes; raises as the first call does."""
-        self._program(args, kwargs)
-
-    def _program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
-        for program in self._programs:
-            if program.call.serves(args, kwargs):
-                return program
-        program = self._made(args, kwargs)
-        self._programs.append(program)
-        return program
-
-    def _made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
+    def _made(self, call: TracedCall) -> "_Program":
         if len(process_numbers(self._devices)) == 1:
-            return self._divided(args, kwargs)
+            self._latest = self._divided(call)
+            return self._latest
         try:
-            program = self._divided(args, kwargs)
-            _check_types(program.call)
+            program = self._divided(call)
+            _check_types(call)
         except AutomapError as error:
             # The others are told, who would wait for this process else; it has its own error.
             with suppress(PlanError):
                 self._agree(str(error))
             raise
         self._agree(program.assembly.structure())
+        self._latest = program
         return program
 
     def _agree(self, structure: str) -> None:
@@ -141,17 +111,24 @@ class PipelinedStep:
         }
         check_agreement(self._devices, facts)
 
-    def _divided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Program":
-        call = trace_call(self._step, args, kwargs, mesh=self.plan.mesh.axes)
-        check_is_planned(
-            self.plan, call, Reemitter(call.jaxpr, user_rules(self.plan.workload.rules))
-        )
-        _check_sites(call, self.plan)
-        return _Program(call, assemble(self._step, call, self._record, self._devices))
+    def _divided(self, call: TracedCall) -> "_Program":
+        plan = self.plan_of(call)
+        assert plan.pipeline is not None  # noqa: S101 - the plan is this one, with other names of places at most
+        _check_sites(call, plan)
+        return _Program(call, assemble(call, plan.pipeline, self._devices))
+
+    def _run(self, program: "_Program", leaves: Sequence[Any]) -> Any:
+        if program.is_shared and program not in self._agreed:
+            check_agreement(self._devices, {"where the arguments lie": program.layouts(leaves)})
+            self._agreed.append(program)
+        jobs: list[Job] = []
+        result = program.run(leaves, jobs.append)
+        self.jobs = jobs
+        return result
 
 
-def check_separable(step: Callable[..., Any], call: TracedCall, record: PipelineRecord) -> None:
-    """Refuse a jitted step that cannot be run in a plan's microbatches, and a plan that makes no parts of a batch.
+def check_separable(call: TracedCall, record: PipelineRecord) -> None:
+    """Refuse a step that cannot be run in a plan's microbatches, and a plan that makes no parts of a batch.
 
     Raises `NotSeparableError` and `InputError`.
     """
@@ -163,7 +140,7 @@ def check_separable(step: Callable[..., Any], call: TracedCall, record: Pipeline
             )
     parts = record.microbatches * max(map(replicas_of, record.stages))
     if parts > 1:
-        separate(step, call, parts)
+        separate(call, parts)
 
 
 def _check_sites(call: TracedCall, plan: Plan) -> None:
@@ -180,7 +157,7 @@ def _check_sites(call: TracedCall, plan: Plan) -> None:
 
 def _check_types(call: TracedCall) -> None:
     """Refuse state of a Python scalar's type, which arrays do not have in processes that hold none of them."""
-    for output in match_state(call.args, call.result, call.donated):
+    for output in call.state:
         if call.jaxpr.out_avals[output].weak_type:
             raise InputError(
                 f"the result {call.result_paths[output]} has the type of a Python number, which has no place in state "
@@ -200,9 +177,8 @@ class _Program:
         """Whether several processes run it."""
         return self.assembly.everywhere is not None
 
-    def layouts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def layouts(self, leaves: Sequence[Any]) -> str:
         """Where the arguments lie, as text that is the same in all processes."""
-        leaves = jax.tree.leaves(self.call.traced_part(args, kwargs))
         places = [
             None
             if is_own(x)
@@ -211,17 +187,12 @@ class _Program:
         ]
         return str(places)
 
-    def run(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], on_job: Callable[[Job], None]
-    ) -> Any:
-        leaves = jax.tree.leaves(self.call.traced_part(args, kwargs))
+    def run(self, leaves: Sequence[Any], on_job: Callable[[Job], None]) -> Any:
         outputs = run_step(self.assembly, leaves, on_job)
         return jax.tree.unflatten(jax.tree.structure(self.call.result), outputs)
 
 
-def assemble(
-    step: Callable[..., Any], call: TracedCall, record: PipelineRecord, devices: Sequence[Any]
-) -> Assembly:
+def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -> Assembly:
     """The programs of a traced step on `devices`, which the stages number.
 
     Raises `NotSeparableError` for a step that needs all samples at once, `InputError` for a number of microbatches
@@ -240,7 +211,7 @@ def assemble(
     for place in places:
         parts = record.microbatches * place.replicas
         if parts not in programs:
-            programs[parts] = numbered(separate(step, call, parts, rewritten))
+            programs[parts] = numbered(separate(call, parts, rewritten))
     of_stage = [programs[record.microbatches * place.replicas] for place in places]
     for other in of_stage:
         check_alike(of_stage[0], other)
@@ -249,7 +220,7 @@ def assemble(
     return Assembler(
         blueprint=division, of_stage=of_stage,
         lying=Lying(
-            division, places, cut, call.paths, match_state(call.args, call.result, call.donated)
+            division, places, cut, call.paths, call.state
         ),
         pins=[stage_pins(place, level, sites) for place in places], microbatches=record.microbatches,
         orders={"both": simulated_order(record), "forward": forward_order(record)},

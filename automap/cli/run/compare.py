@@ -17,7 +17,7 @@ def run(**given: Any) -> None:
     """Print a row for each preset and for what the searches found."""
     request = read_request(None, given)
     with SearchProgress(request.options.budget_seconds) as progress:
-        workload, *_ = read_target(request)
+        workload, _ = read_target(request)
         found = compared(
             workload, request.topology, request.options, on_progress=progress.update,
             on_stages=progress.update_stages,

@@ -18,9 +18,10 @@ from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
 from automap.workload import Workload, load_target, read_workload
-from automap.workload.call import TracedCall, jitted, trace_call
+from automap.workload.call import TracedCall
 from automap.workload.contained import contained
 from automap.workload.rules import user_rules
+from automap.workload.step import traced_call
 from automap.workload.trace import lower_call
 from hlo_tools.collector import collector_paused
 
@@ -86,7 +87,7 @@ def _plan(
     request = read_request(preset, given)
     topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
-        workload, call, step = read_target(request)
+        workload, call = read_target(request)
         if confirmation is None:
             until_the_end.enter_context(noted())
             plan = plan_workload(
@@ -97,7 +98,7 @@ def _plan(
                 from automap.apply.pipeline.step import check_separable
 
                 with contained():
-                    check_separable(jitted(step, {}), call, plan.pipeline)
+                    check_separable(call, plan.pipeline)
             return plan
         if call is None:
             raise InputError(
@@ -108,18 +109,18 @@ def _plan(
         return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
 
 
-def read_target(request: Request) -> tuple[Workload, TracedCall | None, Any]:
-    """The workload, with the traced call and the step if the target is a function."""
+def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
+    """The workload, with the traced call if the target is a function."""
     target, options = request.target, request.options
     rules = user_rules(options.rules)
     if is_program_file(target):
-        return read_workload(target, rules, options.layers), None, None
+        return read_workload(target, rules, options.layers), None
     given = names_and_values(request.arguments, "--arg")
     with contained():
         step, args = load_target(target, given)
-        call = trace_call(jitted(step, {}), args, {}, target, options.axes)
+        call = traced_call(step, args, mesh=options.axes, name=target)
         workload = lower_call(
             call, platform=request.topology.platform, target=target, rules=rules,
             layers=options.layers, arguments=given,
         )  # fmt: skip
-    return workload, call, step
+    return workload, call

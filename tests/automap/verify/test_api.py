@@ -13,7 +13,7 @@ from automap.errors import CompilerError, InputError, PlanError
 from automap.verify import compiling
 from automap.verify.numerics import compare_numerics, tolerance
 from automap.verify.program import PlannedProgram, _exported, planned_program
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 from tests.steps import mlp
 
 
@@ -145,7 +145,7 @@ def test_a_step_that_calls_back_into_python_is_refused():
 
 
 def _program(plan, step, args):
-    return planned_program(plan, trace_call(jitted(step, {}), args, {}))
+    return planned_program(plan, traced_call(step, args))
 
 
 def _numerics(program, args, limit_bytes=2.0**30):
@@ -163,7 +163,7 @@ def test_a_planned_step_that_computes_something_else_is_found_out(monkeypatch):
         # One percent too large a target: gradients are off by as little.
         return other(state, {**batch, "y": 1.01 * batch["y"]})
 
-    call = trace_call(jitted(wrong, {}), args, {})
+    call = traced_call(wrong, args)
     instead = planned_program(automap.plan(wrong, args, topology="cpu:8", preset="zero-3"), call)
     monkeypatch.setattr(PlannedProgram, "exported_single", lambda self: single)
     single = _single(instead)

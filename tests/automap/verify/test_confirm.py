@@ -10,7 +10,7 @@ from automap.planner import find
 from automap.topology import get_topology
 from automap.verify import confirm
 from automap.verify.confirm import Confirmation, confirmed_plan
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 from automap.workload.trace import lower_call
 from tests.automap.verify.test_witness import WITNESS
 from tests.steps import mlp
@@ -19,7 +19,7 @@ from tests.steps import mlp
 @pytest.fixture(scope="module")
 def searched():
     step, args = mlp()
-    call = trace_call(jitted(step, {}), args, {})
+    call = traced_call(step, args)
     workload = lower_call(call, platform="cpu", target="mlp", rules={})
     return find(workload, get_topology("cpu:8"), Options(budget_seconds=20)), call
 

@@ -8,13 +8,13 @@ import pytest
 import automap
 from automap.apply.reemit import Reemitter
 from automap.verify.program import planned_program
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 from tests.steps import images, mlp
 
 
 def _program(step, args, **options):
     plan = automap.plan(step, args, topology="cpu:8", **options)
-    return planned_program(plan, trace_call(jitted(step, {}), args, {}))
+    return planned_program(plan, traced_call(step, args))
 
 
 def test_the_digest_is_of_the_program_not_of_its_lines():
@@ -47,7 +47,7 @@ def test_every_equation_is_found_in_its_line():
     def step(x):
         return jnp.sin(x) + 1
 
-    call = trace_call(jax.jit(step), (jax.ShapeDtypeStruct((8,), "float32"),), {})
+    call = traced_call(jax.jit(step), (jax.ShapeDtypeStruct((8,), "float32"),))
     reemitter = Reemitter(call.jaxpr)
     assert set(reemitter.source_of_path) == {site.path for site in reemitter.sites}
     assert all("test_program.py" in line for line in reemitter.source_of_path.values())

@@ -21,7 +21,7 @@ from automap.space.point import Level, Mesh, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 from automap.workload.trace import lower_call
 
 
@@ -40,7 +40,7 @@ def hybrid_plan(
 ) -> Plan:  # fmt: skip
     """A plan on 8 CPU devices; an int is that many replicas. `shares` are of the points of each stage."""
     topology = get_topology("cpu:8")
-    call = trace_call(jitted(step, {}), args, {})
+    call = traced_call(step, args)
     workload = lower_call(
         call, platform=topology.platform, target="a test", rules={}, layers="folded"
     )

@@ -12,7 +12,7 @@ from automap.apply.pipeline.assembly import Assembly
 from automap.apply.pipeline.runner import run_step
 from automap.apply.pipeline.step import assemble
 from automap.plan_pipeline import PipelineRecord, StageRecord
-from automap.workload.call import jitted, trace_call
+from automap.workload.step import traced_call
 
 
 def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> PipelineRecord:
@@ -35,7 +35,7 @@ def even_cuts(step, args, stages: int) -> list[str]:
     """Sites that divide the products of the forward pass evenly."""
     products = [
         equation.path
-        for equation in flatten(trace_call(jitted(step, {}), args, {}).jaxpr, {}).equations
+        for equation in flatten(traced_call(step, args).jaxpr, {}).equations
         if equation.eqn.primitive.name in ("dot_general", "conv_general_dilated")
         and "transpose(" not in str(equation.eqn.source_info.name_stack)
     ]
@@ -46,9 +46,8 @@ class Running:
     """A step divided among stages, called like it."""
 
     def __init__(self, step, args, pipeline: PipelineRecord) -> None:
-        step = jitted(step, {})
-        call = trace_call(step, args, {})
-        self.assembly: Assembly = assemble(step, call, pipeline, jax.devices())
+        call = traced_call(step, args)
+        self.assembly: Assembly = assemble(call, pipeline, jax.devices())
         self.tree = jax.tree.structure(call.result)
         self.jobs = []
 

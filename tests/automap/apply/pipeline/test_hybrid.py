@@ -19,7 +19,7 @@ from automap.errors import InputError, PlanError
 from automap.plan import Plan
 from automap.space.point import Mesh
 from automap.verify.collectives import Transfer, compiled_transfers
-from automap.workload.call import trace_call
+from automap.workload.step import traced_call
 from tests.automap.apply.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
 from tests.automap.apply.pipeline.running import assert_same
 
@@ -119,7 +119,7 @@ def transfers_of(assembly, args) -> dict[Role, Counter[Transfer]]:
 def test_what_is_sent_is_what_the_plan_says(trained):
     """Features are added in each pass, ZeRO-3 gathers and sums in each, ZeRO-1 sums once."""
     _, args, _, run, _ = trained
-    found = transfers_of(run._programs[0].assembly, args)
+    found = transfers_of(run.program(run.step.enter(args, {})).assembly, args)
     # The first stage has two products with a split sum: 4 of 16 examples, a half of the devices each.
     features = Counter({Transfer("all-reduce", ("model",), 4 * 16 * 4): 2})
     kernel, bias = 16 * 32 * 4, 32 * 4
@@ -168,10 +168,10 @@ def test_what_cannot_run_is_refused_before_it_does(trained):
         edited(lambda p: p["stages"][0]["inside"]["replica_axes"].append("nowhere"))
     data = plan.to_json()["pipeline"]
     data["microbatches"], data["stages"][0]["inside"]["replica_axes"] = 1, []
-    call = trace_call(jax.jit(step), args, {})
+    call = traced_call(jax.jit(step), args)
     record = Plan.from_json({**plan.to_json(), "pipeline": data}).pipeline
     assert record is not None
     with pytest.raises(
         InputError, match="stage 0 .4 devices, none of them replicas.*--microbatches 2"
     ):
-        check_separable(jax.jit(step), call, record)
+        check_separable(call, record)

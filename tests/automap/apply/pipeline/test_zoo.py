@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from automap.apply.flatten import flatten
-from automap.workload.call import trace_call
+from automap.workload.step import traced_call
 from models import bert, gpt, moe, t5
 from models.training import cross_entropy, random_batch, train_step
 from tests.automap.apply.pipeline.running import (
@@ -92,7 +92,7 @@ def cuts_of(model: Case, made, stages: int) -> list[str]:
     """Where the stages end: after products, or for scanned layers after trips of their loops."""
     if not model.trips:
         return even_cuts(made.step, made.args, stages)
-    level = flatten(trace_call(made.step, made.args, {}).jaxpr, {})
+    level = flatten(traced_call(made.step, made.args).jaxpr, {})
     loops = [e.path for e in level.equations if e.eqn.primitive.name == "scan"]
     chosen = model.trips if stages == 4 else model.trips[1:2]
     return [f"{loops[loop]}#{trip}" for loop, trip in chosen]
