@@ -21,6 +21,8 @@ from hlo_tools.module import NO_ATTRIBUTES, Attributes, Computation, Instruction
 
 _MAX_RANK = 256
 _MAX_ELEMENTS = 1 << 48
+# T5-11B, unrolled, has 24,000.
+_MOST_INSTRUCTIONS = 1_000_000
 _COMBINING = frozenset({"reduce", "reduce-window", "scatter", "select-and-scatter"})
 
 
@@ -84,7 +86,12 @@ def module_message(data: bytes) -> Any:
     # is the name, which begins with no control character.
     inner = schema.WRAPPER.parse(data).module
     message = schema.MODULE.parse(inner if b"" < inner[:1] < b" " else data)
-    if not any(computation.instructions for computation in message.computations):
+    count = sum(len(computation.instructions) for computation in message.computations)
+    if count > _MOST_INSTRUCTIONS:
+        raise HloError(
+            f"{count} instructions; allowed: {_MOST_INSTRUCTIONS}; scan over layers instead of unrolling"
+        )
+    if not count:
         raise HloError(
             "no HLO module in this proto: no instructions; pass an HloProto or HloModuleProto"
         )

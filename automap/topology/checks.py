@@ -12,6 +12,9 @@ from typing import Any
 from automap.errors import TopologyError
 
 
+_LEAST = 1e-100
+
+
 def refuse(field: str, got: object, allowed: str) -> TopologyError:
     """The error for one field: what was got and what is allowed."""
     shown = repr(got)
@@ -48,9 +51,9 @@ def check_integer(field: str, value: object, *, low: int, high: int) -> None:
 
 
 def check_positive(field: str, value: object) -> None:
-    """Refuse what is not a finite number above zero."""
-    if not (_is_finite(value) and value > 0):  # type: ignore[operator]
-        raise refuse(field, value, "a finite number > 0")
+    """Refuse what is not a finite number above zero, or so small that it divides to infinity."""
+    if not (_is_finite(value) and value >= _LEAST):  # type: ignore[operator]
+        raise refuse(field, value, f"a finite number > 0, of at least {_LEAST:g}")
 
 
 def check_not_negative(field: str, value: object) -> None:

@@ -172,7 +172,10 @@ def _plan_entry(path: Path, random: Random) -> Outcome:
     found = load_plan(path.parent, path.stem, call, reemitter)
     if found is None:
         return "refused"
-    found.jit(seeds.STEPS[0].function, jax.devices()[:4]).prepare(*seeds.STEPS[0].args)
+    try:
+        found.jit(seeds.STEPS[0].function, _devices()).prepare(*seeds.STEPS[0].args)
+    except AutomapError:
+        return "refused"
     return "accepted"
 
 

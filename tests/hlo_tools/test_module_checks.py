@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hlo_tools import proto
 from hlo_tools.errors import HloError
 from hlo_tools.flatten import flatten
 from hlo_tools.jax_compat import text_to_proto
@@ -229,3 +230,13 @@ def test_bytes_of_all_results_have_a_limit():
     text = "HloModule m\nENTRY e { x0 = f32[16777216,16777216] parameter(0)\n"
     with pytest.raises(HloError, match="the results so far have over"):
         check_module(decode_module(text_to_proto(f"{text}{chr(10).join(lines)}\n}}")))
+
+
+def test_a_program_has_so_many_instructions_at_most(monkeypatch):
+    data = text_to_proto(PROGRAM)
+    count = sum(len(c.instructions) for c in _module().computations.values())
+    monkeypatch.setattr(proto, "_MOST_INSTRUCTIONS", count)
+    decode_module(data)
+    monkeypatch.setattr(proto, "_MOST_INSTRUCTIONS", count - 1)
+    with pytest.raises(HloError, match=f"^{count} instructions; allowed: {count - 1}; scan over"):
+        decode_module(data)

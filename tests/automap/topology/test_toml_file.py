@@ -155,3 +155,12 @@ def test_huge_counts_are_refused():
     rows = "".join(f'[[devices]]\nname = "d{i}"\ndevice = "k80"\n' for i in range(513))
     with pytest.raises(TopologyError, match="devices: got 513; allowed: at most 512"):
         parse_machine(f'name = "x"\nplatform = "cuda"\nlinks = []\n{rows}')
+
+
+def test_a_link_so_slow_that_no_route_takes_it_is_refused():
+    slow = GRAPH.replace("bytes_per_s = 60e9", "bytes_per_s = 1e-320")
+    assert slow != GRAPH
+    with pytest.raises(
+        TopologyError, match="bytes_per_s: got 1e-320; allowed: a finite number > 0"
+    ):
+        parse_machine(slow)
