@@ -27,7 +27,9 @@ from tests.fuzz.worker import HANG_SECONDS, INPUT, MOST_BYTES, Tried
 
 
 CHUNK = 500
-# A worker starts, and makes its seeds, in this time; it ends what hangs in Python by itself.
+# A worker starts, and makes its seeds, in this time.
+START_SECONDS = 600
+# An input is answered in this time; a worker ends what hangs in Python by itself.
 PATIENCE_SECONDS = 120
 DEVICES = "--xla_force_host_platform_device_count=4"
 
@@ -109,7 +111,9 @@ def _lines(reading: int) -> Iterator[str]:
     """Lines of a pipe until it is closed, or nothing comes for too long."""
     with open(reading, "rb", buffering=0) as pipe:
         rest = b""
-        while select.select([pipe], [], [], PATIENCE_SECONDS)[0]:
+        patience_seconds = START_SECONDS
+        while select.select([pipe], [], [], patience_seconds)[0]:
+            patience_seconds = PATIENCE_SECONDS
             data = pipe.read(2**16)
             if not data:
                 return
