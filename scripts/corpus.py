@@ -64,7 +64,7 @@ def gist(plan: Plan) -> str:
         for d in plan.decisions[:_SHOWN_DECISIONS]
     ]
     rest = len(plan.decisions) - len(shown)
-    return f"{mesh}: {', '.join(shown)}" + (f" and {rest} more" if rest else "")
+    return f"`{mesh}: {', '.join(shown)}`" + (f" and {rest} more" if rest else "")
 
 
 def gain(plan: Plan) -> str:
@@ -171,7 +171,8 @@ def report(rows: Sequence[Sequence[str]], command: str, versions: Mapping[str, s
     runs = range(len(HEADER) - 1 - len(RUNS), len(HEADER) - 1)
     worst = max((_number(row[i]) for row in rows for i in runs), default=0.0)
     text = (
-        f"{len(rows)} steps of {len(libraries)} libraries; {len(rows) - failed} are planned for all "
+        f"{len(rows)} of the {len(ENTRIES)} steps were run, of {len(libraries)} libraries; "
+        f"{len(rows) - failed} are planned for all "
         "machines and equal one device under all plans, the largest difference of them all being "
         f"{worst:.2g} of what is allowed.\n\n"
         f"{', '.join(f'{name} {versions[name]}' for name in libraries)}.\n\n"

@@ -79,5 +79,5 @@ def test_a_page_keeps_the_rows_that_are_not_made_anew(tmp_path):
         report(rows, "a command", dict.fromkeys({entry.library for entry in ENTRIES}, "1.0"))
     )
     assert kept(page) == {row[0]: row for row in rows}
-    assert "2 steps" in page.read_text()
+    assert f"2 of the {len(ENTRIES)} steps" in page.read_text()
     assert "; 1 are planned" in page.read_text()
