@@ -19,7 +19,13 @@ from automap.plan import Plan
 from automap.plan_build import build_plan
 from automap.space.point import Level
 from automap.verify.messages import LeafErrors
-from automap.verify.numerics import allowed_error, least_precise, rounding_error, tolerance
+from automap.verify.numerics import (
+    SAFETY,
+    allowed_error,
+    least_precise,
+    rounding_error,
+    tolerance,
+)
 from automap.verify.run_both import leaf_errors
 from automap.workload import Workload, trace_step
 from tests.automap.apply.random_outcomes import random_outcome
@@ -32,6 +38,9 @@ DEVICES = 8
 _LOCAL = f"cpu:{DEVICES}"
 _BUDGET_SECONDS = 10.0
 _DRAWS = 4
+# Where one rounding of the arguments moves an array by more of what the steps do to it, that is
+# rounding and no more (the gradient of a bias before a batch norm): only its size is compared.
+_NOISE = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class Reference:
         errors = [self._errors(exact, made, noisy[path]) for noisy in self.noisy]
         worst = replace(errors[0], rounding=max(e.rounding for e in errors))
         allowed = allowed_error(worst, str(exact.value.dtype), self.relative)
+        if exact.value.dtype.kind == "f" and worst.rounding > _NOISE * worst.change:
+            allowed = max(allowed, SAFETY * (worst.change + worst.rounding))
         return 0.0 if worst.error == 0 else worst.error / allowed if allowed else float("inf")
 
     @staticmethod

@@ -15,7 +15,9 @@ def _policy(params, x):
 def _stepped(algorithm):
     x = jax.random.normal(jax.random.key(0), (32, 4))
     y = jnp.sin(x[:, :1])
-    solution = {"w1": jnp.zeros((4, 8)), "w2": jnp.zeros((8, 1))}
+    # From zero, a pair of opposite members has one fitness: what moves the mean would be rounding.
+    keys = jax.random.split(jax.random.key(3))
+    solution = {"w1": jax.random.normal(keys[0], (4, 8)), "w2": jax.random.normal(keys[1], (8, 1))}
     es = algorithm(population_size=16, solution=solution)
     es_params = es.default_params
     state = es.init(jax.random.key(1), solution, es_params)
