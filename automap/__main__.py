@@ -1,7 +1,15 @@
-"""`python -m automap`, the command where the folder of scripts is not on the path."""
+"""What the shell calls, as `automap` or as `python -m automap`: Ctrl-C ends it in order from its first line on."""
 
-from automap.cli import main
+from automap.interrupts import EndsAtOnce
+
+
+def main(prog_name: str | None = None) -> None:
+    """Run the command line and exit."""
+    EndsAtOnce().install()
+    from automap.cli import main as command  # noqa: PLC0415 - takes a while, in which a signal may come
+
+    command(prog_name=prog_name)
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m automap")
+    main("python -m automap")

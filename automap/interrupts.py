@@ -1,5 +1,6 @@
 """Ctrl-C: a search ends with its best plan, anything else at once; a second one ends everything.
 
+    at once  while the command is imported, and when it is done: the process ends there and then          -> in: `EndsAtOnce`
     raised   outside of a search KeyboardInterrupt is raised where the signal finds the main thread        -> in: `interruptible`
     noted    in a search, and while its plan is written down, the first one is only noted: the search sees that its deadline
              is over                                                                                       -> in: `noted`
@@ -12,7 +13,8 @@ Handlers are those of the process; they are put back, and set only in the main t
 
 import _thread
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+import os
 import signal
 import sys
 import threading
@@ -21,17 +23,48 @@ from typing import Any, Final
 
 
 _AGAIN_SECONDS: Final = 0.02
+_STDERR: Final = 2
+_LAST_WORDS: Final = {
+    signal.SIGINT: b"automap: interrupted\n", signal.SIGTERM: b"automap: ended by SIGTERM\n",
+}  # fmt: skip
+_SIGNALLED_STATUS: Final = 128
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command as Ctrl-C does: by way of everything that cleans up."""
 
 
+class EndsAtOnce:
+    """The handler of a process that is nothing but the command: says why, and ends it with the signal's status.
+
+    For the time of imports. An exception would pass through half-initialised modules, some of which swallow it or crash.
+    """
+
+    def __init__(self) -> None:
+        """A child of a fork says nothing: its parent has got the signal too."""
+        self._process = os.getpid()
+
+    def install(self) -> None:
+        """Handle SIGINT and SIGTERM, in this order, unless they are ignored."""
+        for number in _LAST_WORDS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if os.getpid() == self._process:
+            with suppress(OSError):
+                os.write(_STDERR, _LAST_WORDS[signal.Signals(number)])
+        os._exit(_SIGNALLED_STATUS + number)
+
+
 class Interrupts:
     """Counts what the user asked for; one that is not installed is never asked."""
 
-    def __init__(self) -> None:
-        """Nothing is asked yet."""
+    def __init__(self, at_once: EndsAtOnce | None = None) -> None:
+        """Nothing is asked yet; `at_once` handles what comes while modules are imported."""
+        self._at_once = at_once
+        self._is_importing = False
         self._count = 0
         self._is_noting = False
         self._lost: set[int] = set()
@@ -50,8 +83,18 @@ class Interrupts:
         finally:
             self._is_noting = before
 
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """A signal ends the process at once, if that is nothing but the command."""
+        self._is_importing = True
+        try:
+            yield
+        finally:
+            self._is_importing = False
+
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handler of SIGINT."""
+        self._end_an_import(number, frame)
         if number in self._lost:
             self._lost.discard(number)
         else:
@@ -61,7 +104,12 @@ class Interrupts:
 
     def on_termination(self, number: int, frame: FrameType | None) -> None:
         """Handler of SIGTERM."""
+        self._end_an_import(number, frame)
         raise Terminated
+
+    def _end_an_import(self, number: int, frame: FrameType | None) -> None:
+        if self._is_importing and self._at_once is not None:
+            self._at_once(number, frame)
 
     def raise_again(self, number: int) -> None:
         """The exception of a signal was lost: have the signal's handler called once more, out of where it was lost."""
@@ -74,7 +122,17 @@ class Interrupts:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """A whole command, which Ctrl-C and SIGTERM end; what ignores Ctrl-C, as in the background of a script, goes on to."""
-    with _installed(Interrupts(), signal.SIGINT, signal.SIGTERM):
+    outer = signal.getsignal(signal.SIGINT)
+    new = Interrupts(outer if isinstance(outer, EndsAtOnce) else None)
+    with _installed(new, signal.SIGINT, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Modules of the command are imported, in the main thread of an `interruptible` one."""
+    active = _active()
+    with nullcontext() if active is None else active.importing():
         yield
 
 

@@ -9,6 +9,9 @@
 Each run has folders of its own for the plan, the cache and temporary files; what is in them afterwards, and which processes of it
 still run, is counted. Moments are uniform over 1.8 times what a run takes that is left alone.
 
+Python itself starts before the first line of the command; what SIGINT and SIGTERM do until then is counted apart. That line has
+run when the process catches SIGTERM, which Python by itself does not.
+
     python -m scripts.end_planners -o docs/trust.md
 """
 
@@ -48,7 +51,8 @@ _SPREAD: Final = 1.8
 # A planner that is still there so long after its signal has not heard it.
 _LATE_SECONDS: Final = 60.0
 _GONE_SECONDS: Final = 20.0
-RUNS: Final[dict[Way, int]] = {"kill": 140, "verify": 60, "terminate": 60, "interrupt": 140}
+RUNS: Final[dict[Way, int]] = {"kill": 140, "verify": 60, "terminate": 30, "interrupt": 60}
+TOO_EARLY: Final = "before its first line"
 _CACHED: Final = """
 import hashlib, sys
 import automap
@@ -120,6 +124,7 @@ def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(moment_seconds)
             asked = time.monotonic()
+            has_begun = process.poll() is not None or _catches_termination(process.pid)
             process.send_signal(SIGNALS[way])
             try:
                 _, said = process.communicate(timeout=_LATE_SECONDS)
@@ -128,13 +133,24 @@ def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
                 _, said = process.communicate()
                 found.ended["did not hear it"] += 1
             else:
-                found.ended[_ending(process.returncode, said)] += 1
+                is_counted = has_begun or SIGNALS[way] == signal.SIGKILL
+                found.ended[_ending(process.returncode, said) if is_counted else TOO_EARLY] += 1
             found.slowest_seconds = time.monotonic() - max(asked, start)
         found.processes_left = _processes_left(folders["temporary"])
         if problem := _problem(plan, process.returncode):
             found.lost.append(f"{problem} {moment_seconds} s: {said[-2000:]}")
         found.files_left = _left(folders, plan)
     return found
+
+
+def _catches_termination(pid: int) -> bool:
+    """Whether the first line of the command has run, by the mask of signals that a process handles."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def _planner(way: Way, folders: dict[str, Path]) -> subprocess.Popen[str]:
@@ -266,29 +282,27 @@ _OLD: Final = (
 def main(share: float, rounds: int, workers: int, seed: int, output: Path | None) -> None:
     """End planners and count what is lost and left."""
     moments = random.Random(seed)
-    rows, all_found = [], []
+    command = f"python -m scripts.end_planners --share {share:g} --rounds {rounds} -o docs/trust.md"
+    made = made_by(command, f"{platform.machine()}, {os.cpu_count()} cores")
+    rows: list[list[str]] = []
+
+    def record(name: str, found: Outcomes) -> None:
+        """Write down the table so far, as the whole takes half an hour."""
+        for problem in (*found.lost, *found.files_left):
+            click.echo(problem, err=True)
+        rows.append(found.row(name))
+        click.echo(rows[-1])
+        if output is not None:
+            replace_table(output, made + markdown(HEADER, rows), "ended planners")
+
     seconds = 0.0
     for way, runs in RUNS.items():
         seconds = undisturbed_seconds(way)
         drawn = [moments.uniform(0, _SPREAD * seconds) for _ in range(round(share * runs))]
-        found = ended(way, drawn, workers)
-        all_found.append(found)
-        rows.append(found.row(f"{SIGNALS[way].name}" + ", with --verify" * (way == "verify")))
-        click.echo(rows[-1])
-    found = cached_together(rounds, moments, seconds)
-    rows.append(found.row("eight with one cache, half of them killed but in the first round"))
-    click.echo(rows[-1])
-    for problem in (
-        text for each in [*all_found, found] for text in (*each.lost, *each.files_left)
-    ):
-        click.echo(problem, err=True)
-    command = f"python -m scripts.end_planners --share {share:g} --rounds {rounds} -o docs/trust.md"
-    machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    table = made_by(command, machine) + markdown(HEADER, rows)
-    if output is None:
-        click.echo(table)
-    else:
-        replace_table(output, table, "ended planners")
+        name = f"{SIGNALS[way].name}" + ", with --verify" * (way == "verify")
+        record(name, ended(way, drawn, workers))
+    together = cached_together(rounds, moments, seconds)
+    record("eight with one cache, half of them killed but in the first round", together)
 
 
 if __name__ == "__main__":

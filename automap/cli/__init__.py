@@ -1,4 +1,4 @@
-"""The `automap` command: `main` is what the shell calls.
+"""The `automap` command: `main` is the group of all commands, which `automap.__main__` starts.
 
     commands    every command as data: its options, its help with examples, the module that runs it
     options     the options that several commands share

@@ -16,7 +16,7 @@ from automap.cli.notices import without_notices
 from automap.cli.streams import leave_stdout, own_stdout
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
-from automap.interrupts import Terminated, interruptible
+from automap.interrupts import Terminated, importing, interruptible
 from automap.report.terminal import say
 from hlo_tools.collector import spare_the_last_collection
 
@@ -38,9 +38,12 @@ class Group(click.Group):
         """Run the command line and exit; `args` are None in the process that is the command."""
         if args is None:
             spare_the_last_collection()
-        with without_notices(), own_stdout(), interruptible(), warnings.catch_warnings():
-            warnings.showwarning = _say_warning(warnings.showwarning)
-            status = self._status(args, prog_name, complete_var, extra)
+        try:
+            with without_notices(), own_stdout(), interruptible(), warnings.catch_warnings():
+                warnings.showwarning = _say_warning(warnings.showwarning)
+                status = self._status(args, prog_name, complete_var, extra)
+        except KeyboardInterrupt as error:  # before or after `invoke`
+            status = _say_interrupted(error)
         if args is None:
             leave_stdout()
         if standalone_mode:
@@ -63,8 +66,10 @@ class Group(click.Group):
             error.show(text)
             say(text.getvalue().rstrip())
             return ExitStatus.BAD_INPUT
-        except click.Abort:
-            return ExitStatus.INTERRUPTED
+        except (
+            click.Abort
+        ) as error:  # click's for a KeyboardInterrupt while it reads the command line
+            return _say_interrupted(error.__cause__)
         except (_NobodyReads, BrokenPipeError):
             _drop_what_is_left()
             return ExitStatus.NOBODY_READS
@@ -88,12 +93,8 @@ class Group(click.Group):
         except AutomapError as error:
             say(f"automap: {error}")
             ctx.exit(error.exit_status)
-        except Terminated:
-            say("automap: ended by SIGTERM")
-            ctx.exit(ExitStatus.TERMINATED)
-        except KeyboardInterrupt:
-            say("automap: interrupted before there was a result")
-            ctx.exit(ExitStatus.INTERRUPTED)
+        except KeyboardInterrupt as error:
+            ctx.exit(_say_interrupted(error))
         except (click.ClickException, click.exceptions.Exit, click.Abort, _NobodyReads, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - nothing else may look like a plan that does not fit
@@ -103,6 +104,14 @@ class Group(click.Group):
                 "command and the files that it read"
             )
             ctx.exit(ExitStatus.INTERNAL_ERROR)
+
+
+def _say_interrupted(error: BaseException | None) -> ExitStatus:
+    if isinstance(error, Terminated):
+        say("automap: ended by SIGTERM")
+        return ExitStatus.TERMINATED
+    say("automap: interrupted before there was a result")
+    return ExitStatus.INTERRUPTED
 
 
 def _say_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -172,6 +181,8 @@ def run_of(module: str) -> Callable[..., Any]:
     """`run` of a module that is imported at the call."""
 
     def run(**given: Any) -> Any:
-        return import_module(module).run(**given)
+        with importing():
+            run_given = import_module(module).run
+        return run_given(**given)
 
     return run
