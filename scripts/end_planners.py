@@ -105,12 +105,13 @@ def ended(way: Way, moments_seconds: Sequence[float], workers: int) -> Outcomes:
     return found
 
 
-def undisturbed_seconds(way: Way) -> float:
-    """How long a planner takes that is left alone."""
+def undisturbed_seconds(way: Way, workers: int) -> float:
+    """How long planners take that are left alone, as many at once as there are workers."""
     start = time.monotonic()
-    once = _ended_once(way, None)
-    if once.lost or once.ended != Counter({"done": 1}):
-        raise click.ClickException(f"a planner that is left alone fails: {once}")
+    with ThreadPoolExecutor(workers) as pool:
+        for once in pool.map(lambda _: _ended_once(way, None), range(workers)):
+            if once.lost or once.ended != Counter({"done": 1}):
+                raise click.ClickException(f"a planner that is left alone fails: {once}")
     return time.monotonic() - start
 
 
@@ -297,7 +298,7 @@ def main(share: float, rounds: int, workers: int, seed: int, output: Path | None
 
     seconds = 0.0
     for way, runs in RUNS.items():
-        seconds = undisturbed_seconds(way)
+        seconds = undisturbed_seconds(way, workers)
         drawn = [moments.uniform(0, _SPREAD * seconds) for _ in range(round(share * runs))]
         name = f"{SIGNALS[way].name}" + ", with --verify" * (way == "verify")
         record(name, ended(way, drawn, workers))

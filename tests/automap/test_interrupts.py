@@ -2,14 +2,19 @@
 
 import gc
 import os
+from pathlib import Path
 import signal
+import subprocess
 import sys
 import threading
 import time
 
 import pytest
 
-from automap.interrupts import Interrupts, Terminated, interruptible, noted
+from automap.interrupts import EndsAtOnce, Interrupts, Terminated, interruptible, noted
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def press(number=signal.SIGINT):
@@ -150,3 +155,46 @@ def test_another_thread_than_the_main_one_installs_nothing():
     thread.join()
     assert found == [(False, before)]
     assert not Interrupts().is_asked
+
+
+@pytest.mark.parametrize("name", ["click", "automap.cli.run.plan", "jax"])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")],
+)
+def test_while_the_command_imports_a_signal_ends_it_at_once(name, number, said):
+    """An import that swallows exceptions, as those of C code do, cannot go on."""
+    code = f"""
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            try:
+                os.kill(os.getpid(), {int(number)})
+                for _ in range(1000):
+                    pass
+            except BaseException:
+                pass
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["automap", "plan", "tests.steps:mlp", "--topology", "cpu:4"]
+runpy.run_module("automap", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (128 + number, f"automap: {said}\n")
+
+
+def test_a_command_in_the_background_of_a_script_goes_on_ignoring_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
+    try:
+        EndsAtOnce().install()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert isinstance(signal.getsignal(signal.SIGTERM), EndsAtOnce)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])

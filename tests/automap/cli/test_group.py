@@ -75,6 +75,32 @@ def test_whatever_ends_a_command_has_its_status(error, status, said):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt, ExitStatus.INTERRUPTED, "automap: interrupted before there was a result"),
+        (Terminated, ExitStatus.TERMINATED, "automap: ended by SIGTERM"),
+    ],
+)  # fmt: skip
+def test_a_signal_while_the_command_line_is_read_has_its_status(error, status, said):
+    def read(*_):
+        raise error
+
+    @click.command("ends")
+    @click.option("--value", callback=read)
+    def ends():
+        pass
+
+    read_in_a_command = CliRunner().invoke(Group("automap", commands=[ends]), ["ends"])
+    option = click.Option(["--value"], callback=read)
+    read_in_the_group = CliRunner().invoke(
+        Group("automap", params=[option], commands=[ends]), ["ends"]
+    )
+    for done in (read_in_a_command, read_in_the_group):
+        assert done.exit_code == status
+        assert done.stderr.strip() == said
+
+
 def test_the_statuses_are_in_the_help_and_in_the_readme():
     assert set(MEANING) == set(ExitStatus)
     texts = CliRunner().invoke(main, ["--help"]).stdout, (ROOT / "README.md").read_text()

@@ -8,6 +8,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from automap.deadline import Deadline
 from automap.options import read_options
 from automap.pipeline.arrays import Schedule, Terms
 from automap.pipeline.exact import Partition
@@ -44,7 +45,7 @@ def hybrid_plan(
     workload = lower_call(
         call, platform=topology.platform, target="a test", rules={}, layers="folded"
     )
-    setup = set_up(workload, topology, read_options(space="hybrid"))
+    setup = set_up(workload, topology, read_options(space="hybrid"), Deadline.never())
     points, pricer = (
         setup.points,
         Pricer(setup.points.profile, Space(workload.problem), topology, None),
