@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from automap.workload.kept import KEPT, Kept
 from automap.workload.rules import user_rules
 from automap.workload.step import Entered, as_step
 from automap.workload.trace import lower_call, mesh_of_call
+from automap.workload.traced_form import STATIC
 
 
 if TYPE_CHECKING:
@@ -217,18 +219,22 @@ class ParallelStep:
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline that owns it.
 
-        If a plan is known whose step takes the result as one argument, arrays are born where it
-        stores them; otherwise split as evenly as they can be, and the first step moves them.
+        If a plan is known whose step takes the result as one argument, or the elements of a tuple as
+        several, arrays are born where it stores them; otherwise split as evenly as they can be, and
+        the first step moves them. Modules of libraries are returned as what they are; those among
+        the arguments may be changed in place.
         """
-        shapes = jax.eval_shape(lambda: init_fn(*args, **kwargs))
-        shardings = None
+        form = self.step.form_of(init_fn)
+        positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
+        make = partial(form.call, positional, {**named, STATIC: rest})
+        shapes = jax.eval_shape(make)
+        shardings = even_shardings(shapes, self._devices or jax.devices())
         for planned in self._planned.latest_first():
-            shardings = shardings or planned_shardings(
-                planned.plan, planned.input_shardings, shapes
-            )
-        if shardings is None:
-            shardings = even_shardings(shapes, self._devices or jax.devices())
-        return born(lambda: init_fn(*args, **kwargs), shardings)
+            returned = planned_shardings(planned.plan, planned.input_shardings, shapes.returned)
+            if returned is not None:
+                shardings = replace(shardings, returned=returned)
+                break
+        return form.leave(rest, objects, born(make, shardings))
 
     def _for(self, entered: Entered) -> "PlannedStep | PipelinedStep":
         planned = self._planned.get(entered.signature)

@@ -20,6 +20,7 @@ import numpy as np
 
 from automap.apply.processes import where_held
 from automap.plan import Plan
+from automap.plan_parts import LeafRecord
 
 
 def born(init: Callable[[], Any], shardings: Any) -> Any:
@@ -42,20 +43,34 @@ def born(init: Callable[[], Any], shardings: Any) -> Any:
 
 
 def planned_shardings(plan: Plan, shardings: Sequence[NamedSharding], state: Any) -> Any | None:
-    """Shardings of a tree that is one whole argument of the planned step, None if it is none.
+    """Shardings of a tree that is one argument of the planned step, or a tuple of several, else None.
 
     `shardings` are those of the plan's inputs.
     """
+    arguments: dict[str, list[tuple[LeafRecord, NamedSharding]]] = defaultdict(list)
+    for leaf, sharding in zip(plan.inputs, shardings, strict=True):
+        arguments[leaf.path.partition("]")[0] + "]"].append((leaf, sharding))
+    whole = _taken(arguments, state)
+    if whole is not None or type(state) is not tuple:
+        return whole
+    elements = tuple(_taken(arguments, element) for element in state)
+    pairs = zip(elements, state, strict=True)
+    return None if any(own is None and given is not None for own, given in pairs) else elements
+
+
+def _taken(arguments: dict[str, list[tuple[LeafRecord, NamedSharding]]], state: Any) -> Any | None:
+    """Shardings of the first argument with a tree's paths, shapes and types, which is taken out.
+
+    None if there is none.
+    """
     found, tree = tree_flatten_with_path(state)
     wanted = [(keystr(path), tuple(x.shape), str(x.dtype)) for path, x in found]
-    arguments = dict.fromkeys(leaf.path.partition("]")[0] + "]" for leaf in plan.inputs)
-    for argument in arguments:
-        both = zip(plan.inputs, shardings, strict=True)
-        leaves = [(leaf, s) for leaf, s in both if leaf.path.startswith(argument)]
-        own = [(x.path.removeprefix(argument), x.shape, x.dtype) for x, _ in leaves]
-        if own == wanted:
-            return jax.tree.unflatten(tree, [s for _, s in leaves])
-    return None
+    for argument, leaves in arguments.items():
+        if [(x.path.removeprefix(argument), x.shape, x.dtype) for x, _ in leaves] == wanted:
+            del arguments[argument]
+            return jax.tree.unflatten(tree, [sharding for _, sharding in leaves])
+    # What has no arrays lies nowhere.
+    return None if wanted else state
 
 
 def even_shardings(state: Any, devices: Sequence[Any]) -> Any:

@@ -146,6 +146,10 @@ class Step:
             **{k: v for k, v in self.options.items() if k not in _OF_ARGUMENTS},
         )  # fmt: skip
 
+    def form_of(self, function: Callable[..., Any]) -> TracedForm:
+        """The form of a function that makes arguments of the step: objects are split as the step's are."""
+        return TracedForm(function, (), (), self._libraries, self._form.takes_all)
+
     @cached_property
     def _libraries(self) -> tuple[Library, ...]:
         return loaded_libraries()

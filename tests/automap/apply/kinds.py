@@ -150,8 +150,8 @@ class EqxTrainer(eqx.Module):
 class Net(nnx.Module):
     """Batch norm, dropout and a switch between training and not."""
 
-    def __init__(self):
-        rngs = nnx.Rngs(0)
+    def __init__(self, rngs=None):
+        rngs = rngs or nnx.Rngs(0)
         self.first, self.norm = (
             nnx.Linear(8, 16, use_bias=False, rngs=rngs),
             nnx.BatchNorm(16, rngs=rngs),
