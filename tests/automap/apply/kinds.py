@@ -10,6 +10,7 @@ from flax import linen, nnx
 from flax.training.train_state import TrainState
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 
@@ -54,6 +55,23 @@ class Kind:
     state: Any
     call: Callable[[Any, Any], Any] = lambda step, state: step(state, BATCH)
     reference: Callable[..., Any] | None = None
+
+
+def arrays(tree):
+    """The arrays of a tree, random keys as numbers."""
+    return [
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in jax.tree.leaves(tree)
+        if isinstance(x, jax.Array)
+    ]
+
+
+def equal(ours, theirs):
+    """Assert that two trees have the same arrays, of which there is one."""
+    assert arrays(ours)
+    # Sums over devices associate differently: a few float32 roundings of values of order one.
+    for a, b in zip(arrays(ours), arrays(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=5e-4, atol=5e-5)
 
 
 # Methods.

@@ -5,11 +5,10 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-import numpy as np
 import pytest
 
 import automap
-from tests.automap.apply.kinds import BATCH, TX, Net, eqx_plain, nnx_step
+from tests.automap.apply.kinds import BATCH, TX, Net, arrays, equal, eqx_plain, nnx_step
 
 
 OPTIONS = {"topology": "cpu:8", "preset": "zero-3"}
@@ -38,20 +37,6 @@ def nnx_state(rngs):
     return model, nnx.Optimizer(model, TX, wrt=nnx.Param)
 
 
-def _arrays(tree):
-    return [
-        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-        for x in jax.tree.leaves(tree)
-        if isinstance(x, jax.Array)
-    ]
-
-
-def _equal(ours, theirs):
-    # Sums over devices associate differently: a few float32 roundings of values of order one.
-    for a, b in zip(_arrays(ours), _arrays(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=5e-4, atol=5e-5)
-
-
 def _lie_as_planned(plan, arguments, tree):
     arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
     leaves = [leaf for leaf in plan.inputs if leaf.path.startswith(arguments)]
@@ -73,10 +58,10 @@ def test_an_equinox_module_with_functions_in_it(first):
     born = step.init(eqx_state, key)
     assert type(born[0]) is Perceptron
     assert born[0].inner.activation is plain[0].inner.activation
-    _equal(born, plain)
-    assert max(len(x.sharding.device_set) for x in _arrays(born)) == 8
+    equal(born, plain)
+    assert max(len(x.sharding.device_set) for x in arrays(born)) == 8
     new, loss = step(born, BATCH)
-    _equal((new, loss), eqx.filter_jit(eqx_plain)(plain, BATCH))
+    equal((new, loss), eqx.filter_jit(eqx_plain)(plain, BATCH))
     born = step.init(eqx_state, key)
     assert _lie_as_planned(step.plan, "[0]", born)
 
@@ -91,7 +76,7 @@ def test_of_filter_jit_whose_arguments_are_born_together():
     plan = step.plan_for(*plain, BATCH)
     born = step.init(eqx_state, jax.random.key(0))
     assert _lie_as_planned(plan, ("[0]", "[1]"), born)
-    _equal(step(*born, BATCH), train(*plain, BATCH))
+    equal(step(*born, BATCH), train(*plain, BATCH))
 
 
 @pytest.mark.parametrize("first", ["plan", "init"])
@@ -104,9 +89,9 @@ def test_nnx_modules_and_the_random_streams_they_are_made_with(first):
     born, _ = step.init(nnx_state, mine), nnx_state(theirs)
     model, optimizer = born
     assert type(model) is Net and type(optimizer) is nnx.Optimizer
-    _equal(nnx.state(mine), nnx.state(theirs))
-    _equal(nnx.state(born), nnx.state(plain))
-    _equal(step(model, optimizer, BATCH), nnx_step(*plain, BATCH))
-    _equal(nnx.state(born), nnx.state(plain))
+    equal(nnx.state(mine), nnx.state(theirs))
+    equal(nnx.state(born), nnx.state(plain))
+    equal(step(model, optimizer, BATCH), nnx_step(*plain, BATCH))
+    equal(nnx.state(born), nnx.state(plain))
     born = nnx.to_pure_dict(nnx.state(step.init(lambda: nnx_state(nnx.Rngs(0)))))
     assert _lie_as_planned(step.plan, ("[0]", "[1]"), born)

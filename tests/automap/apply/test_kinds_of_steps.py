@@ -6,7 +6,6 @@ import equinox as eqx
 from flax import nnx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import automap
@@ -16,6 +15,8 @@ from tests.automap.apply.kinds import (
     KINDS,
     Opaque,
     Tree,
+    arrays,
+    equal,
     eqx_step,
     nnx_state,
     nnx_step,
@@ -26,21 +27,6 @@ from tests.automap.apply.kinds import (
 
 
 OPTIONS = {"topology": "cpu:8", "preset": "zero-3"}
-
-
-def _arrays(tree):
-    is_array = lambda x: isinstance(x, jax.Array)  # noqa: E731
-    leaves = filter(is_array, jax.tree.leaves(tree))
-    return [
-        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-        for x in leaves
-    ]
-
-
-def equal(ours, theirs):
-    # Sums over devices associate differently: a few float32 roundings of values of order one.
-    for a, b in zip(_arrays(ours), _arrays(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=5e-4, atol=5e-5)
 
 
 # Like others but for donation and what is returned.
@@ -59,17 +45,17 @@ def test_three_steps_are_those_of_the_step_itself(name):
     for _ in range(3):
         mine, loss = kind.call(step, mine)
         theirs, other_loss = other.call(reference, theirs)
-        results.append(_arrays((theirs, other_loss)))
+        results.append(arrays((theirs, other_loss)))
         equal((mine, loss), results[-1])
         plans.append(step.plan)
     assert plans[0] is plans[1] is plans[2]
-    assert max(len(x.sharding.device_set) for x in _arrays(mine)) == 8
+    assert max(len(x.sharding.device_set) for x in arrays(mine)) == 8
     fresh = KINDS[name]()
     loaded = automap.Plan.from_json(plans[0].to_json()).jit(fresh.step)
     equal(fresh.call(loaded, fresh.state), results[0])
 
 
-def test_what_a_step_brings_along_is_an_argument_of_its_name_if_it_has_arrays():
+def test_what_a_step_brings_along_is_an_argument_of_its_name_if_it_hasarrays():
     plan = automap.plan(Tree(jnp.array(0.5)).step, (state(), BATCH), **OPTIONS)
     assert [leaf.path for leaf in plan.inputs][-1] == "['self'].scale"
     plan = automap.plan(partial(nnx_step, *nnx_state()), (BATCH,), **OPTIONS)
@@ -114,7 +100,7 @@ def test_the_decorator_makes_methods():
     # The second object is another constant, but the same program, so it has no plan of its own.
     assert plans[0] is plans[1]
     again, _ = trainer.step(new, BATCH)
-    assert all(x.is_deleted() for x in _arrays(new))
+    assert all(x.is_deleted() for x in arrays(new))
     equal(again, update(want, BATCH, scale=0.5)[0])
     with pytest.warns(PlanWarning, match="a static argument, or what it closes over, differs"):
         _, loss = Decorated(0.25).step(state(), BATCH)
