@@ -130,7 +130,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Modules of the command are imported, in the main thread of an `interruptible` one."""
+    """Modules of the command or of its target are imported, in the main thread of an `interruptible` one."""
     active = _active()
     with nullcontext() if active is None else active.importing():
         yield

@@ -10,7 +10,6 @@ import gzip
 import os
 from pathlib import Path
 import re
-import shutil
 import sys
 import threading
 import time
@@ -47,13 +46,11 @@ _BUSY: Final = re.compile(r"lockfile|TPU is already in use")
 # What the GPU compiler says of a matmul that it has no tiles for (jax 0.10.2).
 _NO_TILES: Final = re.compile(r"Couldn't find output tile sizes")
 _MAX_MESSAGE_CHARACTERS: Final = 2000
-# To remove a folder into which this process writes.
-_ATTEMPTS: Final = 10
 
 
 def main(folder: Path) -> None:
     """Answer the request of a folder."""
-    threading.Thread(target=_end_with_parent, args=[folder], daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # The exported step has its own types; nothing of it may be narrowed here.
     jax.config.update("jax_enable_x64", True)
     request: Request = decode(Request, parse((folder / REQUEST_FILE).read_bytes()), "")
@@ -139,15 +136,10 @@ def _failure(error: Exception, seconds: float) -> Answer:
     return Answer(outcome=outcome, message=message, seconds=seconds, memory=None, leaves=())
 
 
-def _end_with_parent(folder: Path) -> None:
+def _end_with_parent() -> None:
     # The parent never writes: the read ends when the parent closes the pipe, or is gone.
     while os.read(sys.stdin.fileno(), 1):
         pass
-    # A parent that was killed has not removed it; what is written meanwhile is removed too.
-    for _ in range(_ATTEMPTS):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            break
     os._exit(1)
 
 

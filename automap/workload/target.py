@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from automap.errors import AutomapError, InputError
+from automap.interrupts import importing
 
 
 def load_target(
@@ -24,7 +25,8 @@ def load_target(
         raise InputError(f"target {target!r}: expected module:function, or a path to an HLO file")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    module = _ran(f"importing {module_name}", lambda: _imported(module_name))
+    with importing():
+        module = _ran(f"importing {module_name}", lambda: _imported(module_name))
     function = getattr(module, name, None)
     if not callable(function):
         names = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]

@@ -157,7 +157,7 @@ def test_another_thread_than_the_main_one_installs_nothing():
     assert not Interrupts().is_asked
 
 
-@pytest.mark.parametrize("name", ["click", "automap.cli.run.plan", "jax"])
+@pytest.mark.parametrize("name", ["click", "automap.cli.run.plan", "jax", "tests.steps"])
 @pytest.mark.parametrize(
     ("number", "said"),
     [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")],
