@@ -78,8 +78,11 @@ class TracedForm:
         )  # fmt: skip
         return positional, named, rest, objects
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
-        """The step on trees of arrays, to be traced."""
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The step on trees of arrays, to be traced.
+
+        Returns its own result where no objects are among arguments and result, else an `Outcome`.
+        """
         rest: Rest = kwargs[STATIC]
         named = {name: value for name, value in kwargs.items() if name != STATIC}
         leaves = rest.tree.flatten_up_to((args, named))
@@ -101,10 +104,14 @@ class TracedForm:
                 updates[i] = value
         same = {id(x): n for n, x in enumerate(x for o in given for x in o.made)}
         returned, recipe = self._returned(result, same, tuple(now for _, now in changed))
+        if not given and not recipe.held:
+            return result
         return Outcome(returned, rest.tree.unflatten(updates), recipe)
 
-    def leave(self, rest: Rest, objects: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
-        """The step's own result; `objects`, the caller's, are updated."""
+    def leave(self, rest: Rest, objects: Sequence[Sequence[Any]], outcome: Any) -> Any:
+        """The step's own result, of what `call` returned; `objects`, the caller's, are updated."""
+        if not isinstance(outcome, Outcome):
+            return outcome
         updates = rest.tree.flatten_up_to(outcome.updated)
         for held, given, change in zip(rest.held, objects, outcome.recipe.changes, strict=True):
             trees = [updates[i] for i in held.leaves]
