@@ -68,10 +68,12 @@ class _Program:
 
     def placed(self, leaves: Sequence[Any]) -> Any:
         """The traced arguments as the plan stores them."""
-        moved = [
-            leaf if _is_placed(leaf, s) else send(leaf, s, donate=i in self.call.donated)
-            for i, (leaf, s) in enumerate(zip(leaves, self.shardings, strict=True))
-        ]
+        moved = list(leaves)
+        for i, (leaf, sharding) in enumerate(zip(leaves, self.shardings, strict=True)):
+            # After the first call nearly all arrays lie there: this is all that they cost.
+            if getattr(leaf, "sharding", None) == sharding:
+                continue
+            moved[i] = send(leaf, sharding, donate=i in self.call.donated)
         return jax.tree.unflatten(self.call.tree, moved)
 
     def abstract(self) -> Any:
@@ -154,12 +156,6 @@ def step_under_plan(
     from automap.apply.pipeline.step import PipelinedStep
 
     return PipelinedStep(plan, step, devices, is_own=is_own)
-
-
-def _is_placed(leaf: Any, sharding: NamedSharding) -> bool:
-    if not isinstance(leaf, jax.Array):
-        return False
-    return leaf.sharding == sharding or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
 def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:

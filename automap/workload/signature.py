@@ -36,6 +36,8 @@ class Signature:
 def leaf_keys(leaves: Sequence[Any], static: Iterable[int] = ()) -> tuple[LeafKey, ...]:
     """The key of every leaf, those of numbers `static` by value."""
     by_value = frozenset(static)
+    if not by_value:
+        return tuple(map(array_key, leaves))
     return tuple(
         (type(leaf), leaf) if number in by_value else array_key(leaf)
         for number, leaf in enumerate(leaves)
