@@ -78,9 +78,10 @@ class Outcomes:
     def row(self, name: str) -> list[str]:
         """A row of the table."""
         how = ", ".join(f"{text}: {count}" for text, count in sorted(self.ended.items()))
+        slowest = f"{self.slowest_seconds:.1f}" if self.slowest_seconds else "not measured"
         return [
             name, str(self.runs), how, str(len(self.lost)), str(len(self.files_left)),
-            str(self.processes_left), f"{self.slowest_seconds:.1f}",
+            str(self.processes_left), slowest,
         ]  # fmt: skip
 
 

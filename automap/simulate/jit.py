@@ -4,6 +4,8 @@ numba keeps machine code beside the source file, else in the user's cache folder
 written (a read-only installation without a home) it raises, and the function is then compiled in each
 process                                                                          -> in: `compiled`
 
+On a disk that is full it raises at the first call, so nothing is kept there either     -> in: `_has_room`
+
 It looks at the file of the called function only, so code kept before another file of the function's folder, or of one
 that this is in, changed would be run stale: such code is removed                -> in: `_forget_stale`
 """
@@ -11,12 +13,16 @@ that this is in, changed would be run stale: such code is removed               
 from collections.abc import Callable, Iterator
 import contextlib
 from pathlib import Path
+import shutil
 import sys
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numba
 from numba.core import event
 
+
+# Several times what all compiled functions together take.
+_ROOM_BYTES: Final = 64 * 2**20
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -42,12 +48,15 @@ def _part(function: _Function, **options: bool) -> _Function:
 
 def compiled(function: _Function) -> _Function:
     """The function compiled on its first call; without the interpreter's lock."""
+    uncached: Any = numba.njit(nogil=True)(function)
     try:
         dispatcher: Any = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # numba: "cannot cache function ...: no locator available"
-        uncached: Any = numba.njit(nogil=True)(function)
         return uncached
-    _forget_stale(Path(dispatcher.stats.cache_path), Path(function.__code__.co_filename).parent)
+    folder = Path(dispatcher.stats.cache_path)
+    if not _has_room(folder):
+        return uncached
+    _forget_stale(folder, Path(function.__code__.co_filename).parent)
     return dispatcher
 
 
@@ -76,6 +85,13 @@ def compilation_heard(on_compile: Callable[[], None]) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+def _has_room(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free >= _ROOM_BYTES
+    except OSError:
+        return False
 
 
 def _forget_stale(folder: Path, sources: Path) -> None:

@@ -38,3 +38,23 @@ def test_a_read_only_installation_without_a_home_simulates(tmp_path):
         check=False,
     )
     assert (run.stdout.strip(), run.returncode) == ("1.0", 0), run.stderr
+
+
+# Says that the disk is full, and has writing fail as it does there.
+_FULL = f"""
+import resource, shutil, signal
+shutil.disk_usage = lambda folder: shutil._ntuple_diskusage(10**9, 10**9, 0)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+{_USE}
+"""
+
+
+def test_on_a_full_disk_nothing_is_kept_and_everything_runs(tmp_path):
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
+    run = subprocess.run(
+        [sys.executable, "-B", "-c", _FULL], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (run.stdout.strip(), run.returncode) == ("1.0", 0), run.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
