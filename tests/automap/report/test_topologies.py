@@ -10,7 +10,8 @@ from automap.topology import catalogue
 
 
 def _run(*arguments):
-    return CliRunner().invoke(main, ["topologies", *arguments])
+    # A process of pytest-xdist has a width of its own.
+    return CliRunner().invoke(main, ["topologies", *arguments], env={"COLUMNS": None})
 
 
 def test_the_table_has_a_line_for_every_family_and_no_frames_in_a_pipe():
