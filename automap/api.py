@@ -226,7 +226,7 @@ class ParallelStep:
         """
         form = self.step.form_of(init_fn)
         positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
-        make = partial(form.call, positional, {**named, STATIC: rest})
+        make = partial(form.outcome, positional, {**named, STATIC: rest})
         shapes = jax.eval_shape(make)
         shardings = even_shardings(shapes, self._devices or jax.devices())
         for planned in self._planned.latest_first():

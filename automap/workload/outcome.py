@@ -65,6 +65,11 @@ class Outcome:
     updated: tuple[Sequence[Any], Mapping[str, Any]]
     recipe: Recipe
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether there are any in the result, or among what the step was given."""
+        return bool(self.recipe.held or self.recipe.changes)
+
     def tree_flatten_with_keys(self) -> tuple[Any, Recipe]:
         """The result, then the arguments by position, then those by name."""
         positional, named = self.updated

@@ -2,7 +2,7 @@
 
     arguments -> objects split in arrays and a rest          -> in: `TracedForm.enter`
     traced:      objects made of both, the step called, its result and what it has changed split again
-                                                             -> in: `TracedForm.call`
+                                                             -> in: `TracedForm.outcome`
     result    -> objects made of it, changes written back    -> in: `TracedForm.leave`
 
 All that is no array goes through one static keyword, so that JAX traces again when it changes.
@@ -83,6 +83,11 @@ class TracedForm:
 
         Returns its own result where no objects are among arguments and result, else an `Outcome`.
         """
+        outcome = self.outcome(args, kwargs)
+        return outcome if outcome.has_objects else outcome.returned
+
+    def outcome(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
+        """What `call` is made of, whatever there is."""
         rest: Rest = kwargs[STATIC]
         named = {name: value for name, value in kwargs.items() if name != STATIC}
         leaves = rest.tree.flatten_up_to((args, named))
@@ -104,8 +109,6 @@ class TracedForm:
                 updates[i] = value
         same = {id(x): n for n, x in enumerate(x for o in given for x in o.made)}
         returned, recipe = self._returned(result, same, tuple(now for _, now in changed))
-        if not given and not recipe.held:
-            return result
         return Outcome(returned, rest.tree.unflatten(updates), recipe)
 
     def leave(self, rest: Rest, objects: Sequence[Sequence[Any]], outcome: Any) -> Any:
