@@ -65,7 +65,7 @@ def test_only_what_does_not_fit_ends_with_one(kind):
         (MemoryError(), ExitStatus.INTERNAL_ERROR, "please report"),
         (click.FileError("f", "hint"), ExitStatus.BAD_INPUT, "hint"),
         (click.UsageError("how"), ExitStatus.BAD_INPUT, "how"),
-        (OSError(28, "No space left on device", "/tmp/x"), ExitStatus.BAD_INPUT, "'/tmp/x'"),
+        (OSError(28, "No space left on device", "plan.json"), ExitStatus.BAD_INPUT, "'plan.json'"),
         (BrokenPipeError(32, "Broken pipe"), ExitStatus.NOBODY_READS, ""),
     ],
 )  # fmt: skip
