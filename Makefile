@@ -38,6 +38,7 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest $(PARALLEL)
 
 # Everything that needs no accelerator and no vendor compiler.

@@ -1,8 +1,9 @@
 """How the wheel is laid out; everything else about the package is in pyproject.toml.
 
-In this repository `hlo_tools` and `rl` are packages beside `automap`, with names that a user's own folders have too. In
-a wheel they are `automap.hlo_tools` and `automap.rl`, and what imports them says so: nothing but `automap` is installed,
-and a user's `rl` stays the user's. Line numbers are those of the sources.
+In this repository `hlo_tools` and `rl` are packages beside `automap`, with names that a user's own
+folders have too. In a wheel they are `automap.hlo_tools` and `automap.rl`, and what imports them
+says so: nothing but `automap` is installed, and a user's `rl` stays the user's. Line numbers are
+those of the sources.
 """
 
 import ast
@@ -44,7 +45,9 @@ def inside(name: str) -> str:
 
 
 def with_imports_inside(source: str, file: str) -> str:
-    """A module's text whose imports are those of a wheel; raises `SyntaxError` for one that has no such form."""
+    """A module's text whose imports are those of a wheel; raises `SyntaxError` for one that has no
+    such form.
+    """
     lines = source.splitlines(keepends=True)
     for node in ast.walk(ast.parse(source, file)):
         if isinstance(node, ast.Import):

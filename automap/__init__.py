@@ -1,8 +1,8 @@
 """Automatic parallelization of unmodified single-device JAX steps.
 
-What is public is named here and loaded at its first use (PEP 562), so that `import automap` takes no time and
-neither JAX nor a compiler of kernels is loaded before something needs it. Type checkers and editors read the
-imports under TYPE_CHECKING; a test holds `_MODULE_OF` against them.
+What is public is named here and loaded at its first use (PEP 562), so that `import automap` takes
+no time and neither JAX nor a compiler of kernels is loaded before something needs it. Type checkers
+and editors read the imports under TYPE_CHECKING; a test holds `_MODULE_OF` against them.
 """
 
 from importlib import import_module
@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 
 if TYPE_CHECKING:
-    from automap.api import ParallelStep as ParallelStep, parallelize as parallelize, plan as plan
-    from automap.apply.pipeline.transfer import fetch as fetch
+    from automap.api.plan import Plan as Plan
+    from automap.api.planning import (
+        ParallelStep as ParallelStep,
+        parallelize as parallelize,
+        plan as plan,
+    )
+    from automap.api.simulation import (
+        PipelineSimulation as PipelineSimulation,
+        Simulation as Simulation,
+        simulate as simulate,
+    )
+    from automap.api.verification import Verification as Verification, verify as verify
     from automap.errors import (
         AutomapError as AutomapError,
         CompilerError as CompilerError,
@@ -23,12 +33,8 @@ if TYPE_CHECKING:
         PlanError as PlanError,
         TopologyError as TopologyError,
     )
-    from automap.plan import Plan as Plan
-    from automap.simulate.api import simulate as simulate
-    from automap.simulate.pipelined import PipelineSimulation as PipelineSimulation
-    from automap.simulate.simulation import Simulation as Simulation
+    from automap.runtime.pipeline.transfer import fetch as fetch
     from automap.topology import Topology as Topology, get_topology as get_topology
-    from automap.verify.api import Verification as Verification, verify as verify
 
 
 __version__ = "0.1.0"
@@ -39,30 +45,31 @@ _MODULE_OF: Final = {
     "InfeasiblePlanError": "automap.errors",
     "InputError": "automap.errors",
     "MeshMismatchError": "automap.errors",
-    "ParallelStep": "automap.api",
-    "PipelineSimulation": "automap.simulate.pipelined",
-    "Plan": "automap.plan",
+    "ParallelStep": "automap.api.planning",
+    "PipelineSimulation": "automap.api.simulation",
+    "Plan": "automap.api.plan",
     "PlanError": "automap.errors",
-    "Simulation": "automap.simulate.simulation",
+    "Simulation": "automap.api.simulation",
     "Topology": "automap.topology",
     "TopologyError": "automap.errors",
-    "Verification": "automap.verify.api",
-    "fetch": "automap.apply.pipeline.transfer",
+    "Verification": "automap.api.verification",
+    "fetch": "automap.runtime.pipeline.transfer",
     "get_topology": "automap.topology",
-    "parallelize": "automap.api",
-    "plan": "automap.api",
-    "simulate": "automap.simulate.api",
-    "verify": "automap.verify.api",
+    "parallelize": "automap.api.planning",
+    "plan": "automap.api.planning",
+    "simulate": "automap.api.simulation",
+    "verify": "automap.api.verification",
 }
 
 __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 class _Face(ModuleType):
-    """This module's class: `plan`, `simulate` and `verify` are functions here, and modules of the package too.
+    """This module's class: `plan`, `simulate` and `verify` are functions here, and modules of the
+    package too.
 
-    Python sets a package's attribute to each submodule that it loads, which would hide the function of that
-    name; the setter lets it pass unheard. `import automap.plan` still finds the module.
+    Python sets a package's attribute to each submodule that it loads, which would hide the function
+    of that name; the setter lets it pass unheard. `import automap.plan` still finds the module.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,6 @@
-"""What the shell calls, as `automap` or as `python -m automap`: Ctrl-C ends it in order from its first line on."""
+"""What the shell calls, as `automap` or as `python -m automap`: Ctrl-C ends it in order from its
+first line on.
+"""
 
 from automap.interrupts import EndsAtOnce
 

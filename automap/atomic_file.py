@@ -4,7 +4,8 @@
     name     `.<name>.<16 hex digits>.automap-part`, for the moment before it is moved to its place
     clean    what a killed writer has left under such a name is removed by the next one that writes there, an hour later
 
-A link at its place is followed where the user gave the place, and replaced in a cache, where anyone may have put it.
+A link at its place is followed where the user gave the place, and replaced in a cache, where anyone
+may have put it.
 """
 
 import contextlib
@@ -33,7 +34,8 @@ _NEW_FILE_MODE: Final = 0o666
 
 
 def write_atomically(path: str | Path, content: str | bytes, *, links: Links = "follow") -> None:
-    """Put `content` (text as UTF-8) at `path`, whole or not at all; raises `PlanError` when it cannot be written.
+    """Put `content` (text as UTF-8) at `path`, whole or not at all; raises `PlanError` when it
+    cannot be written.
 
     A file that is replaced hands on its permissions, unless `links` says "replace".
     """
@@ -57,7 +59,9 @@ def write_atomically(path: str | Path, content: str | bytes, *, links: Links = "
 
 
 def check_can_be_written(option: str, path: str | Path) -> None:
-    """Raise `InputError` now rather than `PlanError` after long work, where `write_atomically` would fail."""
+    """Raise `InputError` now rather than `PlanError` after long work, where `write_atomically`
+    would fail.
+    """
     folder = Path(path).absolute().parent
     try:
         if not folder.is_dir():
@@ -71,7 +75,8 @@ def check_can_be_written(option: str, path: str | Path) -> None:
         raise InputError(f"{option} {error}") from error
     except _CANNOT as error:
         raise InputError(
-            f"{option} {path}: cannot be written: {reason(error)}; choose a folder that you may write to"
+            f"{option} {path}: cannot be written: {reason(error)}; choose a folder that you may "
+            "write to"
         ) from error
 
 
@@ -107,7 +112,8 @@ def _mode_of(target: Path) -> int | None:
 
 def _write_new(part: Path, data: bytes, mode: int | None) -> None:
     """A new file of this name, on the disk; what has the name already, a link too, is an error."""
-    # Not every system, kind of file system or sandbox can; what else is wrong is said by the other way.
+    # Not every system, kind of file system or sandbox can; what else is wrong is said by the other
+    # way.
     with contextlib.suppress(OSError, AttributeError):
         flags = os.O_WRONLY | os.O_TMPFILE
         with open(os.open(part.parent, flags, _NEW_FILE_MODE), "wb") as file:
@@ -129,7 +135,8 @@ def _fill(file: BinaryIO, data: bytes, mode: int | None) -> None:
 
 def _name(descriptor: int, part: Path) -> None:
     """Give a file without a name one."""
-    # With a folder's descriptor Python calls linkat, which can follow the link that stands for a descriptor.
+    # With a folder's descriptor Python calls linkat, which can follow the link that stands for a
+    # descriptor.
     folder = os.open(part.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.link(f"/proc/self/fd/{descriptor}", part.name, dst_dir_fd=folder, follow_symlinks=True)

@@ -1,7 +1,8 @@
-"""What a user may choose by name, with a line on each, and the defaults of what is chosen by number.
+"""What a user may choose by name, with a line on each, and the defaults of what is chosen by
+number.
 
-It imports no search and no compiler: help texts, completion and checks of names load nothing else. What the
-names stand for is elsewhere (`automap.search.STRATEGIES`, `automap.space.presets.PRESETS`,
+It imports no search and no compiler: help texts, completion and checks of names load nothing else.
+What the names stand for is elsewhere (`automap.search.STRATEGIES`, `automap.space.presets.PRESETS`,
 `automap.pipeline.search.PIPELINE_STRATEGIES`); tests hold both against each other.
 """
 
@@ -57,6 +58,8 @@ PRESETS: Final[Mapping[str, str]] = {
 
 
 def check_known(what: str, name: str, known: Iterable[str], of: str = "") -> None:
-    """Raise `InputError` for a name that is none of `known`, which it lists; `of` says where it is unknown."""
+    """Raise `InputError` for a name that is none of `known`, which it lists; `of` says where it is
+    unknown.
+    """
     if name not in known:
         raise InputError(f"unknown {what} {name!r}{of}; allowed: {', '.join(known)}")

@@ -5,9 +5,10 @@ A budget of b seconds is over after
     b                                      seconds of processor time of the thread that searches, or
     WALL_SECONDS_OF_A_BUDGET_SECOND * b    seconds on the wall clock
 
-Other programs on the machine do not take from the first, so that the same seed makes the same plan on a busy machine as
-far as that is possible; the second bounds how long anyone waits. Both begin when planning does, after the step was traced:
-compiling our own solvers, pricing presets and searching all count. Ctrl-C ends both (`automap.interrupts`).
+Other programs on the machine do not take from the first, so that the same seed makes the same plan
+on a busy machine as far as that is possible; the second bounds how long anyone waits. Both begin
+when planning does, after the step was traced: compiling our own solvers, pricing presets and
+searching all count. Ctrl-C ends both (`automap.interrupts`).
 """
 
 from collections.abc import Callable
@@ -50,9 +51,11 @@ class Deadline:
         clock = clock or Clock()
         wall_seconds = WALL_SECONDS_OF_A_BUDGET_SECOND * budget_seconds
         return cls(
-            clock.processor_seconds() + budget_seconds, clock.wall_seconds() + wall_seconds, clock,
+            clock.processor_seconds() + budget_seconds,
+            clock.wall_seconds() + wall_seconds,
+            clock,
             interrupts or Interrupts(),
-        )  # fmt: skip
+        )
 
     @classmethod
     def never(cls) -> Self:
@@ -61,7 +64,9 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds of the budget that are left, of processor time if nothing else runs on the machine; none after Ctrl-C."""
+        """Seconds of the budget that are left, of processor time if nothing else runs on the
+        machine; none after Ctrl-C.
+        """
         if self.interrupts.is_asked:
             return 0.0
         processor = self.processor_seconds - self.clock.processor_seconds()
@@ -87,5 +92,7 @@ class Deadline:
             return self
         return type(self)(
             processor + share * (self.processor_seconds - processor),
-            wall + share * (self.wall_seconds - wall), self.clock, self.interrupts,
-        )  # fmt: skip
+            wall + share * (self.wall_seconds - wall),
+            self.clock,
+            self.interrupts,
+        )

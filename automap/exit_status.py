@@ -6,7 +6,9 @@ from typing import Final
 
 
 class ExitStatus(IntEnum):
-    """Why a command ended. Those above 128 are what a shell reports of a process that a signal ended."""
+    """Why a command ended. Those above 128 are what a shell reports of a process that a signal
+    ended.
+    """
 
     DONE = 0
     DOES_NOT_FIT = 1

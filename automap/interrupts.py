@@ -5,10 +5,12 @@
     noted    in a search, and while its plan is written down, the first one is only noted: the search sees that its deadline
              is over                                                                                       -> in: `noted`
 
-Raised within a callback of the garbage collector (JAX has one) or a `__del__`, an exception reaches nobody: Python prints it and
-goes on. `sys.unraisablehook` hears of it, and the exception is raised again a moment later.
+Raised within a callback of the garbage collector (JAX has one) or a `__del__`, an exception reaches
+nobody: Python prints it and goes on. `sys.unraisablehook` hears of it, and the exception is raised
+again a moment later.
 
-Handlers are those of the process; they are put back, and set only in the main thread, as only it gets signals.
+Handlers are those of the process; they are put back, and set only in the main thread, as only it
+gets signals.
 """
 
 import _thread
@@ -25,8 +27,9 @@ from typing import Any, Final
 _AGAIN_SECONDS: Final = 0.02
 _STDERR: Final = 2
 _LAST_WORDS: Final = {
-    signal.SIGINT: b"automap: interrupted\n", signal.SIGTERM: b"automap: ended by SIGTERM\n",
-}  # fmt: skip
+    signal.SIGINT: b"automap: interrupted\n",
+    signal.SIGTERM: b"automap: ended by SIGTERM\n",
+}
 _SIGNALLED_STATUS: Final = 128
 
 
@@ -35,9 +38,11 @@ class Terminated(KeyboardInterrupt):
 
 
 class EndsAtOnce:
-    """The handler of a process that is nothing but the command: says why, and ends it with the signal's status.
+    """The handler of a process that is nothing but the command: says why, and ends it with the
+    signal's status.
 
-    For the time of imports. An exception would pass through half-initialised modules, some of which swallow it or crash.
+    For the time of imports. An exception would pass through half-initialised modules, some of which
+    swallow it or crash.
     """
 
     def __init__(self) -> None:
@@ -112,7 +117,9 @@ class Interrupts:
             self._at_once(number, frame)
 
     def raise_again(self, number: int) -> None:
-        """The exception of a signal was lost: have the signal's handler called once more, out of where it was lost."""
+        """The exception of a signal was lost: have the signal's handler called once more, out of
+        where it was lost.
+        """
         self._lost.add(number)
         timer = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main, [number])
         timer.daemon = True
@@ -121,7 +128,9 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A whole command, which Ctrl-C and SIGTERM end; what ignores Ctrl-C, as in the background of a script, goes on to."""
+    """A whole command, which Ctrl-C and SIGTERM end; what ignores Ctrl-C, as in the background of a
+    script, goes on to.
+    """
     outer = signal.getsignal(signal.SIGINT)
     new = Interrupts(outer if isinstance(outer, EndsAtOnce) else None)
     with _installed(new, signal.SIGINT, signal.SIGTERM):
@@ -130,7 +139,9 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Modules of the command or of its target are imported, in the main thread of an `interruptible` one."""
+    """Modules of the command or of its target are imported, in the main thread of an
+    `interruptible` one.
+    """
     active = _active()
     with nullcontext() if active is None else active.importing():
         yield
@@ -160,8 +171,9 @@ def _installed(interrupts: Interrupts, *numbers: signal.Signals) -> Iterator[Non
         yield
         return
     handlers = {
-        signal.SIGINT: interrupts.on_interrupt, signal.SIGTERM: interrupts.on_termination,
-    }  # fmt: skip
+        signal.SIGINT: interrupts.on_interrupt,
+        signal.SIGTERM: interrupts.on_termination,
+    }
     before = {number: signal.getsignal(number) for number in numbers}
     # None: a handler that was not set by Python, which could not be put back.
     taken = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]

@@ -1,7 +1,8 @@
 """The only file of this package that depends on what JAX does not promise to keep.
 
-Checked with jax 0.10.2 and 0.12.0.1 (2026-11).  `jax.extend` is public but changes without deprecation:
-0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and put together only here.
+Checked with jax 0.10.2 and 0.12.0.1 (2026-11). `jax.extend` is public but changes without
+deprecation: 0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and put together only
+here.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,9 @@ def rebuild_jaxpr(
     eqns: Any,
     invars: Sequence[Any] | None = None,
 ) -> Any:
-    """`original` with other equations, of the same class, with the same parameters if no `invars` are given."""
+    """`original` with other equations, of the same class, with the same parameters if no `invars`
+    are given.
+    """
     inner, _ = open_jaxpr(original)
     debug_info = inner.debug_info
     if invars is not None:
@@ -103,9 +106,9 @@ def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
 def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
     """The optimized, partitioned HLO module of a compiled step as a serialized proto.
 
-    None where this JAX, or this compiler, does not give it.  The runtime's executable is public, what it
-    can do is not; it has the proto of TPU programs whose text XLA cannot print, and what it cannot load stands in
-    what it writes (`hlo_tools.tpu_executable`).
+    None where this JAX, or this compiler, does not give it. The runtime's executable is public,
+    what it can do is not; it has the proto of TPU programs whose text XLA cannot print, and what it
+    cannot load stands in what it writes (`hlo_tools.tpu_executable`).
     """
     executable = compiled.runtime_executable()
     modules = getattr(executable, "hlo_modules", None)
@@ -130,7 +133,8 @@ def lowered_for_gspmd(traced: jax.stages.Traced, platform: str) -> jax.stages.Lo
     before = getattr(jax.config, flag, None)
     if before is None:
         raise InputError(
-            f"jax {jax.__version__} writes shardings for Shardy only, which old compilers cannot read; "
+            f"jax {jax.__version__} writes shardings for Shardy only, which old compilers cannot "
+            "read; "
             "use jax 0.10.2"
         )
     jax.config.update(flag, False)
@@ -152,7 +156,9 @@ class KeyValueStore(Protocol):
 
 
 def key_value_store() -> KeyValueStore | None:
-    """The store of `jax.distributed`, None where it is not initialized, or this JAX has none of this form."""
+    """The store of `jax.distributed`, None where it is not initialized, or this JAX has none of
+    this form.
+    """
     # jax._src.distributed.global_state.client, in 0.10.2 and 0.12.0.1 (2026-11).
     try:
         from jax._src import distributed

@@ -1,9 +1,10 @@
-"""A small GPT trained on eight CPU devices under its plan, its loss beside that of the single-device step.
+"""A small GPT trained on eight CPU devices under its plan, its loss beside that of the
+single-device step.
 
 python -m examples.train_on_cpu_mesh
 
-What it prints is the same on any machine: the plan is that for the nominal machine `cpu:8`, and losses have as many digits
-as do not depend on how a processor sums.
+What it prints is the same on any machine: the plan is that for the nominal machine `cpu:8`, and
+losses have as many digits as do not depend on how a processor sums.
 """
 
 import jax
@@ -45,7 +46,8 @@ def main() -> None:
     console.print(table)
     kernel = state["params"]["layers"][0]["mlp"]["up"]["kernel"]
     console.print(
-        f"mlp.up.kernel {kernel.shape} is {kernel.sharding.spec}: {kernel.addressable_shards[0].data.shape} "
+        f"mlp.up.kernel {kernel.shape} is {kernel.sharding.spec}: "
+        f"{kernel.addressable_shards[0].data.shape} "
         "on each device",
         highlight=False,
         markup=False,

@@ -1,7 +1,7 @@
 """What only some opcodes have: an instruction's message (`hlo_tools.schema`) -> `Attributes`.
 
-A module has tens of thousands of instructions, few kinds of attributes, and each field costs time to ask for:
-only those that belong to the opcode are, and equal attributes are one object.
+A module has tens of thousands of instructions, few kinds of attributes, and each field costs time
+to ask for: only those that belong to the opcode are, and equal attributes are one object.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,9 +50,17 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 # Any other opcode may have some of these.
 _OTHER_FIELDS = (
-    "window", "slice_dims", "padding", "fft_length", "gather_slice_sizes", "channel_id",
-    "custom_call_target", "comparison_direction", "feature_group_count", "batch_group_count",
-)  # fmt: skip
+    "window",
+    "slice_dims",
+    "padding",
+    "fft_length",
+    "gather_slice_sizes",
+    "channel_id",
+    "custom_call_target",
+    "comparison_direction",
+    "feature_group_count",
+    "batch_group_count",
+)
 
 
 class AttributeReader:
@@ -81,11 +89,16 @@ class AttributeReader:
 def _window(raw: bytes) -> tuple[WindowDim, ...]:
     return tuple(
         WindowDim(
-            d.size, d.stride or 1, d.padding_low, d.padding_high, d.window_dilation or 1,
-            d.base_dilation or 1, bool(d.reversal),
+            d.size,
+            d.stride or 1,
+            d.padding_low,
+            d.padding_high,
+            d.window_dilation or 1,
+            d.base_dilation or 1,
+            bool(d.reversal),
         )
         for d in schema.WINDOW.parse(raw).dimensions
-    )  # fmt: skip
+    )
 
 
 def _slices(raw: tuple[bytes, ...]) -> tuple[SliceDim, ...]:

@@ -1,7 +1,9 @@
-"""Ops that have one rule, together: a large graph has few different rules, so work is done per rule.
+"""Ops that have one rule, together: a large graph has few different rules, so work is done per
+rule.
 
-A `Batch` is a rule with the ops that have it as a matrix values[i, t]: the i-th op's t-th tensor, operands
-before results.  `split` parts a batch by a mask of the same shape, such as which of the tensors vary.
+A `Batch` is a rule with the ops that have it as a matrix values[i, t]: the i-th op's t-th tensor,
+operands before results. `split` parts a batch by a mask of the same shape, such as which of the
+tensors vary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +38,9 @@ class Batch:
         return Batch(self.rule, self.ops[mask], self.values[mask])
 
     def places(self, held: Sequence[bool]) -> list[list[tuple[int, int]]]:
-        """For each factor, (tensor, dimension) of which it is the major one, in tensors that `held` names."""
+        """For each factor, (tensor, dimension) of which it is the major one, in tensors that `held`
+        names.
+        """
         places: list[list[tuple[int, int]]] = [[] for _ in self.rule.factors]
         for tensor, dims in enumerate((*self.rule.operands, *self.rule.results)):
             if held[tensor]:

@@ -1,4 +1,5 @@
-"""Processes for work that may abort, hang, or eat all memory; none outlives the one that started it.
+"""Processes for work that may abort, hang, or eat all memory; none outlives the one that started
+it.
 
 A child has a process group of its own: Ctrl-C in the terminal reaches the parent only, which ends the
 child, with what the child started, on its way out                      -> in: `child_process`

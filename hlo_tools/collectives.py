@@ -1,9 +1,10 @@
 """The collectives of a compiled (partitioned) module: what really runs on the wires.
 
-XLA's combiner merges collectives into one op on a tuple, so tensors are listed, not ops.  A loop's
-collectives carry its trip count.  Bytes are the full buffer on one device, in the convention of alpha-beta
-models: the operand of all-reduce, all-to-all, reduce-scatter and collective-permute, the result of
-all-gather.  An all-to-all over a tuple is one tensor in as many pieces as there are devices.
+XLA's combiner merges collectives into one op on a tuple, so tensors are listed, not ops. A loop's
+collectives carry its trip count. Bytes are the full buffer on one device, in the convention of
+alpha-beta models: the operand of all-reduce, all-to-all, reduce-scatter and collective-permute, the
+result of all-gather. An all-to-all over a tuple is one tensor in as many pieces as there are
+devices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,9 @@ from hlo_tools.module import Module
 class CompiledCollective:
     """One tensor of one collective; it runs `count` times a step.
 
-    `kind` is the opcode without `-start`. `groups` are partition numbers, None for one group of all;
-    for a collective-permute they are (source, target) pairs. Tensors of one `message`, a number, go together.
+    `kind` is the opcode without `-start`. `groups` are partition numbers, None for one group of
+    all; for a collective-permute they are (source, target) pairs. Tensors of one `message`, a
+    number, go together.
     """
 
     kind: str
@@ -32,7 +34,9 @@ class CompiledCollective:
 
 
 def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
-    """All collectives of a partitioned module in program order. Raises `HloError` as `flatten` does."""
+    """All collectives of a partitioned module in program order. Raises `HloError` as `flatten`
+    does.
+    """
     graph = flatten(module)
     scattered = _reduced_and_sliced(module)
     return tuple(
@@ -75,8 +79,8 @@ def _reduced_and_sliced(module: Module) -> frozenset[int]:
 def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
     """Collective ops, each once where the TPU compiler writes one as several that run in steps.
 
-    Those are of one channel and alike, and fused into other ops, whose names come before their own; what
-    `shard_map` writes is of one channel too, but of many kinds.
+    Those are of one channel and alike, and fused into other ops, whose names come before their own;
+    what `shard_map` writes is of one channel too, but of many kinds.
     """
     first: dict[tuple[str, int], str] = {}
     kinds: dict[tuple[str, int], set[object]] = {}

@@ -1,7 +1,7 @@
 """Python's cyclic garbage collector, paused while large structures are built.
 
-Tens of thousands of small objects that all stay alive make the collector scan the heap again and again
-and find nothing.
+Tens of thousands of small objects that all stay alive make the collector scan the heap again and
+again and find nothing.
 """
 
 import atexit

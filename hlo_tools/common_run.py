@@ -1,7 +1,8 @@
 """The longest run that two sequences have in common, in n log n.
 
-A run of length L that both have contains one of length L - 1, so the greatest L is found by bisection.  The
-runs of one length are compared by their polynomial hashes modulo 2**64, and a match is checked in full.
+A run of length L that both have contains one of length L - 1, so the greatest L is found by
+bisection. The runs of one length are compared by their polynomial hashes modulo 2**64, and a match
+is checked in full.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ _MASK = (1 << 64) - 1
 
 
 def longest_common_run(first: Sequence[int], second: Sequence[int]) -> tuple[int, int, int]:
-    """(length, start in `first`, start in `second`) of the longest run; of equals the earliest in `first`, then
-    in `second`; (0, 0, 0) if there is none."""
+    """(length, start in `first`, start in `second`) of the longest run; of equals the earliest in
+    `first`, then in `second`; (0, 0, 0) if there is none."""
     hashes = _prefix_hashes(first), _prefix_hashes(second)
     low, high = 0, min(len(first), len(second))
     found = (0, 0, 0)

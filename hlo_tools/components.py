@@ -1,4 +1,6 @@
-"""Connected components in numpy: labels are hooked onto smaller labels and paths shortened until nothing moves."""
+"""Connected components in numpy: labels are hooked onto smaller labels and paths shortened until
+nothing moves.
+"""
 
 import math
 
@@ -6,7 +8,9 @@ import numpy as np
 
 
 def components(n_nodes: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """A label per node, equal for nodes that the edges (first[i], second[i]) connect: their smallest node."""
+    """A label per node, equal for nodes that the edges (first[i], second[i]) connect: their
+    smallest node.
+    """
     label = np.arange(n_nodes)
     while True:
         a, b = label[first], label[second]
@@ -40,7 +44,9 @@ def numbered(label: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def common_divisors(component: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
-    """Greatest common divisor of the sizes noted for each of `count` components; 0 where there is none."""
+    """Greatest common divisor of the sizes noted for each of `count` components; 0 where there is
+    none.
+    """
     limits = [0] * count
     # One number per (component, size) sorts much faster than two.
     base = int(size.max(initial=0)) + 1

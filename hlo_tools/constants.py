@@ -1,8 +1,9 @@
-"""Constants: values of small integer arrays that depend on no input, as far as indices are made of them.
+"""Constants: values of small integer arrays that depend on no input, as far as indices are made of
+them.
 
-`arange(n)` reaches a look-up as iota, compared with zero, shifted where negative, selected and reshaped; the
-value says that rows are read one after the other, which the ops do not.  What is not in `_EVALUATED`, and
-what is large, is not known.
+`arange(n)` reaches a look-up as iota, compared with zero, shifted where negative, selected and
+reshaped; the value says that rows are read one after the other, which the ops do not. What is not
+in `_EVALUATED`, and what is large, is not known.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +16,13 @@ from hlo_tools.graph import Graph, Op
 
 MOST_ELEMENTS = 1 << 20
 _COMPARED = {
-    "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
-    "EQ": np.equal, "NE": np.not_equal,
-}  # fmt: skip
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
 _DTYPES = {"s32": np.int32, "s64": np.int64, "u32": np.uint32, "u64": np.uint64, "pred": np.bool_}
 
 

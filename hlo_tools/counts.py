@@ -50,7 +50,8 @@ def _convolution_flops(graph: Graph, op: Op) -> int:
         instruction.attributes.window, numbers.input_spatial, numbers.output_spatial, strict=True
     )
     for window, source, target in spatial:
-        # Taps that fall on padding or between dilated elements multiply zeros, which no kernel does.
+        # Taps that fall on padding or between dilated elements multiply zeros, which no kernel
+        # does.
         starts = np.arange(result[target])[:, None] * window.stride - window.padding_low
         position = starts + np.arange(window.size)[None, :] * window.window_dilation
         extent = (lhs[source] - 1) * window.base_dilation + 1

@@ -1,4 +1,5 @@
-"""Reading files under limits: regular files only, and so many bytes, before and after decompression.
+"""Reading files under limits: regular files only, and so many bytes, before and after
+decompression.
 
 A device, a named pipe or a socket would never end, or wait for ever; a folder is no file. None of
 them is read                                                                  -> in: `read_file`
@@ -86,8 +87,8 @@ def is_gzip(content: bytes) -> bool:
 def unzipped(content: bytes, most_bytes: int) -> bytes:
     """What a gzip file holds.
 
-    Raises `FileError` for a damaged one, and one that holds more than `most_bytes`, or more times its
-    own size than programs do.
+    Raises `FileError` for a damaged one, and one that holds more than `most_bytes`, or more times
+    its own size than programs do.
     """
     allowed = min(most_bytes, max(_MOST_RATIO * len(content), _FREE_BYTES))
     try:
@@ -99,7 +100,8 @@ def unzipped(content: bytes, most_bytes: int) -> bytes:
         raise FileError(_too_large(most_bytes, "it decompresses to more"))
     if len(whole) > allowed:
         raise FileError(
-            f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; allowed: a "
+            f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; "
+            "allowed: a "
             f"ratio of {_MOST_RATIO}; decompress the file first"
         )
     return whole

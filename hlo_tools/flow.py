@@ -1,8 +1,10 @@
-"""How data flows through the ops of a graph: which of an op's inputs each of its outputs is made of.
+"""How data flows through the ops of a graph: which of an op's inputs each of its outputs is made
+of.
 
-A loop's carry comes from what is handed in at its place, and a branch's result from the result at its place of
-each branch; `shard_map` hands on arrays and their parts by place; what any other op makes comes from all that it reads.  A loop's body is followed once, from
-what the loop starts with: what its second trip reads of the first is not seen.
+A loop's carry comes from what is handed in at its place, and a branch's result from the result at
+its place of each branch; `shard_map` hands on arrays and their parts by place; what any other op
+makes comes from all that it reads. A loop's body is followed once, from what the loop starts with:
+what its second trip reads of the first is not seen.
 """
 
 from collections.abc import Iterator, Sequence

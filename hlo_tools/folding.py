@@ -1,8 +1,9 @@
 """Folding: groups that play the same part in repeated layers share one decision.
 
-Two groups are of one class if their nodes have the same signature: the multiset of (opcode that makes
-the value, the value's dimensions, which of them).  Nothing depends on names, so the feed-forward
-dimensions of all layers of a transformer, encoder and decoder alike, fold into one class.
+Two groups are of one class if their nodes have the same signature: the multiset of (opcode that
+makes the value, the value's dimensions, which of them). Nothing depends on names, so the
+feed-forward dimensions of all layers of a transformer, encoder and decoder alike, fold into one
+class.
 """
 
 from collections.abc import Sequence

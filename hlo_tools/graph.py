@@ -1,11 +1,13 @@
 """The flat graph: a module's computations inlined to one list of values and one list of ops.
 
-Tuples are taken apart to their leaves, every `call` is inlined at its call site, a `while` body appears
-once with its trip count on each op, and identities (copy, opt-barrier, sharding annotations) are aliases
-of the value they pass on.  Ops stand in a topological order, the order in which they were traced.
+Tuples are taken apart to their leaves, every `call` is inlined at its call site, a `while` body
+appears once with its trip count on each op, and identities (copy, opt-barrier, sharding
+annotations) are aliases of the value they pass on. Ops stand in a topological order, the order in
+which they were traced.
 
-A *tie* (a, b) says that two values are one tensor seen at two times: a loop carry before, inside and
-after its loop, or a branch result.  Whatever holds for one dimension of `a` holds for that of `b`.
+A *tie* (a, b) says that two values are one tensor seen at two times: a loop carry before, inside
+and after its loop, or a branch result. Whatever holds for one dimension of `a` holds for that of
+`b`.
 
 Values and ops are not frozen only because tens of thousands are built; nothing changes them.
 """
@@ -55,7 +57,9 @@ class Op:
 
     @property
     def is_joint_reduction(self) -> bool:
-        """Whether several arrays are reduced at once, as argmax does: partial results cannot be added up."""
+        """Whether several arrays are reduced at once, as argmax does: partial results cannot be
+        added up.
+        """
         return self.opcode == "reduce" and len(self.outputs) > 1
 
 
@@ -92,7 +96,9 @@ class Graph:
 
     @cached_property
     def varies(self) -> Sequence[bool]:
-        """Whether each value depends on a step input; the others (zeros, iota) can be remade anywhere."""
+        """Whether each value depends on a step input; the others (zeros, iota) can be remade
+        anywhere.
+        """
         varies = [value.producer < 0 for value in self.values]
         for op in self.ops:
             # A loop's carry is the sum of its trips: what enters as zeros leaves as data.
@@ -103,7 +109,9 @@ class Graph:
 
     @cached_property
     def local_ops(self) -> frozenset[int]:
-        """The ops that run on each device's own parts (`shard_map`), with those that enter and leave."""
+        """The ops that run on each device's own parts (`shard_map`), with those that enter and
+        leave.
+        """
         found, is_local = set[int](), False
         for index, op in enumerate(self.ops):
             is_local |= op.opcode == MANUAL_ENTER
@@ -133,7 +141,9 @@ class Graph:
         return found
 
     def hand_over(self, value: int) -> HandOver | None:
-        """How a value is handed into or out of a loop or branch; None if an op makes it, or it is an input."""
+        """How a value is handed into or out of a loop or branch; None if an op makes it, or it is
+        an input.
+        """
         producer = self.values[value].producer
         if producer < 0 or self.ops[producer].opcode not in STRUCTURAL:
             return None
@@ -144,18 +154,21 @@ class Graph:
         return HandOver.KEPT if is_same else HandOver.CHANGED
 
 
-# Pseudo opcodes: a loop is an op that hands out the carries, the body's ops, and an op that ends it.
+# Pseudo opcodes: a loop is an op that hands out the carries, the body's ops, and an op that ends
+# it.
 LOOP_ENTER = "while"
 LOOP_EXIT = "while-exit"
 BRANCH_ENTER = "conditional"
 BRANCH_EXIT = "conditional-exit"
-# Pseudo opcodes: where each device goes on with its own part of each array, and where the parts are one array again.
+# Pseudo opcodes: where each device goes on with its own part of each array, and where the parts are
+# one array again.
 MANUAL_ENTER = "manual"
 MANUAL_EXIT = "manual-exit"
 STRUCTURAL: frozenset[str] = frozenset(
     {LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT, MANUAL_ENTER, MANUAL_EXIT}
 )
-# Pseudo opcode of a custom call that hands its operand on in a sharding that its name says: the rest of its target.
+# Pseudo opcode of a custom call that hands its operand on in a sharding that its name says: the
+# rest of its target.
 CONSTRAINT = "sharding-constraint"
 CONSTRAINT_TARGET = f"{CONSTRAINT}:"
 # In which dimensions of several tensors meet.

@@ -21,11 +21,16 @@ from hlo_tools.errors import HloError
 COLLECTIVE_OPCODES: frozenset[str] = frozenset(
     f"{name}{part}"
     for name in (
-        "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
-        "ragged-all-to-all", "collective-broadcast",
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+        "collective-permute",
+        "ragged-all-to-all",
+        "collective-broadcast",
     )
     for part in ("", "-start")
-)  # fmt: skip
+)
 Groups = tuple[tuple[int, ...], ...]
 _Spans = list[tuple[int, int]]
 _MAX_DEVICES = 1 << 20
@@ -88,7 +93,9 @@ def _of_mesh_axes(groups: Any) -> Groups:
 
 
 def _joined_parts(axes: Sequence[Any], sizes: Sequence[int]) -> list[_Spans]:
-    """For each mesh axis the (pre, size) parts of it that are joined; a whole axis is (1, its size)."""
+    """For each mesh axis the (pre, size) parts of it that are joined; a whole axis is (1, its
+    size).
+    """
     parts: list[_Spans] = [[] for _ in sizes]
     for axis in axes:
         number = axis.axis

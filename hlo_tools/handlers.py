@@ -1,14 +1,15 @@
-"""What flattening makes of opcodes that are no ops of their own: calls, loops, branches, tuples, custom calls.
+"""What flattening makes of opcodes that are no ops of their own: calls, loops, branches, tuples,
+custom calls.
 
 A handler takes the flattener, an instruction and its operands, and gives the instruction's result.  What has none is
 an op                                                                       -> `hlo_tools.flatten`
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hlo_tools.errors import HloError
+from hlo_tools.flattener import Flattener, Handler
 from hlo_tools.graph import (
     BRANCH_ENTER,
     BRANCH_EXIT,
@@ -24,10 +25,6 @@ from hlo_tools.trees import Tree, flat_leaves, joined, leaves
 from hlo_tools.trips import trip_count
 
 
-if TYPE_CHECKING:
-    from hlo_tools.flatten import Flattener
-
-
 # Custom calls that hand their operand on: sharding annotations of either partitioner.
 _IDENTITY_TARGETS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
@@ -41,29 +38,32 @@ _IDENTITY_OPCODES = frozenset(
     {"copy", "opt-barrier", "optimization-barrier", "copy-start", "copy-done"}
 )
 
-# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of 64 bits.
+# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of
+# 64 bits.
 _MOST_TRIPS = 1 << 40
 
 # The operand that such an op hands on if it is as large as the result.
 _ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
 
 
-def _sliced(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
-    """A slice or an update of all there is, as of a stack in a loop of one trip, is no op: offsets are clamped to 0."""
+def _sliced(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A slice or an update of all there is, as of a stack in a loop of one trip, is no op: offsets
+    are clamped to 0.
+    """
     whole = operands[_ALL_OF[instruction.opcode]]
     if _has_shape(flat, whole, instruction.shape):
         return whole
     return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
 
 
-def _constant(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _constant(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     result = flat.emit("constant", (), instruction)
     if instruction.literal is not None and isinstance(result, int):
         flat.constants[result] = instruction.literal
     return result
 
 
-def _copy(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _copy(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     """A copy that takes time; loops begin with copies of constants."""
     result, source = flat.emit(instruction.opcode, flat_leaves(operands), instruction), operands[0]
     if isinstance(result, int) and source in flat.constants:
@@ -71,22 +71,22 @@ def _copy(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> 
     return result
 
 
-def _tuple(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _tuple(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     return tuple(operands)
 
 
-def _element(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _element(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     whole = operands[0]
     if isinstance(whole, int):
         raise HloError(f"{instruction.name}: get-tuple-element of something that is not a tuple")
     return whole[instruction.tuple_index]
 
 
-def _identity(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _identity(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     return operands[0] if len(operands) == 1 else tuple(operands)
 
 
-def _call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     name = flat.ruled_name(instruction, operands)
     if name is not None:
         inputs = flat_leaves(operands)
@@ -97,7 +97,7 @@ def _call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> 
     return flat.inline(instruction, instruction.called[0], operands)
 
 
-def _custom_call(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _custom_call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     target = instruction.attributes.custom_call_target
     if target in _MANUAL_TARGETS:
         return flat.emit(_MANUAL_TARGETS[target], flat_leaves(operands), instruction)
@@ -108,14 +108,16 @@ def _custom_call(flat: "Flattener", instruction: Instruction, operands: list[Tre
     return flat.emit(opcode, flat_leaves(operands), instruction)
 
 
-def _has_shape(flat: "Flattener", tree: Tree, shape: Shape) -> bool:
-    """Whether a tree's values have these dimensions; a shard_map's parts are smaller than the whole."""
+def _has_shape(flat: Flattener, tree: Tree, shape: Shape) -> bool:
+    """Whether a tree's values have these dimensions; a shard_map's parts are smaller than the
+    whole.
+    """
     if isinstance(tree, int):
         return flat.values[tree].dims == shape.dims
     return all(_has_shape(flat, part, e) for part, e in zip(tree, shape.elements, strict=True))
 
 
-def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _while(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     body, condition = _body_and_condition(flat.module, instruction)
     initial = tuple(leaves(operands[0]))
     trips = instruction.attributes.trip_count
@@ -130,7 +132,8 @@ def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) ->
     outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
     if flat.trip_count > _MOST_TRIPS:
         raise HloError(
-            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with the loops around it; "
+            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with "
+            "the loops around it; "
             f"allowed: {_MOST_TRIPS}; plan fewer trips"
         )
     root = flat.inline(instruction, body.id, [carried])
@@ -143,7 +146,7 @@ def _while(flat: "Flattener", instruction: Instruction, operands: list[Tree]) ->
 
 
 def _read_trips(
-    flat: "Flattener", loop: Instruction, condition: Computation, body: Computation, carried: Tree
+    flat: Flattener, loop: Instruction, condition: Computation, body: Computation, carried: Tree
 ) -> int | None:
     def initial(element: int) -> int | None:
         leaf = carried[element] if isinstance(carried, tuple) else None
@@ -174,7 +177,7 @@ def _root(computation: Computation) -> Instruction:
     return next(i for i in computation.instructions if i.id == computation.root_id)
 
 
-def _conditional(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _conditional(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     inputs = flat_leaves(operands)
     flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
     roots = [
@@ -189,7 +192,7 @@ def _conditional(flat: "Flattener", instruction: Instruction, operands: list[Tre
     return result
 
 
-def _async_start(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _async_start(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     """What it calls; if its operands come with an update (gathers of SparseCores), nothing yet."""
     called = instruction.called[0]
     parameters = flat.module.computations[called].instructions
@@ -199,19 +202,18 @@ def _async_start(flat: "Flattener", instruction: Instruction, operands: list[Tre
     return (tuple(operands), flat.inline(instruction, called, operands))
 
 
-def _async_update(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _async_update(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     started, *own = operands
     if not own:
         return started
     return (tuple(own), flat.inline(instruction, flat.awaited[instruction.operands[0]], own))
 
 
-def _async_done(flat: "Flattener", instruction: Instruction, operands: list[Tree]) -> Tree:
+def _async_done(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     started = operands[0]
     return started if isinstance(started, int) else started[1]
 
 
-Handler = Callable[["Flattener", Instruction, list[Tree]], Tree]
 HANDLERS: Mapping[str, Handler] = {
     "call": _call,
     "async-start": _async_start,

@@ -1,9 +1,11 @@
-"""Fused dimensions: several equal parts side by side in one dimension (q, k, v; the gates of an LSTM).
+"""Fused dimensions: several equal parts side by side in one dimension (q, k, v; the gates of an
+LSTM).
 
-Cut in contiguous pieces, a device gets pieces of different parts, so slicing a part out moves data and its
-dimension is not linked to the whole.  Stored interleaved, as [.., parts, size] or with the parts' elements taking
-turns, each device has its share of every part.  `interleaved_rules` are the rules as they would be then: a
-slice, pad or concatenation of whole parts lets the size of a part pass.
+Cut in contiguous pieces, a device gets pieces of different parts, so slicing a part out moves data
+and its dimension is not linked to the whole. Stored interleaved, as [.., parts, size] or with the
+parts' elements taking turns, each device has its share of every part. `interleaved_rules` are the
+rules as they would be then: a slice, pad or concatenation of whole parts lets the size of a part
+pass.
 """
 
 from collections.abc import Sequence

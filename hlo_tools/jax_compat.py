@@ -1,4 +1,5 @@
-"""The only file here that touches jaxlib: HLO text and StableHLO to a serialized HLO proto, StableHLO for older readers.
+"""The only file here that touches jaxlib: HLO text and StableHLO to a serialized HLO proto,
+StableHLO for older readers.
 
 Checked with jaxlib 0.10.2 and 0.12.0.1 (2026-11).  Parsers are looked up where either has them.
 """
@@ -59,7 +60,8 @@ def stablehlo_to_proto(module: str | bytes) -> bytes:
 
 
 def portable_stablehlo(module: Any, version: str) -> bytes:
-    """A StableHLO module (an MLIR object) in the format of a version, as a jaxlib of its time reads it.
+    """A StableHLO module (an MLIR object) in the format of a version, as a jaxlib of its time reads
+    it.
 
     Raises `HloError` for an operation that the version does not have.
     """

@@ -10,9 +10,10 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
     - or it is a step output or crosses a loop boundary,
     - or several ops use it and making it again would read much more than it holds.
 
-Everything else is recomputed by each user from its *sources*: the stored values it is made from.  A
-kernel is one op whose result is stored; it reads the sources of its operands.  Of what is sliced on the
-way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a time.
+Everything else is recomputed by each user from its *sources*: the stored values it is made from. A
+kernel is one op whose result is stored; it reads the sources of its operands. Of what is sliced on
+the way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a
+time.
 
 What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the loop adds to or
 fills, and the rounded copy of what it multiplies (`hlo_tools.narrow`)           -> in: `_prepared`
@@ -30,7 +31,9 @@ from hlo_tools.graph import CONSTRAINT, LOOP_ENTER, STRUCTURAL, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A stored value that a kernel reads or writes, and how many bytes of the whole (unsharded) value."""
+    """A stored value that a kernel reads or writes, and how many bytes of the whole (unsharded)
+    value.
+    """
 
     value: int
     n_bytes: int
@@ -66,9 +69,9 @@ _READ_THROUGH = frozenset(
 class Fuser:
     """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
 
-    `results` says whether kernels that read the same are made one, `products` whether elementwise ops that alone
-    use a contraction's result are part of it, `tables` whether an input that rows are looked up in is converted
-    whole before, or only those rows.
+    `results` says whether kernels that read the same are made one, `products` whether elementwise
+    ops that alone use a contraction's result are part of it, `tables` whether an input that rows
+    are looked up in is converted whole before, or only those rows.
     """
 
     loads: frozenset[str]
@@ -87,7 +90,8 @@ FUSERS: Mapping[str, Fuser] = {
     "cpu": Fuser(loads=_OWN_KERNEL, results="one", products="bare", tables="rows"),
 }
 _WHOLE = 1 << 62
-# A value used twice is kept if remaking it reads more than this many times its own bytes, before it is rounded.
+# A value used twice is kept if remaking it reads more than this many times its own bytes, before it
+# is rounded.
 _RECOMPUTE_RATIO = 1.5
 
 
@@ -237,7 +241,9 @@ def _read_through(graph: Graph, value: int, opcodes: frozenset[str] = _READ_THRO
 
 
 class _Sources:
-    """Stored values each value is made from; decides on the way what recomputing would cost too much."""
+    """Stored values each value is made from; decides on the way what recomputing would cost too
+    much.
+    """
 
     def __init__(self, graph: Graph, stored: list[bool], n_bytes: Sequence[int]):
         self.graph = graph
@@ -248,7 +254,8 @@ class _Sources:
             if is_stored:
                 self._of[value] = {value: n_bytes[value]}
         for op in graph.ops:
-            # What a contraction makes and does not store is at hand for the op that it is fused with.
+            # What a contraction makes and does not store is at hand for the op that it is fused
+            # with.
             if op.opcode not in CONTRACTIONS:
                 self._visit(op)
 

@@ -1,12 +1,12 @@
 """Linkage groups: the (value, dimension) nodes that one decision forces together.
 
-A *node* is a dimension of size > 1 of a value that varies with the step's inputs, and is not a device's own part
-already (`shard_map`).  A rule's factor f links
-the nodes of which f is the major factor: splitting one of them into k contiguous parts splits all of them
-(a minor factor would be split in an interleaved way, so it links nothing).  A window links only nodes of one
-size: images of two resolutions are two decisions, and an op between them splits f as its smaller image is.
-Groups are the connected components; `Group.limit` is the greatest number of equal parts all members allow, the gcd of the sizes
-of the linking factors.
+A *node* is a dimension of size > 1 of a value that varies with the step's inputs, and is not a
+device's own part already (`shard_map`). A rule's factor f links the nodes of which f is the major
+factor: splitting one of them into k contiguous parts splits all of them (a minor factor would be
+split in an interleaved way, so it links nothing). A window links only nodes of one size: images of
+two resolutions are two decisions, and an op between them splits f as its smaller image is. Groups
+are the connected components; `Group.limit` is the greatest number of equal parts all members allow,
+the gcd of the sizes of the linking factors.
 
     node n of value v, dim d:   node_offset[v] + d              -> `Linkage.nodes_of`
     group of node n:            group_of_node[n], -1 for none

@@ -1,15 +1,15 @@
 """When each stored value comes into memory and when it leaves: intervals over a schedule.
 
-The schedule is the program's own order up to the loss.  From there on an op runs as soon as what it reads is
-there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at once, and in a
-program written from its root backwards also all that weight gradients are made of.
+The schedule is the program's own order up to the loss. From there on an op runs as soon as what it
+reads is there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at
+once, and in a program written from its root backwards also all that weight gradients are made of.
 
     position of op o      order of (start(o), depth(o), o)
         start   o; for an op that reads a gradient, the largest start of its operands
         depth   0; for an op that reads a gradient, one more than the largest depth of its operands
 
-Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates run *late*, after
-all that leads to a gradient, unless a further forward pass waits for them.
+Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates
+run *late*, after all that leads to a gradient, unless a further forward pass waits for them.
 
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
@@ -17,9 +17,9 @@ all that leads to a gradient, unless a further forward pass waits for them.
 A kernel that computes element by element writes over what it reads for the last time, so what it makes is born after
 it                                                                          -> in: `_overwrites`
 
-A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated input
-shares with the output that replaces it.  What loops read as bfloat16 and the rest of the program as float32 has a
-rounded copy, one for all of them (`hlo_tools.narrow`).
+A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated
+input shares with the output that replaces it. What loops read as bfloat16 and the rest of the
+program as float32 has a rounded copy, one for all of them (`hlo_tools.narrow`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,10 +1,10 @@
 """Protobuf messages of which only some fields are read; the library `protobuf` decodes them.
 
-A `Message` lists fields by name and number, and the library is told of those only: it skips all others.  Its
-classes live in a descriptor pool of their own, so another hlo.proto in the process (TensorFlow's) does not
-clash.  Whole numbers of any kind, booleans and enumerations are read as int64, text as bytes, since a damaged
-name need not be UTF-8.  A nested message may also be listed as bytes and parsed by whoever needs it, so that
-equal ones are parsed once and large ones not at all.
+A `Message` lists fields by name and number, and the library is told of those only: it skips all
+others. Its classes live in a descriptor pool of their own, so another hlo.proto in the process
+(TensorFlow's) does not clash. Whole numbers of any kind, booleans and enumerations are read as
+int64, text as bytes, since a damaged name need not be UTF-8. A nested message may also be listed as
+bytes and parsed by whoever needs it, so that equal ones are parsed once and large ones not at all.
 
 Importing the library takes 12 ms, which only those pay who read a proto.
 """
@@ -22,7 +22,9 @@ _ROOT = "Root"
 
 
 class Message:
-    """One kind of message; fields may be added to `fields` (a message that nests itself) until it is used."""
+    """One kind of message; fields may be added to `fields` (a message that nests itself) until it
+    is used.
+    """
 
     def __init__(self, **fields: tuple[int, Kind]):
         """The message with these `fields`: number and kind by name."""

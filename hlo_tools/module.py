@@ -81,7 +81,9 @@ class ScatterDims:
 
 @dataclass(frozen=True, slots=True)
 class RaggedDims:
-    """What makes a dot ragged: the ragged dimensions of its left side, the group dimensions of its right."""
+    """What makes a dot ragged: the ragged dimensions of its left side, the group dimensions of its
+    right.
+    """
 
     lhs_ragged: tuple[int, ...]
     rhs_group: tuple[int, ...]
@@ -110,10 +112,10 @@ class Attributes:
     """What only some opcodes have; fields that do not belong to an opcode are empty.
 
     `groups` are the devices a collective joins (source and target for a permute), None for all;
-    `channel_id` is its number, 0 if it has none. `combiner` is the opcode that a reduction, window or
-    scatter combines two elements with, "" if it is more than one op. `precision` is the highest that is asked for an
-    operand of a product: 0 what the backend likes, 1 high, 2 highest. `trip_count` is what XLA found out about a
-    `while`, None if nothing.
+    `channel_id` is its number, 0 if it has none. `combiner` is the opcode that a reduction, window
+    or scatter combines two elements with, "" if it is more than one op. `precision` is the highest
+    that is asked for an operand of a product: 0 what the backend likes, 1 high, 2 highest.
+    `trip_count` is what XLA found out about a `while`, None if nothing.
     """
 
     window: tuple[WindowDim, ...] = ()
@@ -143,7 +145,9 @@ NO_ATTRIBUTES = Attributes()
 
 @dataclass(slots=True)
 class Instruction:
-    """One HLO instruction. `literal` is the value of a scalar constant; other literals are not read."""
+    """One HLO instruction. `literal` is the value of a scalar constant; other literals are not
+    read.
+    """
 
     id: int
     name: str

@@ -1,8 +1,8 @@
 """Which float32 values a backend keeps as bfloat16, because it multiplies them so.
 
-A TPU rounds float32 operands of a product to bfloat16 unless told otherwise, and its compiler rounds a value where
-it is made if nothing but such products reads it: half the bytes in memory, and in the stacks of a loop's residuals.
-A value is *narrow* if all its uses are:
+A TPU rounds float32 operands of a product to bfloat16 unless told otherwise, and its compiler
+rounds a value where it is made if nothing but such products reads it: half the bytes in memory, and
+in the stacks of a loop's residuals. A value is *narrow* if all its uses are:
 
     an operand of a dot or convolution of default precision
     a rearrangement, a slice, an update of a slice      if what they make is narrow
@@ -79,6 +79,8 @@ def _keeps_bits(graph: Graph, op: Op) -> bool:
 
 
 def _kept(graph: Graph) -> frozenset[int]:
-    """Values that a loop carries along unchanged: inside they may be narrow though they are wide outside."""
+    """Values that a loop carries along unchanged: inside they may be narrow though they are wide
+    outside.
+    """
     enters = (i for i, op in enumerate(graph.ops) if op.opcode == LOOP_ENTER)
     return frozenset(value for i in enters for value in passed_on(graph, i))

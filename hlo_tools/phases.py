@@ -1,8 +1,8 @@
 """Phases: which ops are the forward pass, which the backward pass, which the update.
 
-JAX writes the transformations that made an op into its name, the outermost first: `transpose(` is the backward
-pass, `jvp(` the forward pass of a differentiated function, without either the op stands outside of one.  What
-stands outside, o, by data flow:
+JAX writes the transformations that made an op into its name, the outermost first: `transpose(` is
+the backward pass, `jvp(` the forward pass of a differentiated function, without either the op
+stands outside of one. What stands outside, o, by data flow:
 
     after(o)    o depends on a backward pass
     leads(o)    some user of o is forward or backward
@@ -11,10 +11,11 @@ stands outside, o, by data flow:
     forward     after(o), and o is or depends on a contraction of new parameters with data that leads to a
                 further forward pass: the next episode, a target of the next update -> in: `_begin_again`
 
-*Data* is what depends on a non-state array, or on a contraction of a forward pass, and on no backward pass.
-Ops without a name take the phase of their users.  A program in which no name says
-`transpose(` (inference, or a dump without metadata) is read by data flow: what leads to outputs that
-replace no input is forward, and the rest is backward or update by whether it feeds a contraction.
+*Data* is what depends on a non-state array, or on a contraction of a forward pass, and on no
+backward pass. Ops without a name take the phase of their users. A program in which no name says
+`transpose(` (inference, or a dump without metadata) is read by data flow: what leads to outputs
+that replace no input is forward, and the rest is backward or update by whether it feeds a
+contraction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,9 @@ class Phase(IntEnum):
 
 
 def phases(graph: Graph, state_map: Mapping[int, int]) -> Sequence[Phase]:
-    """Phase of every op; `state_map` is output index -> index of the input of which it is the new version."""
+    """Phase of every op; `state_map` is output index -> index of the input of which it is the new
+    version.
+    """
     if any("transpose(" in op.op_name for op in graph.ops):
         return _by_name(graph, frozenset(state_map.values()))
     return _by_flow(graph, frozenset(state_map))
@@ -54,7 +57,9 @@ def after_backward(graph: Graph, phases: Sequence[Phase | None]) -> list[bool]:
 
 
 def data(graph: Graph, phases: Sequence[Phase | None], state_inputs: frozenset[int]) -> list[bool]:
-    """Whether each value depends on a non-state array or a contraction of a forward pass, and not by way of a gradient."""
+    """Whether each value depends on a non-state array or a contraction of a forward pass, and not
+    by way of a gradient.
+    """
     found = [False] * len(graph.values)
     for position, value in enumerate(graph.inputs):
         found[value] = position not in state_inputs and bool(graph.values[value].dims)
@@ -75,7 +80,9 @@ def _by_name(graph: Graph, state_inputs: frozenset[int]) -> list[Phase]:
 
 
 def _of_name(op_name: str) -> Phase | None:
-    """The phase by the outermost transformation in a name: a gradient inside of what is differentiated is forward."""
+    """The phase by the outermost transformation in a name: a gradient inside of what is
+    differentiated is forward.
+    """
     found = _TRANSFORMATION.search(op_name)
     if found is None:
         return Phase.UPDATE if op_name else None
@@ -83,7 +90,9 @@ def _of_name(op_name: str) -> Phase | None:
 
 
 def _inner_gradients(graph: Graph, named: Sequence[Phase | None]) -> list[Phase | None]:
-    """A gradient that only a forward pass reads is part of it: a force, whose outer name was lost as it left a loop."""
+    """A gradient that only a forward pass reads is part of it: a force, whose outer name was lost
+    as it left a loop.
+    """
     result = list(named)
     for index in range(len(named) - 1, -1, -1):
         if named[index] is Phase.BACKWARD:
@@ -121,7 +130,9 @@ def _begin_again(
     after: Sequence[bool],
     state_inputs: frozenset[int],
 ) -> list[Phase | None]:
-    """What new parameters do with data, up to the next forward pass, is forward; a scalar made so says nothing of its users."""
+    """What new parameters do with data, up to the next forward pass, is forward; a scalar made so
+    says nothing of its users.
+    """
     is_data = data(graph, known, state_inputs)
     begun = [False] * len(graph.values)
     result = list(known)

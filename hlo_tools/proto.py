@@ -1,7 +1,7 @@
 """Serialized HLO protos -> `hlo_tools.module`.
 
-`decode_module` checks what the rest of the package relies on: every operand is defined before it is used,
-every called computation and root exists, calls do not recurse, dimensions are sane.
+`decode_module` checks what the rest of the package relies on: every operand is defined before it is
+used, every called computation and root exists, calls do not recurse, dimensions are sane.
 """
 
 from collections.abc import Callable
@@ -82,14 +82,15 @@ def module_message(data: bytes) -> Any:
             raise HloError(str(error)) from error
     if not data:
         raise HloError("an empty HLO proto; dump the module again")
-    # In a wrapper, field 1 is the module, which begins with the tag of one of its first fields; in a module it
-    # is the name, which begins with no control character.
+    # In a wrapper, field 1 is the module, which begins with the tag of one of its first fields; in
+    # a module it is the name, which begins with no control character.
     inner = schema.WRAPPER.parse(data).module
     message = schema.MODULE.parse(inner if b"" < inner[:1] < b" " else data)
     count = sum(len(computation.instructions) for computation in message.computations)
     if count > _MOST_INSTRUCTIONS:
         raise HloError(
-            f"{count} instructions; allowed: {_MOST_INSTRUCTIONS}; scan over layers instead of unrolling"
+            f"{count} instructions; allowed: {_MOST_INSTRUCTIONS}; scan over layers instead of "
+            "unrolling"
         )
     if not count:
         raise HloError(
@@ -108,7 +109,8 @@ def _give_shared_configs(message: Any) -> None:
                 index = instruction.shared_config.index
                 if not 0 <= index < len(message.shared_configs):
                     raise HloError(
-                        f"{text(instruction.name)}: configuration {index} of {len(message.shared_configs)}; dump "
+                        f"{text(instruction.name)}: configuration {index} of "
+                        f"{len(message.shared_configs)}; dump "
                         "the module again"
                     )
                 instruction.backend_config = message.shared_configs[index]
@@ -140,17 +142,24 @@ class _Reader:
         instructions: list[Instruction] = []
         for m in message.instructions:
             opcode, shape = opcodes[m.opcode], shapes[m.shape]
-            # A slice copies a field's numbers at once; iterating over it asks for one after the other.
+            # A slice copies a field's numbers at once; iterating over it asks for one after the
+            # other.
             operands, called, dimensions = m.operands, m.called, m.dimensions
             is_plain = opcode in PLAIN_OPCODES and not m.HasField("sharding")
             instruction = Instruction(
-                m.id, str(m.name, "utf-8", "replace"), opcode, shape,
-                tuple(operands[:]) if operands else (), tuple(called[:]) if called else (),
-                str(m.metadata.op_name, "utf-8", "replace"), m.parameter_number, m.tuple_index,
+                m.id,
+                str(m.name, "utf-8", "replace"),
+                opcode,
+                shape,
+                tuple(operands[:]) if operands else (),
+                tuple(called[:]) if called else (),
+                str(m.metadata.op_name, "utf-8", "replace"),
+                m.parameter_number,
+                m.tuple_index,
                 tuple(dimensions[:]) if dimensions else (),
                 _scalar(m, shape) if opcode == "constant" else None,
                 NO_ATTRIBUTES if is_plain else attributes.read(opcode, m),
-            )  # fmt: skip
+            )
             instructions.append(instruction)
         ordered = _in_program_order(instructions)
         return Computation(message.id, text(message.name), ordered, message.root_id)
@@ -160,12 +169,14 @@ def _shape(message: Any) -> Shape:
     dtype = schema.ELEMENT_TYPES.get(message.element_type)
     if dtype is None:
         raise HloError(
-            f"unknown element type {message.element_type}; this build of automap is too old for the file"
+            f"unknown element type {message.element_type}; this build of automap is too old for "
+            "the file"
         )
     dims = tuple(message.dimensions)
     if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
         raise HloError(
-            f"impossible dimensions {dims[:8]}, {len(dims)} in all; allowed: {_MAX_RANK} of at least 0, with up to "
+            f"impossible dimensions {dims[:8]}, {len(dims)} in all; allowed: {_MAX_RANK} of at "
+            "least 0, with up to "
             f"{_MAX_ELEMENTS} elements; dynamic shapes are not supported"
         )
     return Shape(dtype, dims, tuple(map(_shape, message.tuple_shapes)))
@@ -174,7 +185,8 @@ def _shape(message: Any) -> Shape:
 def _in_program_order(instructions: list[Instruction]) -> tuple[Instruction, ...]:
     """Instructions by id, the order in which they were traced, if operands still come first.
 
-    XLA serializes a computation from its root backwards, which puts every weight gradient at the end.
+    XLA serializes a computation from its root backwards, which puts every weight gradient at the
+    end.
     """
     by_id = sorted(instructions, key=attrgetter("id"))
     if _user_of_undefined(by_id) is None:
@@ -182,7 +194,8 @@ def _in_program_order(instructions: list[Instruction]) -> tuple[Instruction, ...
     user = _user_of_undefined(instructions)
     if user is not None:
         raise HloError(
-            f"{user.name}: not all of its operands {user.operands} are before it; dump the module again"
+            f"{user.name}: not all of its operands {user.operands} are before it; dump the module "
+            "again"
         )
     return tuple(instructions)
 

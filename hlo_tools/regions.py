@@ -1,13 +1,15 @@
-"""Regions: the part of a linkage group around its weights, where the group can be split and nowhere else.
+"""Regions: the part of a linkage group around its weights, where the group can be split and nowhere
+else.
 
-Experts of a mixture are a batch dimension of their weights' matmuls, `egcm,emf->egcf`, and a free or summed
-one of the matmuls that bring tokens there and back.  Split everywhere, the gate and the dispatch tensors are
-split too and every token visits every device; split only in the region of the weights, tokens move by an
-all-to-all at its edge (GShard's expert parallelism).
+Experts of a mixture are a batch dimension of their weights' matmuls, `egcm,emf->egcf`, and a free
+or summed one of the matmuls that bring tokens there and back. Split everywhere, the gate and the
+dispatch tensors are split too and every token visits every device; split only in the region of the
+weights, tokens move by an all-to-all at its edge (GShard's expert parallelism).
 
-A region starts at the factors of matmuls that are major in both operands and the result, one of which is a
-weight or its gradient, and grows through ops that move or combine elements one by one, up to those in which a dimension meets others.
-Sums over a weight or its gradient, as in a norm of all gradients, are made in parts.
+A region starts at the factors of matmuls that are major in both operands and the result, one of
+which is a weight or its gradient, and grows through ops that move or combine elements one by one,
+up to those in which a dimension meets others. Sums over a weight or its gradient, as in a norm of
+all gradients, are made in parts.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ Places = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Regions:
-    """`class_of_node` [nodes] and `class_of_factor` [ops, factors]: the class whose region holds it, or -1."""
+    """`class_of_node` [nodes] and `class_of_factor` [ops, factors]: the class whose region holds
+    it, or -1.
+    """
 
     class_of_node: np.ndarray
     class_of_factor: np.ndarray
@@ -38,7 +42,9 @@ class Regions:
 
 
 def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> Regions:
-    """Regions of all classes; `side` is that of values, `class_of_group` folds groups of like layers."""
+    """Regions of all classes; `side` is that of values, `class_of_group` folds groups of like
+    layers.
+    """
     graph, edges = linkage.graph, Edges(linkage.node_offset)
     varies = np.array(graph.varies, bool)
     seeds: list[tuple[Batch, int, Places]] = []

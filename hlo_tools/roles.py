@@ -17,8 +17,9 @@ from hlo_tools.state_roles import FLOATS, Role, StateRoles
 def match_state(graph: Graph) -> Mapping[int, int]:
     """Output index -> input index, from the program alone.
 
-    Donation entries are believed.  Otherwise outputs and inputs are aligned by their longest common run
-    of (dtype, dims); runs shorter than two arrays are not trusted unless the output reads the input.
+    Donation entries are believed. Otherwise outputs and inputs are aligned by their longest common
+    run of (dtype, dims); runs shorter than two arrays are not trusted unless the output reads the
+    input.
     """
     if graph.aliases:
         return dict(graph.aliases)

@@ -1,14 +1,17 @@
 """The time of a compiled TPU program by its compiler's own estimates.
 
-The TPU compiler writes on each fusion, on each op that runs by itself and on each copy that others wait for (into another
+The TPU compiler writes on each fusion, on each op that runs by itself and on each copy that others
+    wait for (into another
 order of dimensions, mostly) how many cycles it takes it to be,
     {"window_config": {"estimated_cycles": "45363", ...}, ...}
-so with c_i the cycles of instruction i, t_i how often it runs in a step (loops times trips, `hlo_tools.flatten`)
+so with c_i the cycles of instruction i, t_i how often it runs in a step (loops times trips,
+    `hlo_tools.flatten`)
 and f the clock,
 
     compute seconds = sum over i of t_i c_i / f                             -> in: `Schedule.cycles`
 
-Collectives and asynchronous copies carry none; ops of other kinds without are counted in `unestimated`.
+Collectives and asynchronous copies carry none; ops of other kinds without are counted in
+`unestimated`.
 """
 
 from collections.abc import Iterator
@@ -24,15 +27,21 @@ from hlo_tools.proto import decode_module, module_message
 
 
 # Take no time of their own on the device, or run beside the others.
-_FREE = STRUCTURAL | COLLECTIVE_OPCODES | frozenset(
-    """after-all bitcast constant get-tuple-element iota parameter partition-id replica-id tuple
+_FREE = (
+    STRUCTURAL
+    | COLLECTIVE_OPCODES
+    | frozenset(
+        """after-all bitcast constant get-tuple-element iota parameter partition-id replica-id tuple
     slice-start slice-done""".split()
-)  # fmt: skip
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOp:
-    """An instruction that runs `count` times a step; `cycles` of one run, None if the compiler gives none."""
+    """An instruction that runs `count` times a step; `cycles` of one run, None if the compiler
+    gives none.
+    """
 
     name: str
     opcode: str
@@ -68,11 +77,14 @@ def read_schedule(data: bytes) -> Schedule:
     cycles = dict(_estimates(data))
     ops = tuple(
         ScheduledOp(
-            name=op.instruction.name, opcode=op.opcode, op_name=op.op_name, count=op.trip_count,
+            name=op.instruction.name,
+            opcode=op.opcode,
+            op_name=op.op_name,
+            count=op.trip_count,
             cycles=cycles.get(op.instruction.name),
         )
         for op in graph.ops
-    )  # fmt: skip
+    )
     return Schedule(ops, graph.assumptions)
 
 

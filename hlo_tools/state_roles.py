@@ -53,7 +53,9 @@ _PER_ELEMENT = ELEMENTWISE | FREE_PRODUCERS | {"broadcast", "reshape", "transpos
 
 @dataclass(frozen=True, slots=True)
 class _Elements:
-    """Inputs, by position, that a value is made of element by element, and whether there is anything else in it."""
+    """Inputs, by position, that a value is made of element by element, and whether there is
+    anything else in it.
+    """
 
     inputs: frozenset[int]
     has_others: bool
@@ -160,7 +162,9 @@ class StateRoles:
 
     @cached_property
     def _serves(self) -> Sequence[bool]:
-        """Whether each value reaches the new value of a parameter outside of differentiated functions."""
+        """Whether each value reaches the new value of a parameter outside of differentiated
+        functions.
+        """
         found = [False] * len(self._graph.values)
         for position in self._parameters:
             found[self.new[position]] = True
@@ -189,7 +193,9 @@ class StateRoles:
 
     @cached_property
     def _gradients(self) -> tuple[Sequence[bool], Sequence[bool]]:
-        """Whether a gradient reaches each value by way of numbers, and whether it has met data in a contraction."""
+        """Whether a gradient reaches each value by way of numbers, and whether it has met data in a
+        contraction.
+        """
         graph = self._graph
         number, meets_data = [False] * len(graph.values), [False] * len(graph.values)
         for op, phase, is_outside in zip(graph.ops, self._phases, self._is_outside, strict=True):
@@ -206,7 +212,9 @@ class StateRoles:
         return number, meets_data
 
     def _has_own_gradient(self, position: int) -> bool:
-        """Whether a gradient of a leaf's shape, maybe for each of many examples, reaches its new value."""
+        """Whether a gradient of a leaf's shape, maybe for each of many examples, reaches its new
+        value.
+        """
         graph = self._graph
         dims = graph.values[graph.inputs[position]].dims
         seen, todo = set[int](), [self.new[position]]

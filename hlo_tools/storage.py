@@ -1,7 +1,8 @@
-"""Storage groups: the dimensions along which a leaf can be kept sharded without its computation being so.
+"""Storage groups: the dimensions along which a leaf can be kept sharded without its computation
+being so.
 
-ZeRO keeps parameters, gradients and optimizer state split over the devices that would otherwise hold
-copies.  That concerns only part of the graph, found by data flow:
+ZeRO keeps parameters, gradients and optimizer state split over the devices that would otherwise
+hold copies. That concerns only part of the graph, found by data flow:
 
     parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op that
                      uses it (there it is gathered), stacks of that, and the new parameter the step returns, or
@@ -9,8 +10,8 @@ copies.  That concerns only part of the graph, found by data flow:
     optimizer side   every op of the update, and the gradient back to the contraction that makes it
                      (there a partial sum is scattered instead of reduced whole)
 
-Within one side, the rules link dimensions into groups as `linkage` does; between the sides nothing is
-linked, so that parameters may be whole while the optimizer is split (ZeRO-1, ZeRO-2).
+Within one side, the rules link dimensions into groups as `linkage` does; between the sides nothing
+is linked, so that parameters may be whole while the optimizer is split (ZeRO-1, ZeRO-2).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -111,7 +112,8 @@ def storage(
 def _update_region(
     linkage: Linkage, phases: Sequence[Phase], state_outputs: frozenset[int]
 ) -> tuple[list[bool], list[bool]]:
-    """(op only serves the update, value only serves the update), found backwards from the new state.
+    """(op only serves the update, value only serves the update), found backwards from the new
+    state.
 
     A returned new state is such a use; the stacked result of a loop passes its use on to the write
     inside the loop.
@@ -151,7 +153,9 @@ def _update_region(
 def _new_in_step(
     graph: Graph, phases: Sequence[Phase], value_serves: Sequence[bool], roles: Sequence[Role]
 ) -> list[tuple[int, int]]:
-    """(parameter, a new version of it that a further forward pass reads): made element by element, by an update."""
+    """(parameter, a new version of it that a further forward pass reads): made element by element,
+    by an update.
+    """
     leaf_of = {v: v for v, role in zip(graph.inputs, roles) if role is Role.PARAMETER}
     found = []
     for index, (op, phase) in enumerate(zip(graph.ops, phases, strict=True)):
@@ -218,7 +222,8 @@ def _carry_on(
 def _into_loop(graph: Graph, enter: Op, leave: Op, side: list[Side]) -> None:
     """Give what a loop carries the side of what it starts with.
 
-    That is a parameter which it does not change, and state of which it ends with the new version: a loop of steps.
+    That is a parameter which it does not change, and state of which it ends with the new version: a
+    loop of steps.
     """
     carries = zip(enter.inputs, enter.outputs, leave.inputs, leave.outputs, strict=True)
     for source, carried, root, result in carries:
@@ -229,7 +234,8 @@ def _into_loop(graph: Graph, enter: Op, leave: Op, side: list[Side]) -> None:
 
 
 def _is_stacked(graph: Graph, op: Op, side: Sequence[Side]) -> bool:
-    """Whether a loop over layers keeps what it made of a weight for the backward pass: such casts are split as the weight is.
+    """Whether a loop over layers keeps what it made of a weight for the backward pass: such casts
+    are split as the weight is.
 
     Vectors, such as the scales of norms, the partitioner keeps whole.
     """

@@ -1,6 +1,7 @@
 """How often a while loop runs, by its counter.
 
-A counter is an element c of what the loop carries, with condition c < limit and c <- c + step in the body, so that
+A counter is an element c of what the loop carries, with condition c < limit and c <- c + step in
+the body, so that
 
     trips = ceil((limit - start) / step)                                    -> in: `trip_count`
 
@@ -21,7 +22,9 @@ _SAME_VALUE = frozenset({"copy", "bitcast", "convert", "reshape"})
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """`count` is None if it cannot be read; `is_step_known` is false where the step was taken to be one."""
+    """`count` is None if it cannot be read; `is_step_known` is false where the step was taken to be
+    one.
+    """
 
     count: int | None
     is_step_known: bool = True

@@ -1,4 +1,5 @@
-"""BERT: a bidirectional encoder trained on masked tokens, 48 layers deep (BERT-48, 640M parameters).
+"""BERT: a bidirectional encoder trained on masked tokens, 48 layers deep (BERT-48, 640M
+parameters).
 
 Post-norm transformer with learned positions (Devlin et al. 2019), at BERT-Large's width and twice
 its depth, the size that pipeline-parallel papers measure (DAPPLE, Auto-MAP). The masked-language-

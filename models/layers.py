@@ -5,8 +5,8 @@ and o is [heads * d_head, d_model]. Attention of queries x over memory y, per he
 
     softmax((scale * x Wq) (y Wk)^T + bias) (y Wv)     -> in: Attention, softmax in float32
 
-A stack is "unrolled" (a list of layers, each traced) or "scanned" (one layer whose parameters have a
-leading [depth] axis, traced once under `jax.lax.scan`); both compute the same. With remat "layer"
+A stack is "unrolled" (a list of layers, each traced) or "scanned" (one layer whose parameters have
+a leading [depth] axis, traced once under `jax.lax.scan`); both compute the same. With remat "layer"
 only the inputs of the layers are kept for the backward pass, which computes the rest again.
 """
 

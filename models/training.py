@@ -1,9 +1,10 @@
 """A train step from a Flax model: forward, loss, backward and AdamW, with nothing allocated.
 
-The state is a plain tree, `{"params": ..., "opt": ...}`, with "stats" beside them for a model that keeps
-running statistics (batch norm). With dtype "bfloat16" the forward and the backward pass compute in
-bfloat16, while the stored parameters, their gradients, the statistics and the optimizer state stay
-float32; softmaxes and losses are float32 always. A model with dropout draws from the key `batch["rng"]`.
+The state is a plain tree, `{"params": ..., "opt": ...}`, with "stats" beside them for a model that
+keeps running statistics (batch norm). With dtype "bfloat16" the forward and the backward pass
+compute in bfloat16, while the stored parameters, their gradients, the statistics and the optimizer
+state stay float32; softmaxes and losses are float32 always. A model with dropout draws from the key
+`batch["rng"]`.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,15 +114,17 @@ def _abstract(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Per-position softmax cross-entropy, [...] float32, of logits [..., classes] and targets [...]."""
+    """Per-position softmax cross-entropy, [...] float32, of logits [..., classes] and targets
+    [...].
+    """
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), targets)
 
 
 def random_batch(batch: Batch, seed: int) -> Batch:
     """A concrete batch of the shapes of `batch`, valid for every model of the zoo.
 
-    Integers are tokens or labels below `SMALLEST_VOCABULARY`, booleans mark `MASKED_FRACTION` of the
-    positions, floats are standard normal, keys are made from the seed.
+    Integers are tokens or labels below `SMALLEST_VOCABULARY`, booleans mark `MASKED_FRACTION` of
+    the positions, floats are standard normal, keys are made from the seed.
     """
     rng = np.random.default_rng(seed)
 

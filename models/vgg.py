@@ -1,8 +1,9 @@
 """VGG-19: a convolutional image classifier (Simonyan and Zisserman 2015, configuration E).
 
-Blocks of 3x3 convolutions with ReLU, each block closed by a 2x2 max-pool, then fully connected layers.
-Nearly all parameters are in the first of those, nearly all work in the convolutions. Departures:
-AdamW where the paper uses SGD with momentum; no dropout between the fully connected layers.
+Blocks of 3x3 convolutions with ReLU, each block closed by a 2x2 max-pool, then fully connected
+layers. Nearly all parameters are in the first of those, nearly all work in the convolutions.
+Departures: AdamW where the paper uses SGD with momentum; no dropout between the fully connected
+layers.
 """
 
 from dataclasses import dataclass

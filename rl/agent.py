@@ -56,7 +56,9 @@ class Agent:
     def act(
         self, observation: Observation, epsilon: float, source: np.random.Generator
     ) -> np.ndarray:
-        """An allowed action [n] for each state: a random one with probability `epsilon`, else the best."""
+        """An allowed action [n] for each state: a random one with probability `epsilon`, else the
+        best.
+        """
         mask = observation.mask
         drawn = np.where(mask, source.random(mask.shape), -1.0).argmax(1)
         is_random = source.random(len(mask)) < epsilon

@@ -1,6 +1,7 @@
 """Checkpoints: one safetensors file, arrays by name and a JSON text of scalars in its header.
 
-Loading runs no code. A file is written beside its place and then moved there: it is whole or not there.
+Loading runs no code. A file is written beside its place and then moved there: it is whole or not
+there.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,9 @@ class Checkpoint:
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint over whatever is at `path`. Raises `CheckpointError` if that cannot be written."""
+    """Write a checkpoint over whatever is at `path`. Raises `CheckpointError` if that cannot be
+    written.
+    """
     arrays = {name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}
     header = {"format": FORMAT, "scalars": json.dumps(checkpoint.scalars)}
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -49,7 +52,9 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint. Raises `CheckpointError` for one that is absent, malformed or of another format."""
+    """Read a checkpoint. Raises `CheckpointError` for one that is absent, malformed or of another
+    format.
+    """
     _check_is_regular(path)
     try:
         with safe_open(path, framework="numpy") as file:
@@ -77,7 +82,9 @@ def load(path: Path) -> Checkpoint:
 
 
 def _check_is_regular(path: Path) -> None:
-    """Refuse what is no file of a size that a checkpoint may have; a pipe would not be opened at all."""
+    """Refuse what is no file of a size that a checkpoint may have; a pipe would not be opened at
+    all.
+    """
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:

@@ -9,12 +9,15 @@ from rl.schedule import Linear
 
 
 Network = Literal["flat", "per-action"]
-"""What a network sees: the flat vector of a state, or the features of each action (`rl.networks`)."""
+"""What a network sees: the flat vector of a state, or the features of each action (`rl.networks`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """C51 (Bellemare et al. 2017): returns less the baseline as probabilities of `n_atoms` values from `low` to `high`."""
+    """C51 (Bellemare et al. 2017): returns less the baseline as probabilities of `n_atoms` values
+    from `low` to `high`.
+    """
 
     n_atoms: int
     low: float
@@ -67,17 +70,25 @@ class RainbowConfig:
                 f"network {self.network!r}: choose one of {', '.join(get_args(Network))}"
             )
         shares = {
-            "gamma": self.gamma, "alpha": self.alpha, "beta": self.beta.start, "beta's end": self.beta.end,
-            "epsilon": self.epsilon.start, "epsilon's end": self.epsilon.end,
-        }  # fmt: skip
+            "gamma": self.gamma,
+            "alpha": self.alpha,
+            "beta": self.beta.start,
+            "beta's end": self.beta.end,
+            "epsilon": self.epsilon.start,
+            "epsilon's end": self.epsilon.end,
+        }
         for name, share in shares.items():
             if not 0.0 <= share <= 1.0:
                 raise ConfigError(f"{name} is {share}; give a number from 0 to 1")
         counts = {
-            "n_steps": self.n_steps, "capacity": self.capacity, "batch": self.batch, "warm_up": self.warm_up,
-            "steps_per_update": self.steps_per_update, "target_every": self.target_every,
+            "n_steps": self.n_steps,
+            "capacity": self.capacity,
+            "batch": self.batch,
+            "warm_up": self.warm_up,
+            "steps_per_update": self.steps_per_update,
+            "target_every": self.target_every,
             "hidden sizes": min(self.hidden, default=0),
-        }  # fmt: skip
+        }
         for name, count in counts.items():
             if count < 1:
                 raise ConfigError(f"{name} is {count}; give a positive whole number")
@@ -85,7 +96,8 @@ class RainbowConfig:
             raise ConfigError(f"learning_rate is {self.learning_rate}; give a positive number")
         if self.warm_up > self.capacity:
             raise ConfigError(
-                f"warm_up is {self.warm_up}, but only {self.capacity} transitions are held; give at most that"
+                f"warm_up is {self.warm_up}, but only {self.capacity} transitions are held; give "
+                "at most that"
             )
         span = self.distribution
         if span is not None and (span.n_atoms < 2 or not span.low < span.high):

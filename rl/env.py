@@ -1,10 +1,11 @@
 """Environments as arrays: n of them with A actions each, one row for each environment.
 
-A state is described twice, for the two networks (`rl.networks`): as one flat vector of D numbers, and as
-F numbers for each action. b(s, a), the *baseline*, is what is known of Q(s, a) beforehand, say a bound; the network
-learns the rest. It is zero where nothing is known.
+A state is described twice, for the two networks (`rl.networks`): as one flat vector of D numbers,
+and as F numbers for each action. b(s, a), the *baseline*, is what is known of Q(s, a) beforehand,
+say a bound; the network learns the rest. It is zero where nothing is known.
 
-Episodes start again by themselves: after a step that ends one, `observe` shows the first state of the next.
+Episodes start again by themselves: after a step that ends one, `observe` shows the first state of
+the next.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ class EnvShape:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """States of n environments: `flat` [n, D], `features` [n, A, F], `baseline` [n, A], all float32.
+    """States of n environments: `flat` [n, D], `features` [n, A, F], `baseline` [n, A], all
+    float32.
 
     `mask` [n, A] bool marks the actions that are allowed, in each row at least one.
     """
@@ -70,7 +72,9 @@ class Outcome:
 
 
 class Env(Protocol):
-    """n environments that move together. All that happens in them follows from the actions and their own seed."""
+    """n environments that move together. All that happens in them follows from the actions and
+    their own seed.
+    """
 
     @property
     def shape(self) -> EnvShape:

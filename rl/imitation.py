@@ -1,4 +1,5 @@
-"""Learning Q of actions from an oracle: what the best action is, and where it is known, what each action is worth.
+"""Learning Q of actions from an oracle: what the best action is, and where it is known, what each
+action is worth.
 
     loss = WEIGHT CE(softmax(q* / TEMPERATURE), softmax(Q / TEMPERATURE))    which action is best
          + (Q(a*) - q*(a*))^2                                                what it is worth
@@ -28,7 +29,9 @@ _ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """m states [m, ...] with q* [m, A] float32; in each row at least one is known, of an allowed action."""
+    """m states [m, ...] with q* [m, A] float32; in each row at least one is known, of an allowed
+    action.
+    """
 
     states: Observation
     worth: np.ndarray

@@ -14,7 +14,9 @@ from rl.errors import RlError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the log; `MEANINGS` says what the fields are. NaN where there was nothing to measure."""
+    """One row of the log; `MEANINGS` says what the fields are. NaN where there was nothing to
+    measure.
+    """
 
     steps: int
     episodes: int

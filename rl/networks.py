@@ -3,8 +3,8 @@
     Z(s, a) = V(s) + U(s, a) - mean over allowed a of U(s, a)         -> in: `duel`
     Q(s, a) = b(s, a) + value of Z(s, a)                              -> in: `rl.targets.Head`
 
-Z is one number, or with a distribution K logits. The last layers begin at zero: an untrained agent acts on
-the baseline b.
+Z is one number, or with a distribution K logits. The last layers begin at zero: an untrained agent
+acts on the baseline b.
 
 flat         V, U from a multilayer perceptron of the flat vector: one weight for each number and action
 per-action   h(a) = g(features of a), c = k(mean and max of h over allowed a, flat),

@@ -27,7 +27,8 @@ def _find(tree: Any, n: int, targets: Any, items: Any) -> None:
         target, node = targets[k], 1
         while node < n:
             node *= 2
-            # Rounding may leave a target at the very end of the left part: never into an empty right one.
+            # Rounding may leave a target at the very end of the left part: never into an empty
+            # right one.
             if target >= tree[node] and tree[node + 1] > 0.0:
                 target -= tree[node]
                 node += 1
@@ -63,7 +64,9 @@ class SumTree:
         _set_compiled(self._tree, self._n, items, np.asarray(priorities, np.float64))
 
     def find(self, targets: np.ndarray) -> np.ndarray:
-        """The items, int64 [m], at the targets [m] in [0, total): those of priority zero are never found."""
+        """The items, int64 [m], at the targets [m] in [0, total): those of priority zero are never
+        found.
+        """
         items = np.empty(len(targets), np.int64)
         _find_compiled(self._tree, self._n, np.asarray(targets, np.float64), items)
         return items

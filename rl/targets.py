@@ -94,7 +94,9 @@ def distribution_errors(
 
 
 def projected(probabilities: Tensor, places: Tensor, atoms: Tensor) -> Tensor:
-    """Probabilities [m, K] at `places` [m, K] put on evenly spaced atoms [K]; beyond the ends, on the end."""
+    """Probabilities [m, K] at `places` [m, K] put on evenly spaced atoms [K]; beyond the ends, on
+    the end.
+    """
     gap = atoms[1] - atoms[0]
     position = ((places - atoms[0]) / gap).clamp(0.0, len(atoms) - 1.0)
     below = position.floor().long()

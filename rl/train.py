@@ -38,7 +38,9 @@ class Trainer:
         log: Log | None = None,
         log_every_steps: int = 1_000,
     ):
-        """Begin a run; the same seed gives the same run. `log` gets a row every `log_every_steps` steps."""
+        """Begin a run; the same seed gives the same run. `log` gets a row every `log_every_steps`
+        steps.
+        """
         self._env, self._config, self._log, self._log_every = env, config, log, log_every_steps
         shape = env.shape
         # Any whole number is a seed; numpy takes those from 0, torch those of 64 bits.
@@ -54,7 +56,9 @@ class Trainer:
         return self._progress.steps
 
     def run(self, most_steps: int, ended: Callable[[], bool] = lambda: False) -> None:
-        """Go on until `most_steps` steps are done since the run began, or `ended` says so after a step."""
+        """Go on until `most_steps` steps are done since the run began, or `ended` says so after a
+        step.
+        """
         with one_thread():
             while self.steps < most_steps:
                 self.step()
@@ -104,13 +108,15 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Go on where a run of the same environments and configuration was saved.
 
-        Raises `CheckpointError` for a file that cannot be read, or is of another run; this one is of no use then.
+        Raises `CheckpointError` for a file that cannot be read, or is of another run; this one is
+        of no use then.
         """
         checkpoint = load(path)
         for name, mine in self._identity().items():
             if checkpoint.scalars.get(name) != mine:
                 raise CheckpointError(
-                    f"{path}: its {name} is {checkpoint.scalars.get(name)}, this run's is {mine}; resume with "
+                    f"{path}: its {name} is {checkpoint.scalars.get(name)}, this run's is {mine}; "
+                    "resume with "
                     "the environments and the configuration that it was made with"
                 )
         try:

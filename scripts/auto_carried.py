@@ -1,19 +1,22 @@
-"""AUTO's shardings of inputs and outputs, carried over to the TPU compiler of today as a plan without constraints.
+"""AUTO's shardings of inputs and outputs, carried over to the TPU compiler of today as a plan
+without constraints.
 
-What it decided inside the step cannot be carried over: the compiler's own partitioner fills that in, so this shows what
-AUTO's answer is worth to somebody who has only that, as `jit(..., in_shardings=..., out_shardings=...)`.
+What it decided inside the step cannot be carried over: the compiler's own partitioner fills that
+in, so this shows what AUTO's answer is worth to somebody who has only that, as `jit(...,
+in_shardings=..., out_shardings=...)`.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap.plan import LeafRecord, MeshRecord, Plan
-from automap.space.point import Mesh
+from automap.api.plan import Plan
+from automap.plan.record import LeafRecord, MeshRecord
+from automap.step.call import TracedCall
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
-from automap.workload.call import TracedCall
 from scripts.auto_shardings import spec_of
 from scripts.scheduled import scheduled_seconds
 
@@ -21,7 +24,8 @@ from scripts.scheduled import scheduled_seconds
 def carried_plan(
     plan: Plan, mesh: Mesh, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Plan | None:
-    """A plan of the same step with these shardings, XLA's texts, on a mesh; None if its axes cannot say one.
+    """A plan of the same step with these shardings, XLA's texts, on a mesh; None if its axes cannot
+    say one.
 
     Raises `PlanError` for texts that cannot be read, and for dimensions that are split unevenly.
     """
@@ -32,10 +36,16 @@ def carried_plan(
     if found[0] is None or found[1] is None:
         return None
     return replace(
-        plan, mesh=MeshRecord(axes=mesh.axes), inputs=found[0], outputs=found[1], constraints=(),
-        predicted=replace(plan.predicted, collectives=()), search=replace(plan.search, point=None),
-        decisions=(), conflicts=(),
-    )  # fmt: skip
+        plan,
+        mesh=MeshRecord(axes=mesh.axes),
+        inputs=found[0],
+        outputs=found[1],
+        constraints=(),
+        predicted=replace(plan.predicted, collectives=()),
+        search=replace(plan.search, point=None),
+        decisions=(),
+        conflicts=(),
+    )
 
 
 def _carried(
@@ -53,14 +63,17 @@ def _carried(
 def compiled_seconds(
     plan: Plan, call: TracedCall, topology: Topology, timeout_seconds: float
 ) -> float | None:
-    """The step of a plan as the TPU compiler of this environment schedules it, None if it does not fit.
+    """The step of a plan as the TPU compiler of this environment schedules it, None if it does not
+    fit.
 
     Raises `CompilerError` if the compiler is missing, fails or is not done in time.
     """
     witness = ask(
-        planned_program(plan, call), "tpu",
-        timeout_seconds=timeout_seconds, cache_folder=default_folder(),
-    )  # fmt: skip
+        planned_program(plan, call),
+        "tpu",
+        timeout_seconds=timeout_seconds,
+        cache_folder=default_folder(),
+    )
     mesh = Mesh(tuple(n for n, _ in plan.mesh.axes), tuple(s for _, s in plan.mesh.axes))
     found = scheduled_seconds(witness, topology, mesh)
     return None if found is None else sum(found)

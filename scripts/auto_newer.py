@@ -1,7 +1,8 @@
 """What today's TPU compiler makes of the plans that AUTO's compiler compared.
 
-It is asked about the fastest of each kind by AUTO's compiler, and about presets within a quarter of the fastest preset, as the two
-compilers do not always agree which that is. A plan that it cannot take (or that cannot be carried over) keeps a note of why.
+It is asked about the fastest of each kind by AUTO's compiler, and about presets within a quarter of
+the fastest preset, as the two compilers do not always agree which that is. A plan that it cannot
+take (or that cannot be carried over) keeps a note of why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +10,8 @@ from dataclasses import replace
 import math
 from typing import Final, TypeAlias
 
+from automap.api.plan import Plan
 from automap.errors import CompilerError, PlanError
-from automap.plan import Plan
 from scripts.auto_report import BEST_PRESET, KINDS, PRESETS, Row, fastest, witness_seconds
 
 

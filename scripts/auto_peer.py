@@ -1,11 +1,14 @@
-"""Asking XLA's auto-sharder, an integer programme inside old versions of the TPU compiler, what it makes of a step.
+"""Asking XLA's auto-sharder, an integer programme inside old versions of the TPU compiler, what it
+makes of a step.
 
-    step -> StableHLO -> FOLDER -> PYTHON scripts/auto_worker.py FOLDER -> shardings, program, memory, seconds
+    step -> StableHLO -> FOLDER -> PYTHON scripts/auto_worker.py FOLDER -> shardings, program,
+    memory, seconds
 
-JAX has no way to it since 0.7, so it runs in an environment of its own (`RECIPE`), which reads our programs by
-StableHLO's versioned format. How long the pass itself took is in the compiler's log -> in: `pass_seconds`. How it split
-inputs and outputs it says as XLA writes shardings (`scripts.auto_shardings`). Answers are kept in a folder by what they
-depend on, also that one was not ready in time.
+JAX has no way to it since 0.7, so it runs in an environment of its own (`RECIPE`), which reads our
+programs by StableHLO's versioned format. How long the pass itself took is in the compiler's log ->
+in: `pass_seconds`. How it split inputs and outputs it says as XLA writes shardings
+(`scripts.auto_shardings`). Answers are kept in a folder by what they depend on, also that one was
+not ready in time.
 """
 
 from collections.abc import Mapping
@@ -22,8 +25,8 @@ from typing import Any, Final, Literal
 
 from automap.atomic_file import write_atomically
 from automap.errors import InputError, PlanError
-from automap.plan_file import layout, read
-from automap.plan_json import decode, encode
+from automap.plan.codec import decode, encode
+from automap.plan.file import layout, read
 
 
 STABLEHLO_VERSION: Final = "1.9.0"  # jaxlib 0.6.2 reads up to 1.11
@@ -52,7 +55,8 @@ _ENDED: Final = re.compile(_STAMP + r"Auto Sharding took", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoRequest:
-    """What to compile for: a TPU slice by name, the mesh that the pass may use (None: no pass, shardings as in the program).
+    """What to compile for: a TPU slice by name, the mesh that the pass may use (None: no pass,
+    shardings as in the program).
 
     `options` are the compiler's.
     """
@@ -64,7 +68,8 @@ class AutoRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoAnswer:
-    """What came of it: XLA's text of each input's and output's sharding, bytes on a device, seconds of the whole compilation.
+    """What came of it: XLA's text of each input's and output's sharding, bytes on a device, seconds
+    of the whole compilation.
 
     `message` is the compiler's, of an outcome that is not "done".
     """
@@ -80,7 +85,9 @@ class AutoAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoResult:
-    """An answer with the compiled program (a serialized HloModuleProto) in gzip, and seconds of the pass alone."""
+    """An answer with the compiled program (a serialized HloModuleProto) in gzip, and seconds of the
+    pass alone.
+    """
 
     answer: AutoAnswer
     program: bytes | None
@@ -99,20 +106,25 @@ class AutoPeer:
         """Raise `InputError` with the way to make it if it is not the environment that is needed."""
         try:
             run = subprocess.run(
-                [self.python, "-c", _VERSIONS], capture_output=True, text=True, check=False,
+                [self.python, "-c", _VERSIONS],
+                capture_output=True,
+                text=True,
+                check=False,
                 env=_environment(),
-            )  # fmt: skip
+            )
             found = json.loads(run.stdout) if run.returncode == 0 else run.stderr.strip()[-200:]
         except (OSError, ValueError) as error:
             found = str(error)
         if found != PACKAGES:
             raise InputError(
-                f"--auto-python {self.python}: got {found}; allowed: an environment with {PACKAGES}; make it "
+                f"--auto-python {self.python}: got {found}; allowed: an environment with "
+                f"{PACKAGES}; make it "
                 f"with: {RECIPE}; then give --auto-python auto/bin/python"
             )
 
     def ask(self, artifact: bytes, sha256: str, request: AutoRequest) -> AutoResult:
-        """The answer for a program, the one that was kept if there is any; `sha256` is of what the program says.
+        """The answer for a program, the one that was kept if there is any; `sha256` is of what the
+        program says.
 
         A process that dies is an answer too, which is not kept.
         """
@@ -140,10 +152,13 @@ class AutoPeer:
         log = folder / "log.txt"
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [self.python, str(WORKER), str(folder)], stdin=subprocess.PIPE, stdout=output,
-                stderr=subprocess.STDOUT, env=_environment(),
+                [self.python, str(WORKER), str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
                 start_new_session=True,
-            )  # fmt: skip
+            )
             try:
                 process.wait(self.timeout_seconds)
             except subprocess.TimeoutExpired:
@@ -172,9 +187,10 @@ class AutoPeer:
             return None
         program = self.folder / f"{key}.pb.gz"
         return AutoResult(
-            answer=answer, program=program.read_bytes() if program.is_file() else None,
+            answer=answer,
+            program=program.read_bytes() if program.is_file() else None,
             pass_seconds=seconds,
-        )  # fmt: skip
+        )
 
     def _keep(self, key: str, result: AutoResult) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -185,17 +201,22 @@ class AutoPeer:
 
 
 def _environment() -> dict[str, str]:
-    # Packages of ours that are found by PYTHONPATH are not of that environment, nor is the compiler (libtpu) that JAX
-    # names here when it is imported.
+    # Packages of ours that are found by PYTHONPATH are not of that environment, nor is the compiler
+    # (libtpu) that JAX names here when it is imported.
     kept = {name: value for name, value in os.environ.items() if name != "TPU_LIBRARY_PATH"}
     return {**kept, **_ENVIRONMENT, "PYTHONPATH": ""}
 
 
 def _nothing(outcome: Literal["timeout", "died"], message: str, seconds: float) -> AutoAnswer:
     return AutoAnswer(
-        outcome=outcome, message=message, inputs=(), outputs=(), peak_bytes=None, seconds=seconds,
+        outcome=outcome,
+        message=message,
+        inputs=(),
+        outputs=(),
+        peak_bytes=None,
+        seconds=seconds,
         process_seconds=0.0,
-    )  # fmt: skip
+    )
 
 
 def _key(sha256: str, request: AutoRequest) -> str:
@@ -204,7 +225,9 @@ def _key(sha256: str, request: AutoRequest) -> str:
 
 
 def pass_seconds(log: str) -> float | None:
-    """Seconds between the begin and the end of the pass in a compiler's log, None if it does not say both."""
+    """Seconds between the begin and the end of the pass in a compiler's log, None if it does not
+    say both.
+    """
     begun, ended = _BEGUN.search(log), _ENDED.search(log)
     if begun is None or ended is None:
         return None

@@ -1,5 +1,5 @@
-"""The tables of AUTO, presets and ours: which plan of each is fastest by the witness, which by today's compiler, and every
-plan that was compiled.
+"""The tables of AUTO, presets and ours: which plan of each is fastest by the witness, which by
+today's compiler, and every plan that was compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,15 @@ BEST_PRESET: Final = "best preset"
 KINDS: Final = {AUTO: (AUTO,), BEST_PRESET: PRESETS, OURS: (OURS,)}
 GIB: Final = 2**30
 _HEADER: Final = [
-    "model", "AUTO ms", "best preset ms", "ours ms", "ours / best", "AUTO's pass s", "AUTO with compiling s", "ours s",
-]  # fmt: skip
+    "model",
+    "AUTO ms",
+    "best preset ms",
+    "ours ms",
+    "ours / best",
+    "AUTO's pass s",
+    "AUTO with compiling s",
+    "ours s",
+]
 _NEWER_HEADER: Final = [
     "model",
     "AUTO's carried over ms",
@@ -28,17 +35,28 @@ _NEWER_HEADER: Final = [
     "ours / best",
 ]
 _DETAIL: Final = [
-    "model", "plan", "mesh", "compute ms", "collectives ms", "step ms", "newer ms", "GiB", "planning s", "compiling s",
+    "model",
+    "plan",
+    "mesh",
+    "compute ms",
+    "collectives ms",
+    "step ms",
+    "newer ms",
+    "GiB",
+    "planning s",
+    "compiling s",
     "note",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One plan of one model as the witness sees it; `step` is None if it does not fit, or was not compiled.
+    """One plan of one model as the witness sees it; `step` is None if it does not fit, or was not
+    compiled.
 
-    `origin` is AUTO, a preset's name or ours; `planning_seconds` are the pass alone as its log says it, or the
-    processor's for our tracing and search; `newer_seconds` are the step by today's compiler.
+    `origin` is AUTO, a preset's name or ours; `planning_seconds` are the pass alone as its log says
+    it, or the processor's for our tracing and search; `newer_seconds` are the step by today's
+    compiler.
     """
 
     model: str
@@ -137,7 +155,8 @@ def _summary(where: str, models: Sequence[_Sides]) -> str:
         return ""
     beside_auto = sum(sides.ratio_to(AUTO) is not None for sides in models)
     text = (
-        f"Ours over the best of all{where}: geometric mean {statistics.geometric_mean(ratios):.2f}, worst "
+        f"Ours over the best of all{where}: geometric mean "
+        f"{statistics.geometric_mean(ratios):.2f}, worst "
         f"{max(ratios):.2f}, of {len(ratios)} models, for {beside_auto} of which AUTO had a plan"
     )
     if of_presets:
@@ -166,6 +185,13 @@ def cells(row: Row) -> list[str]:
     peak = "" if row.peak_bytes is None else f"{row.peak_bytes / GIB:.2f}"
     newer = "" if row.newer_seconds is None else f"{row.newer_seconds * 1e3:.2f}"
     return [
-        row.model, row.origin, row.where, *times, newer, peak, _seconds(row.planning_seconds),
-        _seconds(row.compile_seconds), row.note,
-    ]  # fmt: skip
+        row.model,
+        row.origin,
+        row.where,
+        *times,
+        newer,
+        peak,
+        _seconds(row.planning_seconds),
+        _seconds(row.compile_seconds),
+        row.note,
+    ]

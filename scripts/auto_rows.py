@@ -15,19 +15,19 @@ from typing import Any
 
 import click
 
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import InputError
 from automap.jax_compat import lowered_for_gspmd
-from automap.options import Options
-from automap.plan import Plan
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import load_target, trace_step
+from automap.step.call import TracedCall
+from automap.step.step import traced_call
 from automap.topology import mesh_shapes
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.program import planned_program
-from automap.workload import load_target, trace_step
-from automap.workload.call import TracedCall
-from automap.workload.step import traced_call
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import portable_stablehlo
 from scripts.auto_carried import carried_plan, compiled_seconds
@@ -51,7 +51,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What AUTO is asked about: mesh shapes, and names of `BUDGETS`; `newer`: whether today's compiler is asked too."""
+    """What AUTO is asked about: mesh shapes, and names of `BUDGETS`; `newer`: whether today's
+    compiler is asked too.
+    """
 
     shapes: Sequence[tuple[int, ...]]
     budgets: Sequence[str]
@@ -132,9 +134,13 @@ def _program(traced: Any, topology: Topology) -> Program:
 
 
 def _row(
-    name: str, origin: str, where: str, found: AutoResult, planning_seconds: float | None,
+    name: str,
+    origin: str,
+    where: str,
+    found: AutoResult,
+    planning_seconds: float | None,
     topology: Topology,
-) -> Row:  # fmt: skip
+) -> Row:
     step, note = None, found.answer.message.partition("\n")[0][:100]
     if found.program is not None:
         try:
@@ -144,16 +150,23 @@ def _row(
     if found.answer.outcome == "out-of-memory":
         note = "does not fit"
     row = Row(
-        model=name, origin=origin, where=where, step=step, note=note,
-        peak_bytes=found.answer.peak_bytes, planning_seconds=planning_seconds,
+        model=name,
+        origin=origin,
+        where=where,
+        step=step,
+        note=note,
+        peak_bytes=found.answer.peak_bytes,
+        planning_seconds=planning_seconds,
         compile_seconds=found.answer.seconds,
-    )  # fmt: skip
+    )
     click.echo(" | ".join(cells(row)), err=True)
     return row
 
 
 def _finest(topology: Topology) -> Mesh:
-    """The mesh with the most axes: every group of devices that a plan on another mesh uses has axes on it."""
+    """The mesh with the most axes: every group of devices that a plan on another mesh uses has axes
+    on it.
+    """
     sizes = max(mesh_shapes(topology, max_axes=3), key=len)
     return Mesh(tuple(f"axis{i}" for i in range(len(sizes))), sizes)
 

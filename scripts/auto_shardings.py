@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from automap.errors import PlanError
-from automap.plan_checks import Spec
+from automap.plan.checks import Spec
 
 
 _TILES: Final = re.compile(
@@ -25,9 +25,11 @@ _TILES: Final = re.compile(
 
 
 def spec_of(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | None:
-    """The mesh axes, (name, size), that split each of `rank` dimensions by XLA's text of a sharding.
+    """The mesh axes, (name, size), that split each of `rank` dimensions by XLA's text of a
+    sharding.
 
-    None if no axes do: give the mesh axes of prime sizes. Raises `PlanError` for a text that cannot be read.
+    None if no axes do: give the mesh axes of prime sizes. Raises `PlanError` for a text that cannot
+    be read.
     """
     if text == "{replicated}":
         return (None,) * rank

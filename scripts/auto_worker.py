@@ -1,11 +1,14 @@
-"""One compilation by XLA's auto-sharder, in an environment of its own: `PYTHON scripts/auto_worker.py FOLDER`.
+"""One compilation by XLA's auto-sharder, in an environment of its own: `PYTHON
+scripts/auto_worker.py FOLDER`.
 
-Imports nothing of this project, since it runs under the last JAX that can call the pass (`scripts.auto_peer`).
+Imports nothing of this project, since it runs under the last JAX that can call the pass
+(`scripts.auto_peer`).
 
     request.json + program.bin (a portable StableHLO artifact) -> answer.json + program.pb.gz
 
-With a mesh the pass decides every sharding of the program; without one, the shardings that stand in the program are kept.
-Devices are numbered row-major over the slice's coordinates, last dimension fastest, and meshes lie row-major on them.
+With a mesh the pass decides every sharding of the program; without one, the shardings that stand in
+the program are kept. Devices are numbered row-major over the slice's coordinates, last dimension
+fastest, and meshes lie row-major on them.
 """
 
 import gzip
@@ -32,9 +35,12 @@ def main(folder: Path) -> None:
         text = f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARACTERS]
         full = "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
         answer = {
-            "outcome": "out-of-memory" if full else "failed", "message": text,
-            "inputs": [], "outputs": [], "peak_bytes": None,
-        }  # fmt: skip
+            "outcome": "out-of-memory" if full else "failed",
+            "message": text,
+            "inputs": [],
+            "outputs": [],
+            "peak_bytes": None,
+        }
     answer["seconds"] = time.monotonic() - begin
     answer["process_seconds"] = time.process_time() - begin_process
     partial = folder / "answer.part"
@@ -50,22 +56,27 @@ def compiled(artifact: bytes, request: dict, folder: Path) -> dict:
     found = topologies.get_topology_desc(platform="tpu", topology_name=request["slice"]).devices
     devices = sorted(found, key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
     executable = devices[0].client.compile(
-        on_all(artifact, len(devices)), xla_client.DeviceList(tuple(devices)),
+        on_all(artifact, len(devices)),
+        xla_client.DeviceList(tuple(devices)),
         options_for([d.id for d in devices], request),
-    )  # fmt: skip
+    )
     (module,) = executable.hlo_modules()
     proto = module.as_serialized_hlo_module_proto()
     (folder / "program.pb.gz").write_bytes(gzip.compress(proto, mtime=0))
     used = executable.get_compiled_memory_stats()
     outputs = texts([module.spmd_output_sharding])
     return {
-        "outcome": "done", "message": "",
-        "inputs": texts(module.spmd_parameters_shardings), "outputs": outputs,
+        "outcome": "done",
+        "message": "",
+        "inputs": texts(module.spmd_parameters_shardings),
+        "outputs": outputs,
         "peak_bytes": (
-            used.argument_size_in_bytes + used.output_size_in_bytes
-            - used.alias_size_in_bytes + used.temp_size_in_bytes
+            used.argument_size_in_bytes
+            + used.output_size_in_bytes
+            - used.alias_size_in_bytes
+            + used.temp_size_in_bytes
         ),
-    }  # fmt: skip
+    }
 
 
 def on_all(artifact: bytes, device_count: int) -> bytes:
@@ -114,7 +125,9 @@ def texts(shardings: list) -> list:
 
 
 def end_with_parent() -> None:
-    """End when the process that started this one is gone, which closes the pipe that it never writes to."""
+    """End when the process that started this one is gone, which closes the pipe that it never
+    writes to.
+    """
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

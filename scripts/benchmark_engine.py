@@ -2,8 +2,8 @@
 
     python -m scripts.benchmark_engine -o docs/engine.md
 
-Each time is the least of several runs in one process; tracing and lowering are JAX's and not counted. With `-o`
-the table of that file is replaced.
+Each time is the least of several runs in one process; tracing and lowering are JAX's and not
+counted. With `-o` the table of that file is replaced.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from rich.progress import track
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic import collectives
-from automap.space.point import Mesh
+from automap.program.problem_build import build_problem
 from automap.space.presets import PRESETS
-from automap.space.problem_build import build_problem
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.proto import decode_module
 from models.bert import BERT_48, bert
@@ -37,9 +37,16 @@ COMMAND = "python -m scripts.benchmark_engine -o docs/engine.md"
 RUNS, EVALUATIONS = 5, 200
 MESH = Mesh(("data", "model"), (4, 4))
 HEADER = [
-    "model", "instructions", "MB", "proto to module, s", "module to decisions, s", "sum, s",
-    "us per instruction", "rows, s", "shardings and collectives, ms",
-]  # fmt: skip
+    "model",
+    "instructions",
+    "MB",
+    "proto to module, s",
+    "module to decisions, s",
+    "sum, s",
+    "us per instruction",
+    "rows, s",
+    "shardings and collectives, ms",
+]
 BERT_DEPTHS = (12, 48, 96, 192, 345)
 
 
@@ -78,9 +85,16 @@ def measure(name: str, train: TrainStep) -> list[str]:
     evaluate_seconds, _ = _least(evaluate, runs=EVALUATIONS)
     total = decode_seconds + decide_seconds
     return [
-        name, f"{count:,}", f"{len(proto) / 1e6:.1f}", f"{decode_seconds:.2f}", f"{decide_seconds:.2f}",
-        f"{total:.2f}", f"{total / count * 1e6:.0f}", f"{rows_seconds:.2f}", f"{evaluate_seconds * 1e3:.2f}",
-    ]  # fmt: skip
+        name,
+        f"{count:,}",
+        f"{len(proto) / 1e6:.1f}",
+        f"{decode_seconds:.2f}",
+        f"{decide_seconds:.2f}",
+        f"{total:.2f}",
+        f"{total / count * 1e6:.0f}",
+        f"{rows_seconds:.2f}",
+        f"{evaluate_seconds * 1e3:.2f}",
+    ]
 
 
 def _least(function: Callable[[], Any], runs: int = RUNS) -> tuple[float, Any]:

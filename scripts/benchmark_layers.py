@@ -6,7 +6,8 @@
     plan         the plan's records
     whole        from the step to the plan
 
-Seconds are the processor's, of one process that has planned a small model before; of several runs the shortest.
+Seconds are the processor's, of one process that has planned a small model before; of several runs
+the shortest.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +19,14 @@ import click
 import jax
 from rich.progress import track
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.problem_build import build_problem
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program.problem_build import build_problem
+from automap.program.trace import trace_step
 from automap.space.space import Space
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from hlo_tools.collector import collector_paused
 from hlo_tools.proto import decode_module
 from models.gpt import GPT_124M, gpt
@@ -38,9 +40,15 @@ DEPTHS = (6, 12, 25, 50, 100)
 TOPOLOGY, BATCH, SEQ = "v5p:2x2x2", 64, 512
 BUDGET_SECONDS = 300.0
 HEADER = [
-    "layers", "instructions", "trace, s", "decisions, s", "search, s (evaluations)", "plan, s", "whole, s",
+    "layers",
+    "instructions",
+    "trace, s",
+    "decisions, s",
+    "search, s (evaluations)",
+    "plan, s",
+    "whole, s",
     "whole, ms per layer",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +77,25 @@ def run(depth: int) -> Seconds:
     marks.append(time.process_time())
     outcome = find(workload, topology, Options(budget_seconds=BUDGET_SECONDS))
     marks.append(time.process_time())
-    build_plan(outcome)
+    Plan.of(build_plan(outcome))
     marks.append(time.process_time())
     traced, search, plan = (b - a for a, b in zip(marks, marks[1:], strict=False))
     instructions, decisions = decided(train.target)
     return Seconds(
-        instructions=instructions, evaluations=outcome.context.evaluations, trace=traced - decisions,
-        decisions=decisions, search=search, plan=plan,
-    )  # fmt: skip
+        instructions=instructions,
+        evaluations=outcome.context.evaluations,
+        trace=traced - decisions,
+        decisions=decisions,
+        search=search,
+        plan=plan,
+    )
 
 
 @collector_paused()
 def decided(target: Target) -> tuple[int, float]:
-    """The number of a step's instructions, and the seconds from its proto to its decisions: a part of `trace_step`."""
+    """The number of a step's instructions, and the seconds from its proto to its decisions: a part
+    of `trace_step`.
+    """
     step, args = target
     lowered = jax.jit(step, keep_unused=True).lower(*args)
     proto = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
@@ -96,9 +110,15 @@ def row(depth: int, runs: int) -> list[str]:
     """A row of the table."""
     best = min((run(depth) for _ in range(runs)), key=lambda s: s.whole)
     return [
-        str(depth), f"{best.instructions:,}", f"{best.trace:.2f}", f"{best.decisions:.2f}",
-        f"{best.search:.2f} ({best.evaluations:,})", f"{best.plan:.2f}", f"{best.whole:.2f}", f"{best.whole / depth * 1e3:.0f}",
-    ]  # fmt: skip
+        str(depth),
+        f"{best.instructions:,}",
+        f"{best.trace:.2f}",
+        f"{best.decisions:.2f}",
+        f"{best.search:.2f} ({best.evaluations:,})",
+        f"{best.plan:.2f}",
+        f"{best.whole:.2f}",
+        f"{best.whole / depth * 1e3:.0f}",
+    ]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

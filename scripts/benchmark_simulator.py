@@ -1,7 +1,8 @@
 """Speed of the simulators: tasks per second, and delta against full simulation on NMT.
 
-NMT is FlexFlow's (table 3), 40 unrolled steps, on a cluster of 8-GPU V100 hosts. A move gives a random
-operator a random configuration, as FlexFlow's search does; all times are processor seconds of one core.
+NMT is FlexFlow's (table 3), 40 unrolled steps, on a cluster of 8-GPU V100 hosts. A move gives a
+random operator a random configuration, as FlexFlow's search does; all times are processor seconds
+of one core.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +17,13 @@ import numba
 import numpy as np
 from rich.progress import track
 
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import data_parallel, random_configuration
-from automap.simulate.machine import Machine, first_devices, machine_of
-from automap.simulate.operators import OperatorGraph
-from automap.simulate.simulator import Method, Simulator
+from automap.program.problem_build import build_problem
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import data_parallel, random_configuration
+from automap.simulate.operators.graph import OperatorGraph
+from automap.simulate.operators.machine import Machine, first_devices, machine_of
+from automap.simulate.operators.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
-from automap.space.problem_build import build_problem
 from automap.topology import get_topology
 from hlo_tools.proto import decode_module
 from models.nmt import nmt
@@ -36,9 +37,20 @@ MOVES, MOST_SECONDS, RUNS = 20, 4.0, 5
 N_TASKS = 200_000
 SPEED_HEADER = ["task graph", "tasks", "edges", "M tasks/s, processor", "M tasks/s, wall"]
 RATIO_HEADER = [
-    "devices", "start", "tasks", "build, ms", "full, ms", "M tasks/s", "delta, median ms", "delta, mean ms",
-    "full / delta", "(build + full) / delta", "full / either", "(build + full) / either", "by delta",
-]  # fmt: skip
+    "devices",
+    "start",
+    "tasks",
+    "build, ms",
+    "full, ms",
+    "M tasks/s",
+    "delta, median ms",
+    "delta, mean ms",
+    "full / delta",
+    "(build + full) / delta",
+    "full / either",
+    "(build + full) / either",
+    "by delta",
+]
 
 
 def pipeline_tasks(n_stages: int, n_tasks: int) -> Tasks:
@@ -51,7 +63,9 @@ def pipeline_tasks(n_stages: int, n_tasks: int) -> Tasks:
 
 
 def device_tasks(n_tasks: int) -> Tasks:
-    """One device and its link: every third task is a collective, used by the third operation after it."""
+    """One device and its link: every third task is a collective, used by the third operation after
+    it.
+    """
     t = np.arange(n_tasks)
     is_link = t % 3 == 2
     chain = np.where(is_link, t - 1, np.where(t % 3 == 0, t - 2, t - 1))
@@ -71,10 +85,11 @@ def random_tasks(n_resources: int, n_tasks: int) -> Tasks:
 def _tasks(seconds: np.ndarray, resource: np.ndarray, before: np.ndarray) -> Tasks:
     rows = [np.unique(column[column >= 0]) for column in before.T]
     return Tasks(
-        seconds=seconds, resource=resource.astype(np.int32),
+        seconds=seconds,
+        resource=resource.astype(np.int32),
         first_predecessor=np.cumsum([0, *map(len, rows)]),
         predecessors=np.concatenate(rows).astype(np.int32),
-    )  # fmt: skip
+    )
 
 
 def speeds() -> Iterator[list[str]]:
@@ -115,18 +130,28 @@ def ratio(graph: OperatorGraph, machine: Machine, start: str) -> list[str]:
     full_again, either, by_delta = _moved(simulator, Method.EITHER, rng)
     both, again = np.mean(full), np.mean(full_again)
     return [
-        f"{n}", start, f"{simulator.n_tasks:,}", f"{build * 1e3:.1f}", f"{both * 1e3:.1f}",
-        f"{simulator.n_tasks / min(full) / 1e6:.1f}", f"{np.median(delta) * 1e3:.1f}",
-        f"{np.mean(delta) * 1e3:.1f}", f"{both / np.mean(delta):.2f}",
-        f"{(build + both) / np.mean(delta):.2f}", f"{again / np.mean(either):.2f}",
-        f"{(build + again) / np.mean(either):.2f}", f"{by_delta:.0%}",
-    ]  # fmt: skip
+        f"{n}",
+        start,
+        f"{simulator.n_tasks:,}",
+        f"{build * 1e3:.1f}",
+        f"{both * 1e3:.1f}",
+        f"{simulator.n_tasks / min(full) / 1e6:.1f}",
+        f"{np.median(delta) * 1e3:.1f}",
+        f"{np.mean(delta) * 1e3:.1f}",
+        f"{both / np.mean(delta):.2f}",
+        f"{(build + both) / np.mean(delta):.2f}",
+        f"{again / np.mean(either):.2f}",
+        f"{(build + again) / np.mean(either):.2f}",
+        f"{by_delta:.0%}",
+    ]
 
 
 def _moved(
     simulator: Simulator, method: Method, rng: np.random.Generator
 ) -> tuple[list[float], list[float], float]:
-    """(full seconds, seconds of the method, share that delta finished) over moves; checks the timelines."""
+    """(full seconds, seconds of the method, share that delta finished) over moves; checks the
+    timelines.
+    """
     full, other, by_delta = [], [], 0
     simulator.simulate()
     while len(full) < MOVES and sum(full) + sum(other) < MOST_SECONDS:

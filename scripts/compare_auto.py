@@ -1,4 +1,5 @@
-"""XLA's auto-sharder beside ours, both under its own TPU compiler, for steps of the zoo and others, without the hardware.
+"""XLA's auto-sharder beside ours, both under its own TPU compiler, for steps of the zoo and others,
+without the hardware.
 
     python -m scripts.compare_auto --auto-python auto/bin/python -o docs/auto_peer.md
 
@@ -6,12 +7,14 @@ AUTO is the auto-sharder of jax 0.6.2 with libtpu 0.0.17, in an environment of i
 
     python -m venv auto; auto/bin/pip install jax==0.6.2 jaxlib==0.6.2 libtpu==0.0.17
 
-AUTO decides all shardings of a step on each mesh shape of the slice, with the budget of memory that it has by itself (1.1 times
-what it thinks is the least) and with the device's memory (`BUDGETS`). Its best by the witness is taken. The witness is the program as
-libtpu 0.0.17 schedules it, read as `scripts.scheduled` says. Presets (each on the mesh that the evaluator likes best)
-and our plan are handed to the same compiler with the shardings of inputs, outputs and constraints. With `--newer` (and the
-extra `tpu`), the fastest of each kind, and presets within a quarter of the fastest, are compiled by today's TPU compiler too,
-of AUTO's what can be carried over (`scripts.auto_carried`). All that was compiled is kept, so the tables can be made model by model.
+AUTO decides all shardings of a step on each mesh shape of the slice, with the budget of memory that
+it has by itself (1.1 times what it thinks is the least) and with the device's memory (`BUDGETS`).
+Its best by the witness is taken. The witness is the program as libtpu 0.0.17 schedules it, read as
+`scripts.scheduled` says. Presets (each on the mesh that the evaluator likes best) and our plan are
+handed to the same compiler with the shardings of inputs, outputs and constraints. With `--newer`
+(and the extra `tpu`), the fastest of each kind, and presets within a quarter of the fastest, are
+compiled by today's TPU compiler too, of AUTO's what can be carried over (`scripts.auto_carried`).
+All that was compiled is kept, so the tables can be made model by model.
 """
 
 from collections.abc import Sequence
@@ -95,7 +98,8 @@ def main(
 ) -> None:
     """Run the comparison."""
     jax.config.update("jax_platforms", "cpu")
-    # AUTO's compiler has no gradients of ragged products: the dense ones that JAX makes of them instead.
+    # AUTO's compiler has no gradients of ragged products: the dense ones that JAX makes of them
+    # instead.
     jax.config.update("jax_ragged_dot_use_ragged_dot_instruction", False)
     topology = get_topology(TOPOLOGY)
     folder = default_folder().parent / "auto"
@@ -126,7 +130,8 @@ def _chosen(models: str) -> list[str]:
     for name in names:
         if name not in MODELS and ":" not in name:
             raise InputError(
-                f"--models {name!r}; allowed: {', '.join(MODELS)}, or steps of yours as module:function, "
+                f"--models {name!r}; allowed: {', '.join(MODELS)}, or steps of yours as "
+                "module:function, "
                 "with commas between"
             )
     return names

@@ -3,9 +3,9 @@
     python -m scripts.compare_collectives -o docs/collectives.md
     python -m scripts.compare_collectives --compiler tpu -o docs/collectives_tpu.md
 
-Every model x preset or search x mesh is planned, applied and compiled; the tensors of all collectives are
-counted on both sides.  With `-o` the table of that file, between its two marks, is replaced.  The TPU
-compiler compiles ahead of time; it needs the extra `tpu` and no TPU.
+Every model x preset or search x mesh is planned, applied and compiled; the tensors of all
+collectives are counted on both sides. With `-o` the table of that file, between its two marks, is
+replaced. The TPU compiler compiles ahead of time; it needs the extra `tpu` and no TPU.
 """
 
 from collections import Counter
@@ -26,13 +26,15 @@ import jax
 from jax.experimental import topologies
 from rich.progress import track
 
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import InputError
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import Workload, trace_step
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.topology.model import Platform
 from automap.verify.collectives import (
     CPU,
@@ -42,7 +44,6 @@ from automap.verify.collectives import (
     compiled_transfers,
     predicted_transfers,
 )
-from automap.workload import Workload, trace_step
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -56,25 +57,45 @@ BUDGET_SECONDS = 4.0
 MODELS: dict[str, dict[str, Any]] = {
     name: {}
     for name in (
-        "mlp", "gpt", "t5", "bert", "llama", "vit", "moe", "mamba", "alexnet", "vgg", "resnet",
-        "inception", "lenet", "unet", "rnnlm", "rnntc", "nmt", "dlrm",
+        "mlp",
+        "gpt",
+        "t5",
+        "bert",
+        "llama",
+        "vit",
+        "moe",
+        "mamba",
+        "alexnet",
+        "vgg",
+        "resnet",
+        "inception",
+        "lenet",
+        "unet",
+        "rnnlm",
+        "rnntc",
+        "nmt",
+        "dlrm",
     )
 } | {
-    "gpt, scanned": {"layers": "scanned"}, "t5, scanned": {"layers": "scanned"},
-    "bert, scanned": {"layers": "scanned"}, "llama, scanned": {"layers": "scanned"},
-    "vit, scanned": {"layers": "scanned"}, "gpt, scanned, remat": {"layers": "scanned", "remat": "layer"},
+    "gpt, scanned": {"layers": "scanned"},
+    "t5, scanned": {"layers": "scanned"},
+    "bert, scanned": {"layers": "scanned"},
+    "llama, scanned": {"layers": "scanned"},
+    "vit, scanned": {"layers": "scanned"},
+    "gpt, scanned, remat": {"layers": "scanned", "remat": "layer"},
     "gpt, dropout": {"dropout": 0.1},
-    "moe, sorted": {"dispatch": "sorted"}, "rnnlm, scanned": {"steps": "scanned"},
+    "moe, sorted": {"dispatch": "sorted"},
+    "rnnlm, scanned": {"steps": "scanned"},
     "nmt, scanned": {"steps": "scanned"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Compiler:
     """What compiles, for which machine, and which programs it is given.
 
-    `rewrites` are kinds that its pipeline turns into others: plans with those are flagged. `options` are the
-    compiler's own; they change no collective.
+    `rewrites` are kinds that its pipeline turns into others: plans with those are flagged.
+    `options` are the compiler's own; they change no collective.
     """
 
     topology: str
@@ -108,7 +129,9 @@ COMPILERS = {
 
 @dataclass(frozen=True)
 class Program:
-    """What to compile: a compiler, a name of `MODELS`, a preset or `SEARCHED`, one of the compiler's meshes."""
+    """What to compile: a compiler, a name of `MODELS`, a preset or `SEARCHED`, one of the
+    compiler's meshes.
+    """
 
     compiler: str
     model: str
@@ -118,8 +141,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides of one program; `is_flagged` if the plan warns that collectives may differ, or if it has some
-    that the compiler is known to rewrite.
+    """Both sides of one program; `is_flagged` if the plan warns that collectives may differ, or if
+    it has some that the compiler is known to rewrite.
     """
 
     program: Program
@@ -154,8 +177,8 @@ def _n_bytes(transfers: Counter[Transfer]) -> int:
 
 
 def compare(program: Program) -> Comparison | None:
-    """Plan, apply and compile one program; None if the preset does not suit the model or mesh, or if the
-    compiler cannot print its program (async-update of TPU programs, jax 0.10)."""
+    """Plan, apply and compile one program; None if the preset does not suit the model or mesh, or
+    if the compiler cannot print its program (async-update of TPU programs, jax 0.10)."""
     compiler = COMPILERS[program.compiler]
     topology = get_topology(compiler.topology)
     step, args, workload = _workload(program.model, topology.platform)
@@ -166,7 +189,7 @@ def compare(program: Program) -> Comparison | None:
         outcome = find(workload, topology, options)
     except InputError:
         return None
-    plan = build_plan(outcome)
+    plan = Plan.of(build_plan(outcome))
     lowered = plan.jit(step, devices=_devices(program.compiler)).lower(*args)
     compiled = lowered.compile(compiler_options=compiler.options)
     try:
@@ -219,9 +242,10 @@ def report(comparisons: list[Comparison], name: str, models: tuple[str, ...]) ->
     header = ["model", "plan", *("x".join(map(str, sizes)) for sizes in compiler.meshes)]
     return (
         made_by(command, f"jax {jax.__version__}, {compiler.made_on}")
-        + "".join(_summary(comparisons)) + "\n"
+        + "".join(_summary(comparisons))
+        + "\n"
         + markdown(header, list(_rows(comparisons, compiler.meshes)))
-    )  # fmt: skip
+    )
 
 
 def _summary(comparisons: list[Comparison]) -> Iterator[str]:
@@ -231,7 +255,8 @@ def _summary(comparisons: list[Comparison]) -> Iterator[str]:
         worst = max((abs(c.error) for c in some), default=0.0)
         share = exact / max(len(some), 1)
         yield (
-            f"Of {len(some)} plans {name}, {exact} ({share:.1%}) agree in every tensor's kind, axes "
+            f"Of {len(some)} plans {name}, {exact} ({share:.1%}) agree in every tensor's kind, "
+            "axes "
             f"and bytes; the largest difference in bytes is {worst:.1%}.\n"
         )
 

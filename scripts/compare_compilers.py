@@ -3,8 +3,9 @@
     python -m scripts.compare_compilers --table memory -o docs/memory.md
     python -m scripts.compare_compilers --table schedules -o docs/schedules.md
 
-Needs the extras `tpu` and `gpu-compiler`.  Every case is planned, exported and compiled ahead of time; what the
-compilers said is kept (`automap.verify`), so a second run with another cost model takes seconds.
+Needs the extras `tpu` and `gpu-compiler`. Every case is planned, exported and compiled ahead of
+time; what the compilers said is kept (`automap.verify`), so a second run with another cost model
+takes seconds.
 
 memory      the peak that a plan predicts beside the bytes the compiler needs
 schedules   the predicted step beside an estimate made from the TPU compiler's scheduled program: the cycles it
@@ -23,18 +24,18 @@ import jax
 from rich.progress import track
 from scipy.stats import kendalltau
 
+from automap.config import Options
 from automap.cost.evaluate import Estimate
 from automap.errors import AutomapError, CompilerError, InputError
-from automap.options import Options
-from automap.plan_build import Outcome
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import Outcome
+from automap.planner.sharding import find
+from automap.program import Workload, load_target, trace_step
+from automap.step.call import TracedCall
+from automap.step.step import traced_call
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.witness import Witness
-from automap.workload import Workload, load_target, trace_step
-from automap.workload.call import TracedCall
-from automap.workload.step import traced_call
 from scripts.scheduled import scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
@@ -76,9 +77,15 @@ MODELS = (
     Model("models.resnet:resnet_50", {"batch": "256"}),
 )  # fmt: skip
 PLANS: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("data-parallel", (8,)), ("zero-3", (8,)), ("megatron", (2, 4)), ("zero-1", (8,)),
-    ("sequence-parallel", (2, 4)), ("megatron", (4, 2)), ("megatron", (8,)), ("one-weird-trick", (8,)),
-)  # fmt: skip
+    ("data-parallel", (8,)),
+    ("zero-3", (8,)),
+    ("megatron", (2, 4)),
+    ("zero-1", (8,)),
+    ("sequence-parallel", (2, 4)),
+    ("megatron", (4, 2)),
+    ("megatron", (8,)),
+    ("one-weird-trick", (8,)),
+)
 SEARCHES = ((SEARCHED, (8,)), (SEARCHED, (2, 4)))
 
 
@@ -120,7 +127,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """A prediction and a witness; `scheduled_seconds` as the compiler's program has it, None if it cannot be read."""
+    """A prediction and a witness; `scheduled_seconds` as the compiler's program has it, None if it
+    cannot be read.
+    """
 
     case: Case
     outcome: Outcome
@@ -193,8 +202,10 @@ def memory_report(found: list[Result]) -> str:
             if r.witness.memory is not None and r.witness.peak_bytes
         ]
         text += (
-            f"{platform}: {len(errors)} programs of {len({r.case.name for r in of_platform})} models; median error "
-            f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, largest "
+            f"{platform}: {len(errors)} programs of {len({r.case.name for r in of_platform})} "
+            "models; median error "
+            f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, "
+            "largest "
             f"{max(errors):.1%}. {_verdicts(of_platform)}\n\n"
         )
     for r in found:
@@ -202,8 +213,15 @@ def memory_report(found: list[Result]) -> str:
         compiled = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
         ratio = f"{r.predicted_bytes / r.witness.peak_bytes:.2f}" if is_known else ""
         rows.append(
-            [r.case.name, _plan_name(r.case), r.case.topology.name, f"{r.predicted_bytes / GIB:.2f}", compiled, ratio]
-        )  # fmt: skip
+            [
+                r.case.name,
+                _plan_name(r.case),
+                r.case.topology.name,
+                f"{r.predicted_bytes / GIB:.2f}",
+                compiled,
+                ratio,
+            ]
+        )
     return text + markdown(header, rows)
 
 
@@ -212,9 +230,10 @@ def _verdicts(found: list[Result]) -> str:
     spare = [
         r
         for r in found
-        if not r.fits and r.witness.fits
+        if not r.fits
+        and r.witness.fits
         and (r.witness.peak_bytes or 0) <= 0.75 * r.case.topology.device.memory_bytes
-    ]  # fmt: skip
+    ]
     return f"Called fitting but refused: {len(wrong)}; refused but fitting with 25 % to spare: {len(spare)}."
 
 
@@ -239,8 +258,11 @@ def schedules_report(found: list[Result]) -> str:
             estimate, (compute, collective) = r.outcome.best.estimate, seconds
             pairs.append((estimate.step_seconds, compute + collective))
             milliseconds = (
-                estimate.compute_seconds, compute, estimate.step_seconds, compute + collective
-            )  # fmt: skip
+                estimate.compute_seconds,
+                compute,
+                estimate.step_seconds,
+                compute + collective,
+            )
             rows.append([name, _plan_name(r.case), *(f"{s * 1e3:.2f}" for s in milliseconds)])
         if len(pairs) > 2:
             tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)

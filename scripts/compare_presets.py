@@ -1,11 +1,13 @@
-"""What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own schedule.
+"""What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own
+schedule.
 
-    python -m scripts.compare_presets -o docs/presets.md
-    python -m scripts.compare_presets --witness --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/presets.md
+    python -m scripts.compare_presets -o docs/presets.md python -m scripts.compare_presets --witness
+    --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/presets.md
 
-With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset predicted within a quarter of the best preset, are compiled ahead of time
-for the TPU slices of the matrix, and the least of the presets' scheduled steps stands beside the plan's.  What
-the compiler said is kept: a second run compiles only plans that changed.
+With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset
+predicted within a quarter of the best preset, are compiled ahead of time for the TPU slices of the
+matrix, and the least of the presets' scheduled steps stands beside the plan's. What the compiler
+said is kept: a second run compiles only plans that changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +21,15 @@ import click
 import jax
 from rich.progress import track
 
+from automap.config import Options
 from automap.errors import AutomapError, CompilerError
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import load_target, trace_step
 from automap.search.candidate import Candidate
+from automap.step.call import TracedCall
+from automap.step.step import traced_call
 from automap.topology import get_topology
-from automap.workload import load_target, trace_step
-from automap.workload.call import TracedCall
-from automap.workload.step import traced_call
 from scripts.scheduled import CLOCK_HZ, scheduled_seconds, witness_of
 from scripts.tables import made_by, markdown, replace_table
 
@@ -60,7 +62,8 @@ _TIMEOUT_SECONDS = 420.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A model on a machine; seconds are None where nothing fits, or where the compiler's program cannot be read.
+    """A model on a machine; seconds are None where nothing fits, or where the compiler's program
+    cannot be read.
 
     `slow` names the plans that the compiler did not finish.
     """
@@ -78,8 +81,11 @@ class Cell:
 
 
 def cells(
-    models: Sequence[str], topologies: Sequence[str], budget_seconds: float, witness: bool  # noqa: FBT001
-) -> Iterator[Cell]:  # fmt: skip
+    models: Sequence[str],
+    topologies: Sequence[str],
+    budget_seconds: float,
+    witness: bool,  # noqa: FBT001
+) -> Iterator[Cell]:
     """The matrix, model after model."""
     for target in track(models, "planning"):
         step, args = load_target(target, MODELS[target])
@@ -101,12 +107,13 @@ def _predicted(target: str, topology: str, outcome: Outcome) -> Cell:
     presets = _fitting_presets(outcome)
     best = outcome.best
     return Cell(
-        model=target.partition(":")[2], topology=topology,
+        model=target.partition(":")[2],
+        topology=topology,
         plan=f"{best.origin} {_mesh_text(best)}",
         seconds=best.estimate.step_seconds if fits(best.estimate) else None,
         preset=f"{presets[0][0]} {_mesh_text(presets[0][1])}" if presets else "",
         preset_seconds=presets[0][1].estimate.step_seconds if presets else None,
-    )  # fmt: skip
+    )
 
 
 def _fitting_presets(outcome: Outcome) -> list[tuple[str, Candidate]]:
@@ -145,9 +152,12 @@ def _witnessed(cell: Cell, outcome: Outcome, call: TracedCall) -> Cell:
     times = [(scheduled(name, c), f"{name} {_mesh_text(c)}") for name, c in near]
     seconds, name = min(times, default=(math.inf, ""))
     return replace(
-        cell, scheduled=_finite(scheduled("the plan", outcome.best)),
-        preset_scheduled=_finite(seconds), scheduled_preset=name, slow=tuple(slow),
-    )  # fmt: skip
+        cell,
+        scheduled=_finite(scheduled("the plan", outcome.best)),
+        preset_scheduled=_finite(seconds),
+        scheduled_preset=name,
+        slow=tuple(slow),
+    )
 
 
 def _finite(seconds: float) -> float | None:
@@ -155,9 +165,18 @@ def _finite(seconds: float) -> float | None:
 
 
 HEADER = [
-    "model", "machine", "plan", "step, ms", "best preset", "its step, ms", "ratio",
-    "scheduled, ms", "best preset as scheduled", "its step, ms", "ratio",
-]  # fmt: skip
+    "model",
+    "machine",
+    "plan",
+    "step, ms",
+    "best preset",
+    "its step, ms",
+    "ratio",
+    "scheduled, ms",
+    "best preset as scheduled",
+    "its step, ms",
+    "ratio",
+]
 # Columns without what the compiler says.
 _PREDICTED = 7
 
@@ -167,19 +186,28 @@ def row(cell: Cell) -> list[str]:
     if cell.seconds is None:
         return [cell.model, cell.topology, "nothing fits", *[""] * (len(HEADER) - 3)]
     return [
-        cell.model, cell.topology, cell.plan, _ms(cell.seconds),
-        cell.preset or "none fits", _ms(cell.preset_seconds), _ratio(cell.seconds, cell.preset_seconds),
-        _ms(cell.scheduled), cell.scheduled_preset, _ms(cell.preset_scheduled),
+        cell.model,
+        cell.topology,
+        cell.plan,
+        _ms(cell.seconds),
+        cell.preset or "none fits",
+        _ms(cell.preset_seconds),
+        _ratio(cell.seconds, cell.preset_seconds),
+        _ms(cell.scheduled),
+        cell.scheduled_preset,
+        _ms(cell.preset_scheduled),
         _ratio(cell.scheduled, cell.preset_scheduled),
-    ]  # fmt: skip
+    ]
 
 
 def summary(found: Sequence[Cell]) -> str:
     """Geometric means and the worst of both ratios."""
     lines = [
         _summary("By the evaluator", [(c.seconds, c.preset_seconds) for c in found]),
-        _summary("By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in found]),
-    ]  # fmt: skip
+        _summary(
+            "By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in found]
+        ),
+    ]
     slow = [f"{c.model} on {c.topology}: {text}" for c in found for text in c.slow]
     return "\n".join([*filter(None, lines), *slow]) + "\n\n"
 
@@ -191,7 +219,8 @@ def _summary(title: str, pairs: Sequence[tuple[float | None, float | None]]) -> 
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     over = sum(ratio > 1.02 for ratio in ratios)
     return (
-        f"{title}: {len(ratios)} cells, geometric mean {mean:.3f} of the best preset, worst {max(ratios):.3f}, "
+        f"{title}: {len(ratios)} cells, geometric mean {mean:.3f} of the best preset, worst "
+        f"{max(ratios):.3f}, "
         f"{over} above 1.02."
     )
 

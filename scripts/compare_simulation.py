@@ -1,7 +1,7 @@
 """The simulated step beside the evaluator's estimate: every preset of some models on GPU machines.
 
-The search prices a plan with `automap.cost.walk`, which walks the program once; the simulation issues kernels and
-collectives one by one. How far they are apart says what the short cut costs.
+The search prices a plan with `automap.cost.walk`, which walks the program once; the simulation
+issues kernels and collectives one by one. How far they are apart says what the short cut costs.
 """
 
 from collections import defaultdict
@@ -16,13 +16,13 @@ from rich.progress import track
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.program.trace import trace_step
 from automap.simulate.issue import on_two_lanes
 from automap.simulate.spmd_program import program_of
-from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology, mesh_shapes
-from automap.workload.trace import trace_step
+from automap.topology.mesh import Mesh
 from models import bert, gpt, llama, mlp, resnet, t5, vit
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
@@ -32,8 +32,17 @@ COMMAND = "python -m scripts.compare_simulation -o docs/simulator.md"
 TOPOLOGIES = ("8xh100", "2x8xv100")
 FAR = 0.1
 HEADER = [
-    "machine", "preset", "plans", "median", "5 %", "95 %", "least", "most", "over 10 %", "simulation, ms",
-]  # fmt: skip
+    "machine",
+    "preset",
+    "plans",
+    "median",
+    "5 %",
+    "95 %",
+    "least",
+    "most",
+    "over 10 %",
+    "simulation, ms",
+]
 _SCANNED = replace(gpt.TINY, depth=12, d_model=768, positions=512, layers="scanned")
 MODELS: Mapping[str, Callable[[], Target]] = {
     "gpt-124m": lambda: gpt.gpt_124m(batch=64),

@@ -1,7 +1,9 @@
-"""One program, pipelines of replicas, and hybrids on models and machines: steps, bytes of a device, planning time.
+"""One program, pipelines of replicas, and hybrids on models and machines: steps, bytes of a device,
+planning time.
 
-A step is the planner's prediction; a dash says that no plan of the space fits. Planning is the processor's seconds of the
-search, without tracing; it ends by itself or within the budget, which is of time that passes.
+A step is the planner's prediction; a dash says that no plan of the space fits. Planning is the
+processor's seconds of the search, without tracing; it ends by itself or within the budget, which is
+of time that passes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +16,14 @@ import time
 import click
 from rich.progress import track
 
+from automap.api.plan import Plan
 from automap.choices import SearchSpace
+from automap.config import Options
 from automap.errors import InfeasiblePlanError
-from automap.options import Options
-from automap.plan import Plan
-from automap.plan_explain import bytes_text
-from automap.planner import plan_workload
+from automap.planner.spaces import plan_workload
+from automap.program.trace import Workload, trace_step
+from automap.quantities import bytes_text
 from automap.topology import get_topology
-from automap.workload.trace import Workload, trace_step
 from models import gpt, mlp, t5
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table

@@ -1,12 +1,14 @@
-"""Predicted step times beside measured ones, after a calibration of the machine they are measured on.
+"""Predicted step times beside measured ones, after a calibration of the machine they are measured
+on.
 
     python -m scripts.compare_step_times -o docs/step_times.md          eight fake devices of this processor
     python -m scripts.compare_step_times --gpu -o docs/step_times.md    this machine's first GPU
 
-For each model different plans are compiled and run in turn, one step each, many times over, so that whatever else
-the machine does at a time slows all of them; a plan's time is the least, which that disturbs least. On one GPU a model's whole step is
-measured, and its step on an eighth of the batch: what each of eight devices computes under a data-parallel plan, to
-be held against the compute part of that plan. With `-o` the table of that device is replaced in the file.
+For each model different plans are compiled and run in turn, one step each, many times over, so that
+whatever else the machine does at a time slows all of them; a plan's time is the least, which that
+disturbs least. On one GPU a model's whole step is measured, and its step on an eighth of the batch:
+what each of eight devices computes under a data-parallel plan, to be held against the compute part
+of that plan. With `-o` the table of that device is replaced in the file.
 """
 
 from dataclasses import dataclass
@@ -21,14 +23,14 @@ from rich.progress import track
 from scipy.stats import kendalltau
 
 from automap.calibrate.calibration import calibrate
+from automap.config import Options
 from automap.cost.profile import KernelProfile
 from automap.errors import AutomapError
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import Workload, load_target, trace_step
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
-from automap.workload import Workload, load_target, trace_step
 from scripts.step_time_cases import CPU_TARGETS, GPU_TARGETS
 from scripts.step_time_runs import ROUNDS, runner
 from scripts.step_times_gpu import compare_on_gpu
@@ -60,8 +62,16 @@ HEADER = [
     "roofline ms",
 ]
 TAU_HEADER = [
-    "model", "plans", "tau", "tau of medians", "tau, roofline only", "ratio, median", "ratios", "best measured", "best predicted",
-]  # fmt: skip
+    "model",
+    "plans",
+    "tau",
+    "tau of medians",
+    "tau, roofline only",
+    "ratio, median",
+    "ratios",
+    "best measured",
+    "best predicted",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +99,15 @@ class Row:
     def cells(self) -> list[str]:
         """The row of the table."""
         return [
-            self.model, self.plan, "x".join(map(str, self.mesh.values())), f"{self.seconds * 1e3:.2f}",
-            f"{self.median_seconds * 1e3:.2f}", f"{self.predicted_seconds * 1e3:.2f}", f"{self.ratio:.2f}",
+            self.model,
+            self.plan,
+            "x".join(map(str, self.mesh.values())),
+            f"{self.seconds * 1e3:.2f}",
+            f"{self.median_seconds * 1e3:.2f}",
+            f"{self.predicted_seconds * 1e3:.2f}",
+            f"{self.ratio:.2f}",
             f"{self.roofline_seconds * 1e3:.2f}",
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +138,13 @@ def compare(target: str, topology: Topology, profile: KernelProfile) -> list[Row
             roofline = _roofline_seconds(outcome)
             cases.append(
                 Case(
-                    plan=name, mesh=dict(plan.mesh.axes), run=runner(plan, step, args),
-                    predicted_seconds=plan.predicted.step_seconds, roofline_seconds=roofline,
+                    plan=name,
+                    mesh=dict(plan.mesh.axes),
+                    run=runner(plan, step, args),
+                    predicted_seconds=plan.predicted.step_seconds,
+                    roofline_seconds=roofline,
                 )
-            )  # fmt: skip
+            )
     times: list[list[float]] = [[] for _ in cases]
     for _ in range(ROUNDS):
         for case, seconds in zip(cases, times, strict=True):
@@ -138,10 +156,14 @@ def compare(target: str, topology: Topology, profile: KernelProfile) -> list[Row
 
 def _row(target: str, case: Case, seconds: list[float]) -> Row:
     return Row(
-        model=target.partition(":")[2], plan=case.plan, mesh=case.mesh, seconds=min(seconds),
-        median_seconds=median(seconds), predicted_seconds=case.predicted_seconds,
+        model=target.partition(":")[2],
+        plan=case.plan,
+        mesh=case.mesh,
+        seconds=min(seconds),
+        median_seconds=median(seconds),
+        predicted_seconds=case.predicted_seconds,
         roofline_seconds=case.roofline_seconds,
-    )  # fmt: skip
+    )
 
 
 def _outcome(
@@ -189,11 +211,14 @@ def _tau_cells(model: str, rows: list[Row]) -> list[str]:
     ratios = sorted(row.ratio for row in rows)
     pairs = ((least, predicted), (medians, predicted), (least, roofline))
     return [
-        model, str(len(rows)), *(f"{float(kendalltau(*pair).statistic):.2f}" for pair in pairs),
-        f"{median(ratios):.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        model,
+        str(len(rows)),
+        *(f"{float(kendalltau(*pair).statistic):.2f}" for pair in pairs),
+        f"{median(ratios):.2f}",
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
         min(rows, key=lambda row: row.seconds).name,
         min(rows, key=lambda row: row.predicted_seconds).name,
-    ]  # fmt: skip
+    ]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
@@ -206,9 +231,11 @@ def main(output: Path | None, device: str, only: str, profile: Path | None) -> N
     """Run the comparison."""
     targets = [t for t in (GPU_TARGETS if device == "gpu" else CPU_TARGETS) if only in t]
     done = calibrate(
-        device_count=1 if device == "gpu" else DEVICES, depth="quick", targets=targets,
+        device_count=1 if device == "gpu" else DEVICES,
+        depth="quick",
+        targets=targets,
         profile_path=profile,
-    )  # fmt: skip
+    )
     found = done.session.profile
     if device == "gpu":
         table, section = compare_on_gpu(done.topology, found), "gpu"

@@ -1,8 +1,9 @@
-"""Every strategy of the registry on models and machines: the step it finds, evaluations and seconds.
+"""Every strategy of the registry on models and machines: the step it finds, evaluations and
+seconds.
 
-All search the same space with the same evaluator and seed. A step is given as how much longer it is than the best that
-any of them found for this model on this machine; seconds are the processor's in the search, without tracing, while the
-budget is of time that passes.
+All search the same space with the same evaluator and seed. A step is given as how much longer it is
+than the best that any of them found for this model on this machine; seconds are the processor's in
+the search, without tracing, while the budget is of time that passes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,11 @@ import time
 
 import click
 
-from automap.options import Options
-from automap.planner import find
+from automap.config import Options
+from automap.planner.sharding import find
+from automap.program.trace import Workload, trace_step
 from automap.search import STRATEGIES
 from automap.topology import get_topology
-from automap.workload.trace import Workload, trace_step
 from models import bert, dlrm, gpt, llama, moe, nmt, resnet, t5, vgg, vit
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
@@ -63,11 +64,14 @@ def searched(workload: Workload, topology: str, strategy: str, budget_seconds: f
     outcome = find(workload, get_topology(topology), options)
     seconds = time.process_time() - begin
     return Found(
-        strategy=strategy, step_seconds=outcome.best.estimate.step_seconds,
+        strategy=strategy,
+        step_seconds=outcome.best.estimate.step_seconds,
         fits=outcome.context.objective.fits(outcome.best.estimate),
-        evaluations=outcome.context.evaluations, seconds=seconds,
-        ended=not outcome.warnings, gap=outcome.context.gap(outcome.best),
-    )  # fmt: skip
+        evaluations=outcome.context.evaluations,
+        seconds=seconds,
+        ended=not outcome.warnings,
+        gap=outcome.context.gap(outcome.best),
+    )
 
 
 def best_preset(workload: Workload, topology: str) -> float | None:

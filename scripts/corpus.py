@@ -23,7 +23,7 @@ import warnings
 import click
 import jax
 
-from automap.plan import Plan
+from automap.api.plan import Plan
 from scripts.tables import made_by, markdown, replace_table
 from tests.corpus.check import DEVICES, MACHINES, RUNS, planned_for, reference
 from tests.corpus.entries import ENTRIES
@@ -141,10 +141,12 @@ def run(entry: Entry) -> Row:
 
 
 HEADER = [
-    "step", "kind",
+    "step",
+    "kind",
     *(f"{machine}, {what}" for machine in MACHINES for what in ("µs", "plan", "gain")),
-    *RUNS, "notes",
-]  # fmt: skip
+    *RUNS,
+    "notes",
+]
 
 
 def cells(row: Row) -> list[str]:

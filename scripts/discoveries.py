@@ -1,8 +1,9 @@
-"""What the search finds without being told: plans with names of their own, from data parallelism alone.
+"""What the search finds without being told: plans with names of their own, from data parallelism
+alone.
 
-Each case is a small workload on which a named plan is much better than data parallelism.  The search knows no preset but
-data-parallel; its plan is to split what the named one splits, and to be no slower.  Where memory is what asks for a plan,
-the limit is set just above what the named plan needs.
+Each case is a small workload on which a named plan is much better than data parallelism. The search
+knows no preset but data-parallel; its plan is to split what the named one splits, and to be no
+slower. Where memory is what asks for a plan, the limit is set just above what the named plan needs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,12 @@ import jax
 import numpy as np
 from rich.progress import track
 
-from automap.options import Options
-from automap.plan import Plan
-from automap.plan_build import build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program.trace import trace_step
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models import alexnet, dlrm, gpt, vgg
 from models.experts import Experts, ExpertsConfig
 from models.layers import Embedding
@@ -35,16 +36,24 @@ COMMAND = "python -m scripts.discoveries -o docs/discoveries.md"
 START = "data-parallel"
 BUDGET_SECONDS = 120.0
 HEADER = [
-    "plan", "model", "machine", "data-parallel, ms", "named plan, ms", "found, ms", "search, s", "found plan splits",
-]  # fmt: skip
+    "plan",
+    "model",
+    "machine",
+    "data-parallel, ms",
+    "named plan, ms",
+    "found, ms",
+    "search, s",
+    "found plan splits",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A workload on which the plan `preset` is good.
 
-    `splits` are dimensions that the found plan is to split in computing, as `Plan.decisions` names them.  With `room`
-    memory is `room` times the peak of the named plan, and what is stored is to be split too.
+    `splits` are dimensions that the found plan is to split in computing, as `Plan.decisions` names
+    them. With `room` memory is `room` times the peak of the named plan, and what is stored is to be
+    split too.
     """
 
     model: str
@@ -57,7 +66,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the search found from `START`, beside that and the named plan; search in processor seconds."""
+    """What the search found from `START`, beside that and the named plan; search in processor
+    seconds.
+    """
 
     plan: Plan
     start_seconds: float
@@ -178,10 +189,12 @@ def discovered(case: Case) -> Found:
     begin = time.process_time()
     outcome = find(workload, topology, options, presets=(START,))
     return Found(
-        plan=build_plan(outcome), start_seconds=start.step_seconds,
-        start_fits=limit is None or start.peak_bytes <= limit, named_seconds=named.step_seconds,
+        plan=build_plan(outcome),
+        start_seconds=start.step_seconds,
+        start_fits=limit is None or start.peak_bytes <= limit,
+        named_seconds=named.step_seconds,
         search_seconds=time.process_time() - begin,
-    )  # fmt: skip
+    )
 
 
 def row(name: str, case: Case, found: Found) -> list[str]:
@@ -195,9 +208,15 @@ def row(name: str, case: Case, found: Found) -> list[str]:
         split.append(f"{1 - found.stored_share:.0%} of the parameters are on other devices")
     start = f"{found.start_seconds * 1e3:.3f}{'' if found.start_fits else ', does not fit'}"
     return [
-        name, case.model, case.topology, start, f"{found.named_seconds * 1e3:.3f} ({case.preset})",
-        f"{found.plan.predicted.step_seconds * 1e3:.3f}", f"{found.search_seconds:.1f}", "; ".join(split),
-    ]  # fmt: skip
+        name,
+        case.model,
+        case.topology,
+        start,
+        f"{found.named_seconds * 1e3:.3f} ({case.preset})",
+        f"{found.plan.predicted.step_seconds * 1e3:.3f}",
+        f"{found.search_seconds:.1f}",
+        "; ".join(split),
+    ]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

@@ -1,4 +1,5 @@
-"""Planners that are ended at random moments, and many at once with one cache: what is lost, and what is left behind.
+"""Planners that are ended at random moments, and many at once with one cache: what is lost, and
+what is left behind.
 
     kill         SIGKILL: the plan file is the old one or the new one, whole
     verify       the same, while a compiler runs in a process of its own
@@ -6,11 +7,12 @@
     interrupt    SIGINT: status 130, or 0 with a plan
     cache        eight processes plan one step with one cache, and half of them are killed: the others have equal plans
 
-Each run has folders of its own for the plan, the cache and temporary files; what is in them afterwards, and which processes of it
-still run, is counted. Moments are uniform over 1.8 times what a run takes that is left alone.
+Each run has folders of its own for the plan, the cache and temporary files; what is in them
+afterwards, and which processes of it still run, is counted. Moments are uniform over 1.8 times what
+a run takes that is left alone.
 
-Python itself starts before the first line of the command; what SIGINT and SIGTERM do until then is counted apart. That line has
-run when the process catches SIGTERM, which Python by itself does not.
+Python itself starts before the first line of the command; what SIGINT and SIGTERM do until then is
+counted apart. That line has run when the process catches SIGTERM, which Python by itself does not.
 
     python -m scripts.end_planners -o docs/trust.md
 """
@@ -33,16 +35,18 @@ from typing import Final, Literal
 
 import click
 
+from automap.api.plan import Plan
 from automap.errors import PlanError
-from automap.plan import Plan
 from scripts.tables import made_by, markdown, replace_table
 
 
 Way = Literal["kill", "verify", "terminate", "interrupt"]
 SIGNALS: Final[dict[Way, signal.Signals]] = {
-    "kill": signal.SIGKILL, "verify": signal.SIGKILL, "terminate": signal.SIGTERM,
+    "kill": signal.SIGKILL,
+    "verify": signal.SIGKILL,
+    "terminate": signal.SIGTERM,
     "interrupt": signal.SIGINT,
-}  # fmt: skip
+}
 ROOT: Final = Path(__file__).resolve().parents[1]
 _TARGET: Final = ("tests.steps:decoder", "--topology", "cpu:4", "--budget", "2")
 _TOGETHER: Final = 8
@@ -80,20 +84,32 @@ class Outcomes:
         how = ", ".join(f"{text}: {count}" for text, count in sorted(self.ended.items()))
         slowest = f"{self.slowest_seconds:.1f}" if self.slowest_seconds else "not measured"
         return [
-            name, str(self.runs), how, str(len(self.lost)), str(len(self.files_left)),
-            str(self.processes_left), slowest,
-        ]  # fmt: skip
+            name,
+            str(self.runs),
+            how,
+            str(len(self.lost)),
+            str(len(self.files_left)),
+            str(self.processes_left),
+            slowest,
+        ]
 
 
 HEADER: Final = [
-    "what ends it", "runs", "how it ended", "plans lost", "files left", "processes left", "slowest end, s",
-]  # fmt: skip
+    "what ends it",
+    "runs",
+    "how it ended",
+    "plans lost",
+    "files left",
+    "processes left",
+    "slowest end, s",
+]
 
 
 def ended(way: Way, moments_seconds: Sequence[float], workers: int) -> Outcomes:
     """Planners that get the signal of a way, one at each moment after their start."""
     found = Outcomes()
-    # A shell has its background ignore SIGINT, which planners would inherit; what is caught is not inherited.
+    # A shell has its background ignore SIGINT, which planners would inherit; what is caught is not
+    # inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadPoolExecutor(workers) as pool:
         for one in pool.map(lambda moment: _ended_once(way, moment), moments_seconds):
@@ -157,22 +173,35 @@ def _catches_termination(pid: int) -> bool:
 
 def _planner(way: Way, folders: dict[str, Path]) -> subprocess.Popen[str]:
     command = [
-        sys.executable, "-m", "automap", "plan", *_TARGET, "-o", str(folders["plan"] / "plan.json"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "automap",
+        "plan",
+        *_TARGET,
+        "-o",
+        str(folders["plan"] / "plan.json"),
+    ]
     if way == "verify":
         command += ["--verify", "--verify-top", "2", "--cache-dir", str(folders["cache"])]
     return subprocess.Popen(
-        command, cwd=ROOT, env=_environment(folders), text=True, stdout=subprocess.DEVNULL,
+        command,
+        cwd=ROOT,
+        env=_environment(folders),
+        text=True,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 def _environment(folders: dict[str, Path]) -> dict[str, str]:
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(folders["temporary"]),
-        "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TMPDIR": str(folders["temporary"]),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    }
 
 
 def _ending(status: int, said: str) -> str:
@@ -184,7 +213,9 @@ def _ending(status: int, said: str) -> str:
 
 
 def _problem(plan: Path, status: int) -> str:
-    """What is wrong with the plan file: one that is neither the old nor a new one, or the old one after success."""
+    """What is wrong with the plan file: one that is neither the old nor a new one, or the old one
+    after success.
+    """
     try:
         target = Plan.load(plan).workload.target
     except PlanError as error:
@@ -232,7 +263,9 @@ class _folders:
 
 
 def cached_together(rounds: int, random_moments: random.Random, seconds: float) -> Outcomes:
-    """Rounds of eight planners with one cache, half of which are killed; those left alone must have equal plans."""
+    """Rounds of eight planners with one cache, half of which are killed; those left alone must have
+    equal plans.
+    """
     found = Outcomes()
     for number in range(rounds):
         with _folders() as folders:
@@ -263,9 +296,12 @@ def cached_together(rounds: int, random_moments: random.Random, seconds: float) 
 
 def _cached(folders: dict[str, Path]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _CACHED, str(folders["cache"])], cwd=ROOT,
-        env=_environment(folders), text=True, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", _CACHED, str(folders["cache"])],
+        cwd=ROOT,
+        env=_environment(folders),
+        text=True,
+        stdout=subprocess.PIPE,
+    )
 
 
 _OLD: Final = (

@@ -1,15 +1,16 @@
 """The baseline: Auto-MAP's agent in its own form, which sees a problem as one flat vector.
 
-State: C, A, W of 128 points, divided by the greatest of all, and the boundaries so far; actions: 128 numbers, in turns the next
-point and the next unit, front to back, masked so that every stage has a point and a device; 2 (S - 1) actions are an
-episode, its reward -log(L / L0) at the end, L0 the seconds of all work on all devices. A perceptron of 3 x 256,
-Rainbow without noise (`rl`). This is a reading of the paper, whose code is not published.
+State: C, A, W of 128 points, divided by the greatest of all, and the boundaries so far; actions:
+128 numbers, in turns the next point and the next unit, front to back, masked so that every stage
+has a point and a device; 2 (S - 1) actions are an episode, its reward -log(L / L0) at the end, L0
+the seconds of all work on all devices. A perceptron of 3 x 256, Rainbow without noise (`rl`). This
+is a reading of the paper, whose code is not published.
 """
 
 import numpy as np
 
 from automap.pipeline.agent.problems import Problem, Size, plain
-from automap.pipeline.exact import Partition
+from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
 from rl.config import RainbowConfig
@@ -31,14 +32,26 @@ def config(episodes: int) -> RainbowConfig:
     """The notes of docs/pipeline_agent.md say where it differs from the paper."""
     steps = episodes * _STEPS
     return RainbowConfig(
-        network="flat", hidden=(256, 256, 256), gamma=1.0, n_steps=2, capacity=16_384, alpha=0.6,
-        beta=Linear(0.4, 1.0, steps), epsilon=Linear(1.0, 0.05, steps // 3), batch=128,
-        learning_rate=5e-4, warm_up=2_048, steps_per_update=64, target_every=50,
-    )  # fmt: skip
+        network="flat",
+        hidden=(256, 256, 256),
+        gamma=1.0,
+        n_steps=2,
+        capacity=16_384,
+        alpha=0.6,
+        beta=Linear(0.4, 1.0, steps),
+        epsilon=Linear(1.0, 0.05, steps // 3),
+        batch=128,
+        learning_rate=5e-4,
+        warm_up=2_048,
+        steps_per_update=64,
+        target_every=50,
+    )
 
 
 def lines_of(problem: Problem) -> np.ndarray:
-    """C, A and W, float32 [3 n]: seconds of one device, and of the slowest link, over the greatest of all."""
+    """C, A and W, float32 [3 n]: seconds of one device, and of the slowest link, over the greatest
+    of all.
+    """
     arrays = problem.arrays
     link = arrays.transfer_seconds_per_byte[: _UNITS - 1, 1:_UNITS, -1].max()
     seconds = arrays.microbatches * (arrays.forward[1] + arrays.backward[1])[1:]

@@ -1,4 +1,6 @@
-"""What the pipeline agent is judged on: gaps of every method to the proven optimum of held-out problems."""
+"""What the pipeline agent is judged on: gaps of every method to the proven optimum of held-out
+problems.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,8 +14,8 @@ from automap.pipeline.agent.candidates import Candidates, game_of
 from automap.pipeline.agent.network import shipped_weights, values
 from automap.pipeline.agent.play import Score, beam, greedy, infer
 from automap.pipeline.agent.problems import Problem, Size, generated
-from automap.pipeline.exact import Partition, solve
-from automap.pipeline.local import at_servers, even_split, local_search
+from automap.pipeline.solvers.exact import Partition, solve
+from automap.pipeline.solvers.local import at_servers, even_split, local_search
 
 
 HIT = 1e-6
@@ -58,7 +60,9 @@ METHODS: dict[str, Method] = {
 
 @dataclass
 class Gaps:
-    """Of one method: shares above the optimum, inf where it found nothing that fits, and process seconds."""
+    """Of one method: shares above the optimum, inf where it found nothing that fits, and process
+    seconds.
+    """
 
     gaps: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -69,9 +73,12 @@ class Gaps:
         fits = gaps[np.isfinite(gaps)]
         found = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
         return [
-            *found, f"{(gaps <= 0.01).mean():.2f}", f"{(gaps <= HIT).mean():.2f}",
-            str(len(gaps) - len(fits)), f"{1e3 * np.median(self.seconds):.1f}",
-        ]  # fmt: skip
+            *found,
+            f"{(gaps <= 0.01).mean():.2f}",
+            f"{(gaps <= HIT).mean():.2f}",
+            str(len(gaps) - len(fits)),
+            f"{1e3 * np.median(self.seconds):.1f}",
+        ]
 
 
 def measured(

@@ -4,7 +4,8 @@ q*(a) = log(L0 / L) of the best partition that goes on with a:
     two or three actions left  of every candidate that loses at most MOST_LOSS, by search -> in: `all_worths`
     more                of the best one, by the exact solver with the tail frozen    -> in: `frozen`, `_best_worth`
 
-States are those on the exact solver's path and those that the agent itself comes to (as DAgger), random ones now and then.
+States are those on the exact solver's path and those that the agent itself comes to (as DAgger),
+random ones now and then.
 """
 
 from collections.abc import Iterator
@@ -20,13 +21,13 @@ from automap.pipeline.agent.candidates import (
     Game,
     candidates,
     game_of,
-)  # fmt: skip
+)
 from automap.pipeline.agent.play import Score, beam
 from automap.pipeline.agent.problems import Size, generated
 from automap.pipeline.agent.states import State, actions, after, last_two
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import Partition, solve
-from automap.pipeline.local import improved
+from automap.pipeline.solvers.exact import Partition, solve
+from automap.pipeline.solvers.local import improved
 from rl.env import EnvShape, Observation, empty_observation
 from rl.imitation import Lessons
 
@@ -172,9 +173,13 @@ def frozen(arrays: Arrays, state: State) -> Arrays:
     may_cut[list(state.cuts)], may_part[list(state.parts)] = True, True
     limit = min(arrays.memory_limit_bytes, 1e300)
     return arrays._replace(
-        state_bytes=state_bytes, reduce_seconds_per_byte=reduce, may_cut=may_cut, may_part=may_part,
-        gradient_bytes=np.maximum(arrays.gradient_bytes, 1e-12), memory_limit_bytes=limit,
-    )  # fmt: skip
+        state_bytes=state_bytes,
+        reduce_seconds_per_byte=reduce,
+        may_cut=may_cut,
+        may_part=may_part,
+        gradient_bytes=np.maximum(arrays.gradient_bytes, 1e-12),
+        memory_limit_bytes=limit,
+    )
 
 
 def batched(lessons: list[Lesson]) -> Lessons:

@@ -1,14 +1,16 @@
-"""Whether a change of the code changes plans: records the plan files of a matrix, and compares two records.
+"""Whether a change of the code changes plans: records the plan files of a matrix, and compares two
+records.
 
     python -m scripts.plan_matrix record before/        # in the old checkout
     python -m scripts.plan_matrix record after/         # in the new one
     python -m scripts.plan_matrix compare before/ after/
 
-A cell is a model of the zoo on a machine under a preset, or under the search.  Its plan is made through
-`automap.plan` alone, so the script runs in any checkout.  A record holds one plan file for each cell, or
-the error that was raised in its place, and `seconds.json` with the processor seconds of each cell.  What
-is compared is the JSON, entry by entry: numbers must be equal to the last digit.  Of the search its
-seconds are left out.  Plans are the same, and planning is not slower, if the command exits with 0.
+A cell is a model of the zoo on a machine under a preset, or under the search. Its plan is made
+through `automap.plan` alone, so the script runs in any checkout. A record holds one plan file for
+each cell, or the error that was raised in its place, and `seconds.json` with the processor seconds
+of each cell. What is compared is the JSON, entry by entry: numbers must be equal to the last digit.
+Of the search its seconds are left out. Plans are the same, and planning is not slower, if the
+command exits with 0.
 """
 
 from collections.abc import Iterator
@@ -28,9 +30,14 @@ import automap
 
 TOPOLOGIES: Final = ("v5e:2x4", "v5p:2x2x4", "2x8xh100", "4x8xv100")
 PRESETS: Final = (
-    "data-parallel", "zero-1", "zero-3", "megatron", "sequence-parallel", "expert-parallel",
+    "data-parallel",
+    "zero-1",
+    "zero-3",
+    "megatron",
+    "sequence-parallel",
+    "expert-parallel",
     "one-weird-trick",
-)  # fmt: skip
+)
 _SEARCH: Final = "search"
 _SCANNED: Final = {"layers": "scanned"}
 _STEPS: Final = {"steps": "scanned"}
@@ -56,7 +63,8 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
     "models.vgg:vgg_19": {"batch": 256},
     "models.vit:vit_b16": {"batch": 256, **_SCANNED},
 }
-# Long enough that no search ends by its budget, which would make a plan depend on the machine's speed.
+# Long enough that no search ends by its budget, which would make a plan depend on the machine's
+# speed.
 _BUDGET_SECONDS: Final = 600.0
 # Planning counts as slower from this ratio of the processor seconds of all cells on.
 _SLOWER: Final = 1.1

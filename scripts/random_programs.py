@@ -2,9 +2,9 @@
 
     python -m scripts.random_programs -n 2000 -o docs/random_programs.md
 
-Each program is planned with random classes on random axes, checked (`tests/automap/apply/test_random_programs.py`:
-legal shardings, local bytes and FLOPs by brute force), run sharded, and compared with one device. With `-o` the
-table of that file is replaced.
+Each program is planned with random classes on random axes, checked
+(`tests/automap/apply/test_random_programs.py`: legal shardings, local bytes and FLOPs by brute
+force), run sharded, and compared with one device. With `-o` the table of that file is replaced.
 """
 
 from collections import Counter
@@ -59,7 +59,9 @@ def _check_all(seeds: list[int], results: Connection) -> None:
 
 
 def run(seeds: range) -> list[Result]:
-    """Check some seeds in a process of their own; one that ends it is a failure, and the rest goes on."""
+    """Check some seeds in a process of their own; one that ends it is a failure, and the rest goes
+    on.
+    """
     context = multiprocessing.get_context("spawn")
     left, results = list(seeds), []
     while left:
@@ -91,7 +93,8 @@ def report(results: list[Result], command: str) -> str:
     refused = Counter(r.refused for r in results if r.refused)
     steps = sum(len(r.families) for r in results)
     lines = [
-        f"{len(results) - len(failed) - refused.total()} of {len(results)} programs with {steps} steps "
+        f"{len(results) - len(failed) - refused.total()} of {len(results)} programs with {steps} "
+        "steps "
         f"are right; {len(failed)} are wrong.\n",
         *(f"{n} could not be compiled: {reason}.\n" for reason, n in refused.items()),
         *(f"\nseed {r.seed}: {r.failure}\n" for r in failed),

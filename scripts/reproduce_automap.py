@@ -1,7 +1,8 @@
-"""Auto-MAP's operator partitioning and auto data parallelism: what is split, and how long the agents take to find it.
+"""Auto-MAP's operator partitioning and auto data parallelism: what is split, and how long the
+agents take to find it.
 
-For each model and task the exact optimum of the paper's count, what greed finds, and the agents of both modes: the
-paper's and ours. The figure has the best plan of each agent by the decisions made.
+For each model and task the exact optimum of the paper's count, what greed finds, and the agents of
+both modes: the paper's and ours. The figure has the best plan of each agent by the decisions made.
 """
 
 from collections import Counter
@@ -16,14 +17,14 @@ import numpy as np
 from rich.progress import track
 import torch
 
+from automap.program.problem import Problem
+from automap.program.trace import trace_step
 from automap.search.counts.agent import Found, find
 from automap.search.counts.choices import Choices, data_parallelism, operator_partitioning
 from automap.search.counts.greedy import greedy
 from automap.search.counts.optimum import optimum
 from automap.search.counts.views import Mode
-from automap.space.problem import Problem
 from automap.space.space import Space, starred
-from automap.workload.trace import trace_step
 from models import t5, vgg
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
@@ -38,7 +39,9 @@ _ENDLESS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The paper's figures for a model: the count that is searched for, and hours until it was found."""
+    """The paper's figures for a model: the count that is searched for, and hours until it was
+    found.
+    """
 
     target: str
     hours: str
@@ -83,7 +86,9 @@ def random_choices(n: int, seed: int) -> Choices:
 
 @dataclass(frozen=True)
 class Case:
-    """One model and task, solved in every way; `without_residual` is the optimum with the residual stream whole."""
+    """One model and task, solved in every way; `without_residual` is the optimum with the residual
+    stream whole.
+    """
 
     model: str
     task: str
@@ -152,11 +157,28 @@ def _without_residual(problem: Problem, choices: Choices) -> int | None:
 
 
 RESULT_HEADER = [
-    "model", "task", "decisions", "dimensions", "paper's target", "exact optimum", "greedy", "faithful", "ours", "optimum, residual stream whole",
-]  # fmt: skip
+    "model",
+    "task",
+    "decisions",
+    "dimensions",
+    "paper's target",
+    "exact optimum",
+    "greedy",
+    "faithful",
+    "ours",
+    "optimum, residual stream whole",
+]
 TIME_HEADER = [
-    "model", "task", "paper, h", "exact, ms", "faithful, s", "faithful, decisions made", "faithful, before second thoughts", "ours, s", "ours, decisions made",
-]  # fmt: skip
+    "model",
+    "task",
+    "paper, h",
+    "exact, ms",
+    "faithful, s",
+    "faithful, decisions made",
+    "faithful, before second thoughts",
+    "ours, s",
+    "ours, decisions made",
+]
 
 
 def result_row(case: Case) -> list[str]:
@@ -226,9 +248,14 @@ def draw(cases: list[Case], path: Path) -> None:
                 steps = [it.steps for it in found.improvements] + [found.steps]
                 shares = [it.count / case.target for it in found.improvements]
                 axes.step(
-                    steps, shares + shares[-1:] if shares else [0.0], styles[mode], where="post",
-                    color=f"C{index}", label=f"{case.model}, {mode}", marker=".",
-                )  # fmt: skip
+                    steps,
+                    shares + shares[-1:] if shares else [0.0],
+                    styles[mode],
+                    where="post",
+                    color=f"C{index}",
+                    label=f"{case.model}, {mode}",
+                    marker=".",
+                )
         axes.set(
             xscale="log", xlabel="decisions made", ylabel="best plan / optimum", ylim=(0, 1.05)
         )
@@ -239,16 +266,23 @@ def draw(cases: list[Case], path: Path) -> None:
 @click.command()
 @click.option("-o", "--output", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--budget", default=1800.0, show_default=True,
+    "--budget",
+    default=1800.0,
+    show_default=True,
     help="Seconds for each agent and case; the paper's took half an hour at least.",
-)  # fmt: skip
+)
 @click.option("--seed", default=0, show_default=True)
 def main(output: Path | None, budget: float, seed: int) -> None:
     """Print the tables, or put them in OUTPUT with the figure beside it."""
     for mode in MODES:  # so that loading torch and compiling are in nobody's time
         find(
-            random_choices(9, 0), mode, seed=0, budget_seconds=60.0, most_steps=1_000, target_count=_ENDLESS
-        )  # fmt: skip
+            random_choices(9, 0),
+            mode,
+            seed=0,
+            budget_seconds=60.0,
+            most_steps=1_000,
+            target_count=_ENDLESS,
+        )
     names = [*MODELS, *RANDOM]
     cases = [case for name in track(names, "models") for case in cases_of(name, budget, seed)]
     machine = f"torch {torch.__version__}, {platform.machine()}, one thread, at most {budget:g} s for each agent, seed {seed}"

@@ -1,7 +1,9 @@
-"""FlexFlow's evaluation, simulated: throughput of data parallelism, of experts' plans and of what its search finds.
+"""FlexFlow's evaluation, simulated: throughput of data parallelism, of experts' plans and of what
+its search finds.
 
-Six models on its two clusters (Jia et al. 2019, table 3, section 8): a batch of as many samples for each device,
-and more of them for more devices, so that samples per second would grow with the devices.
+Six models on its two clusters (Jia et al. 2019, table 3, section 8): a batch of as many samples for
+each device, and more of them for more devices, so that samples per second would grow with the
+devices.
 
     data       data parallelism
     expert     one weird trick (Krizhevsky 2014) for what has convolutions: the batch in convolutions, features in
@@ -9,8 +11,8 @@ and more of them for more devices, so that samples per second would grow with th
                each layer on a device of its own
     found      the best of walks from both over SOAP configurations (`automap.search.soap`)
 
-Memory is not regarded, as in the paper.  The second table compares delta and full simulation on the same walk over
-single operators.
+Memory is not regarded, as in the paper. The second table compares delta and full simulation on the
+same walk over single operators.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +25,14 @@ from typing import Any
 
 import click
 
+from automap.program.problem_build import build_problem
 from automap.search.soap import SoapBudget, SoapResult, soap_search
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import Configuration, Split, data_parallel, spread
-from automap.simulate.layers import Layer, layers_of
-from automap.simulate.machine import Machine, first_devices, machine_of
-from automap.simulate.operators import OperatorGraph
-from automap.simulate.simulator import Method, Simulator
-from automap.space.problem_build import build_problem
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
+from automap.simulate.operators.graph import OperatorGraph
+from automap.simulate.operators.layers import Layer, layers_of
+from automap.simulate.operators.machine import Machine, first_devices, machine_of
+from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from hlo_tools.proto import decode_module
@@ -49,9 +51,19 @@ PER_HOST = 4
 SECONDS, MOST_PROPOSALS = 16.0, 20_000
 DELTA_PROPOSALS = 20
 HEADER = [
-    "model", "cluster", "devices", "operators", "data, samples/s", "expert", "found", "found / data",
-    "found / best of both", "proposals", "accepted", "seconds",
-]  # fmt: skip
+    "model",
+    "cluster",
+    "devices",
+    "operators",
+    "data, samples/s",
+    "expert",
+    "found",
+    "found / data",
+    "found / best of both",
+    "proposals",
+    "accepted",
+    "seconds",
+]
 DELTA_HEADER = ["model", "devices", "proposals", "full, s", "delta, s", "full / delta"]
 
 
@@ -126,13 +138,16 @@ def _has_convolutions(graph: OperatorGraph, layer: Layer) -> bool:
 
 
 def _features(it: Case, layer: Layer) -> Split | None:
-    """The result's features over as many devices as divide them, the batch over the rest; None without a product."""
+    """The result's features over as many devices as divide them, the batch over the rest; None
+    without a product.
+    """
     for number in layer.operators:
         operator = it.graph.operators[number]
         features = [
-            f for f in operator.factors
+            f
+            for f in operator.factors
             if f.kind is FactorKind.PASSTHROUGH and f.group_class != it.batch_class
-        ]  # fmt: skip
+        ]
         if operator.compute_seconds and operator.phase == "forward" and features:
             degree = math.gcd(features[-1].size, it.n_devices)
             of_batch = ((it.batch_class, it.n_devices // degree),)
@@ -142,7 +157,9 @@ def _features(it: Case, layer: Layer) -> Split | None:
 
 
 def _layer_per_device(it: Case) -> list[Split]:
-    """The batch over hosts, all of a layer on one device of each: those with products in turn, the others on the next."""
+    """The batch over hosts, all of a layer on one device of each: those with products in turn, the
+    others on the next.
+    """
     hosts, place, splits = it.n_devices // PER_HOST, 0, list[Split]()
     for layer in it.layers:
         devices = tuple(host * PER_HOST + place % PER_HOST for host in range(hosts))
@@ -154,18 +171,21 @@ def _layer_per_device(it: Case) -> list[Split]:
 def found(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -> SoapResult:
     """The best of walks from each start, which share the seconds."""
     budget = SoapBudget(
-        least_proposals=MOST_PROPOSALS // 10, most_proposals=MOST_PROPOSALS,
+        least_proposals=MOST_PROPOSALS // 10,
+        most_proposals=MOST_PROPOSALS,
         seconds=seconds / len(starts),
-    )  # fmt: skip
+    )
     results = [
         soap_search(Simulator(it.graph, it.machine, start), it.layers, budget, seed=seed)
         for seed, start in enumerate(starts)
     ]
     best = min(results, key=lambda r: r.step_seconds)
     return SoapResult(
-        configurations=best.configurations, step_seconds=best.step_seconds,
-        proposals=sum(r.proposals for r in results), accepted=sum(r.accepted for r in results),
-    )  # fmt: skip
+        configurations=best.configurations,
+        step_seconds=best.step_seconds,
+        proposals=sum(r.proposals for r in results),
+        accepted=sum(r.accepted for r in results),
+    )
 
 
 def throughput_row(name: str, cluster: str, it: Case, seconds: float) -> list[str]:
@@ -177,10 +197,17 @@ def throughput_row(name: str, cluster: str, it: Case, seconds: float) -> list[st
     took = time.monotonic() - begin
     rates = [f"{it.batch / s:,.0f}" for s in (of_data, of_expert, best.step_seconds)]
     return [
-        name, cluster, f"{it.n_devices}", f"{len(it.graph.operators):,}", *rates,
-        f"{of_data / best.step_seconds:.2f}", f"{min(of_data, of_expert) / best.step_seconds:.2f}",
-        f"{best.proposals:,}", f"{best.accepted:,}", f"{took:.0f}",
-    ]  # fmt: skip
+        name,
+        cluster,
+        f"{it.n_devices}",
+        f"{len(it.graph.operators):,}",
+        *rates,
+        f"{of_data / best.step_seconds:.2f}",
+        f"{min(of_data, of_expert) / best.step_seconds:.2f}",
+        f"{best.proposals:,}",
+        f"{best.accepted:,}",
+        f"{took:.0f}",
+    ]
 
 
 def delta_row(name: str, it: Case) -> list[str]:
@@ -195,9 +222,13 @@ def delta_row(name: str, it: Case) -> list[str]:
     if results[0] != results[1]:
         raise click.ClickException(f"{name}: delta and full simulation made different walks")
     return [
-        name, f"{it.n_devices}", f"{DELTA_PROPOSALS}", f"{took[0]:.2f}", f"{took[1]:.2f}",
+        name,
+        f"{it.n_devices}",
+        f"{DELTA_PROPOSALS}",
+        f"{took[0]:.2f}",
+        f"{took[1]:.2f}",
         f"{took[0] / took[1]:.2f}",
-    ]  # fmt: skip
+    ]
 
 
 def cases(models: Sequence[str], most_devices: int) -> Iterator[tuple[str, str, Case]]:

@@ -1,7 +1,8 @@
-"""The tables of docs/pipeline_agent.md: the shipped agent on held-out problems, on real profiles, and Auto-MAP's Table 8.
+"""The tables of docs/pipeline_agent.md: the shipped agent on held-out problems, on real profiles,
+and Auto-MAP's Table 8.
 
-Gaps are above the optimum that the exact solver proved; problems for which it could not, in two seconds, are left out and counted.
-Milliseconds are of the processor, in one thread, medians.
+Gaps are above the optimum that the exact solver proved; problems for which it could not, in two
+seconds, are left out and counted. Milliseconds are of the processor, in one thread, medians.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ from automap.pipeline.agent.play import infer
 from automap.pipeline.agent.problems import Problem, Size, plain
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
 from automap.pipeline.fabric import fabric_of
-from automap.pipeline.local import optimum
-from automap.pipeline.points import coarsened
+from automap.pipeline.profile.points import coarsened
+from automap.pipeline.solvers.local import optimum
 from automap.topology import get_topology
 from models.gpt import gpt_124m
 from models.resnet import resnet_50
@@ -46,9 +47,17 @@ SIZES = (
 )
 REAL = {**MODELS, "GPT-124M": gpt_124m, "ResNet-50": resnet_50}
 TABLE_8 = [
-    "model", "config", "the agent's pivots", "device cuts", "step, s", "ms", "gap", "greedy, gap", "pivots of the optimum",
+    "model",
+    "config",
+    "the agent's pivots",
+    "device cuts",
+    "step, s",
+    "ms",
+    "gap",
+    "greedy, gap",
+    "pivots of the optimum",
     "its device cuts",
-]  # fmt: skip
+]
 _MACHINE = f"{platform.machine()}, {os.cpu_count()} cores"
 
 
@@ -136,10 +145,17 @@ def table_8(case: Case) -> list[str]:
     gaps = measured([(Problem(arrays, case.fabric, case.stages), best.seconds)], methods)
     greedy, whole = gaps.values()
     return [
-        case.model, case.configuration, _inner(found.cuts), _inner(found.parts),
-        f"{found.seconds:.3f}", f"{1e3 * whole.seconds[0]:.1f}", f"{whole.gaps[0]:.2%}",
-        f"{greedy.gaps[0]:.2%}", _inner(best.cuts), _inner(best.parts),
-    ]  # fmt: skip
+        case.model,
+        case.configuration,
+        _inner(found.cuts),
+        _inner(found.parts),
+        f"{found.seconds:.3f}",
+        f"{1e3 * whole.seconds[0]:.1f}",
+        f"{whole.gaps[0]:.2%}",
+        f"{greedy.gaps[0]:.2%}",
+        _inner(best.cuts),
+        _inner(best.parts),
+    ]
 
 
 def _inner(boundaries: np.ndarray) -> str:

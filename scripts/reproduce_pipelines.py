@@ -1,8 +1,9 @@
-"""Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C: solver, baselines and online training.
+"""Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C: solver, baselines
+and online training.
 
-The paper's setting: 128 points, as many stages as servers, 16 microbatches, device cuts anywhere, no limit of memory,
-transfers over the link at the boundary. Seconds are of search only; profiles take what `automap plan` takes. Those of
-online training are processor seconds of one thread.
+The paper's setting: 128 points, as many stages as servers, 16 microbatches, device cuts anywhere,
+no limit of memory, transfers over the link at the boundary. Seconds are of search only; profiles
+take what `automap plan` takes. Those of online training are processor seconds of one thread.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,18 +22,18 @@ from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of, from_lines
-from automap.pipeline.build import layer_of
-from automap.pipeline.exact import Partition
 from automap.pipeline.fabric import Fabric, fabric_of
-from automap.pipeline.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.online.env import Mode
 from automap.pipeline.online.strategy import Found, find
-from automap.pipeline.points import Points, coarsened
-from automap.pipeline.profile import Profile, profile_of
+from automap.pipeline.profile.points import Points, coarsened
+from automap.pipeline.profile.profile import Profile, profile_of
 from automap.pipeline.search import simulated_seconds
+from automap.pipeline.solvers.exact import Partition
+from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.value import value
+from automap.planner.pipeline_records import layer_of
+from automap.program.trace import trace_step
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models.bert import bert_48
 from models.t5 import t5_3b, t5_11b, t5_base
 from scripts.tables import made_by, markdown, replace_table
@@ -49,13 +50,32 @@ CONFIGURATIONS = {"A": ("automap-a", 2), "B": ("automap-b", 3), "C": ("automap-c
 MICROBATCHES = 16
 BUDGET_SECONDS = 600.0
 HEADER = [
-    "model", "config", "items", "pivots", "layers that end there", "device cuts", "step, s", "search, s", "even split",
-    "at servers", "local search",
-]  # fmt: skip
+    "model",
+    "config",
+    "items",
+    "pivots",
+    "layers that end there",
+    "device cuts",
+    "step, s",
+    "search, s",
+    "even split",
+    "at servers",
+    "local search",
+]
 ONLINE_HEADER = [
-    "model", "config", "pivots", "layers that end there", "device cuts", "before learning", "learnt", "second thoughts",
-    "games", "processor s", "faithful", "faithful, processor s",
-]  # fmt: skip
+    "model",
+    "config",
+    "pivots",
+    "layers that end there",
+    "device cuts",
+    "before learning",
+    "learnt",
+    "second thoughts",
+    "games",
+    "processor s",
+    "faithful",
+    "faithful, processor s",
+]
 BOUND_HEADER = [
     "model",
     "config",
@@ -83,10 +103,13 @@ class Case:
         forward, backward = points.seconds(1)
         line = np.diff(forward + backward)
         found = from_lines(
-            line, points.cut_bytes[1:], np.zeros(len(line)), self.fabric,
+            line,
+            points.cut_bytes[1:],
+            np.zeros(len(line)),
+            self.fabric,
             Terms(microbatches=MICROBATCHES, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
             forward_share=float(forward[-1] / (forward[-1] + backward[-1])),
-        )  # fmt: skip
+        )
         return found._replace(gradient_bytes=points.gradient_bytes, may_cut=points.may_cut)
 
 
@@ -101,9 +124,12 @@ def profile(make: Callable[[], Any]) -> Profile:
 def warm_up() -> None:
     """Compile what the search calls."""
     arrays = from_lines(
-        np.ones(8), np.ones(8), np.ones(8), fabric_of(get_topology("4xv100"), "adjacent"),
+        np.ones(8),
+        np.ones(8),
+        np.ones(8),
+        fabric_of(get_topology("4xv100"), "adjacent"),
         Terms(microbatches=4, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
-    )  # fmt: skip
+    )
     optimum(arrays, 2)
     find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, deadline=Deadline.after(0.0))
 
@@ -122,10 +148,14 @@ def row(case: Case) -> list[str]:
         local_search(arrays, case.stages),
     ]
     return [
-        case.model, case.configuration, f"{case.points.profile.n_items:,}",
-        *_boundaries(case, best), f"{best.seconds:.3f}", f"{seconds:.3f}",
+        case.model,
+        case.configuration,
+        f"{case.points.profile.n_items:,}",
+        *_boundaries(case, best),
+        f"{best.seconds:.3f}",
+        f"{seconds:.3f}",
         *(_gap(other, best) for other in others),
-    ]  # fmt: skip
+    ]
 
 
 def online(case: Case) -> list[str]:
@@ -136,10 +166,17 @@ def online(case: Case) -> list[str]:
     faithful, faithful_seconds = _trained(case, arrays, "faithful")
     assert best is not None and ours.improved is not None  # noqa: S101 - memory is no limit here
     return [
-        case.model, case.configuration, *_boundaries(case, ours.improved), _gap(ours.first, best),
-        _gap(ours.played, best), _gap(ours.improved, best), f"{ours.episodes:,}", f"{seconds:.1f}",
-        _gap(faithful.played, best), f"{faithful_seconds:.1f}",
-    ]  # fmt: skip
+        case.model,
+        case.configuration,
+        *_boundaries(case, ours.improved),
+        _gap(ours.first, best),
+        _gap(ours.played, best),
+        _gap(ours.improved, best),
+        f"{ours.episodes:,}",
+        f"{seconds:.1f}",
+        _gap(faithful.played, best),
+        f"{faithful_seconds:.1f}",
+    ]
 
 
 def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
@@ -181,9 +218,14 @@ def bounds(case: Case) -> Iterator[list[str]]:
             simulated = simulated_seconds(arrays, best)
             found = value(arrays, best.cuts, best.parts)
             yield [
-                case.model, case.configuration, schedule.name.lower().replace("one_f_one_b", "1f1b"),
-                str(microbatches), f"{found:.3f}", f"{simulated:.3f}", f"{max(1 - found / simulated, 0.0):.1%}",
-            ]  # fmt: skip
+                case.model,
+                case.configuration,
+                schedule.name.lower().replace("one_f_one_b", "1f1b"),
+                str(microbatches),
+                f"{found:.3f}",
+                f"{simulated:.3f}",
+                f"{max(1 - found / simulated, 0.0):.1%}",
+            ]
 
 
 TABLES: Mapping[str, tuple[list[str], Callable[[Case], Iterable[list[str]]]]] = {

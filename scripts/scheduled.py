@@ -10,8 +10,9 @@ from itertools import groupby
 
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.plan_build import Outcome, build_plan
-from automap.space.point import Mesh
+from automap.planner.records import Outcome, build_plan
+from automap.step.call import TracedCall
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.collectives import OTHER_DEVICES, axes_of
@@ -19,14 +20,13 @@ from automap.verify.compilers import OF_PLATFORM
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
-from automap.workload.call import TracedCall
 from hlo_tools.collectives import compiled_collectives
 from hlo_tools.proto import decode_module
 from hlo_tools.scheduled import read_schedule
 
 
-# Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix units of 128 x 128 on
-# v5e, eight on v5p).
+# Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix
+# units of 128 x 128 on v5e, eight on v5p).
 CLOCK_HZ = {"v5e": 197e12 / (4 * 2 * 128**2), "v5p": 459e12 / (8 * 2 * 128**2)}
 
 
@@ -51,15 +51,19 @@ def witness_of(
     Raises `CompilerError` if the compiler is missing, or takes longer.
     """
     return ask(
-        planned_program(build_plan(outcome), call), OF_PLATFORM[outcome.topology.platform],
-        timeout_seconds=timeout_seconds, cache_folder=default_folder(),
-    )  # fmt: skip
+        planned_program(build_plan(outcome), call),
+        OF_PLATFORM[outcome.topology.platform],
+        timeout_seconds=timeout_seconds,
+        cache_folder=default_folder(),
+    )
 
 
 def scheduled_seconds(
     witness: Witness, topology: Topology, mesh: Mesh
 ) -> tuple[float, float] | None:
-    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be read."""
+    """(compute, collective) seconds of the compiled program; None if there is none or it cannot be
+    read.
+    """
     if witness.program is None or witness.collectives is None:
         return None
     step = scheduled_step((default_folder() / witness.program).read_bytes(), topology, mesh)
@@ -67,7 +71,8 @@ def scheduled_seconds(
 
 
 def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep:
-    """The step of a serialized program; `mesh` lies row-major on its partitions. Raises `HloError` for a malformed one.
+    """The step of a serialized program; `mesh` lies row-major on its partitions. Raises `HloError`
+    for a malformed one.
 
     Tensors that the compiler merged go as one message.
     """

@@ -1,7 +1,8 @@
-"""The models whose step times are compared, as targets of `automap calibrate --target` and `automap plan`.
+"""The models whose step times are compared, as targets of `automap calibrate --target` and `automap
+plan`.
 
-Those for the processor are sized for a step of 20 ms to 2 s on eight fake devices; those for one GPU are the
-published sizes at a batch that fits in 80 GB.
+Those for the processor are sized for a step of 20 ms to 2 s on eight fake devices; those for one
+GPU are the published sizes at a batch that fits in 80 GB.
 """
 
 from dataclasses import replace

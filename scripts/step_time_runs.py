@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from automap.plan import Plan
+from automap.api.plan import Plan
 from models.training import random_batch
 
 

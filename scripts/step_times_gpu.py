@@ -1,4 +1,6 @@
-"""Steps of published models on one GPU beside their predictions: a part of `scripts.compare_step_times`."""
+"""Steps of published models on one GPU beside their predictions: a part of
+`scripts.compare_step_times`.
+"""
 
 from dataclasses import replace
 from statistics import median
@@ -6,13 +8,13 @@ from statistics import median
 import jax
 from rich.progress import track
 
+from automap.config import Options
 from automap.cost.profile import KernelProfile
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import load_target, trace_step
 from automap.topology.cpu import cpu_devices
 from automap.topology.model import Topology
-from automap.workload import load_target, trace_step
 from scripts.step_time_cases import GPU_TARGETS
 from scripts.step_time_runs import runner, timed
 from scripts.tables import made_by, markdown
@@ -24,7 +26,9 @@ _DATA_PARALLEL = Options(preset="data-parallel")
 
 
 def compare_on_gpu(topology: Topology, profile: KernelProfile) -> str:
-    """Single-device steps of the published models, and the compute part of their data-parallel plans."""
+    """Single-device steps of the published models, and the compute part of their data-parallel
+    plans.
+    """
     eight = replace(topology, name="8 of it", levels=(cpu_devices(DEVICES).levels[0],))
     cells, errors = [], []
     for target in track(GPU_TARGETS, "models"):
@@ -41,9 +45,14 @@ def compare_on_gpu(topology: Topology, profile: KernelProfile) -> str:
             errors.append(abs(predicted / seconds - 1))
             what = "whole step" if share == 1 else f"compute of 1 of {share}"
             cells.append(
-                [target.partition(":")[2], what, f"{seconds * 1e3:.2f}", f"{predicted * 1e3:.2f}",
-                 f"{predicted / seconds - 1:+.0%}"]
-            )  # fmt: skip
+                [
+                    target.partition(":")[2],
+                    what,
+                    f"{seconds * 1e3:.2f}",
+                    f"{predicted * 1e3:.2f}",
+                    f"{predicted / seconds - 1:+.0%}",
+                ]
+            )
     note = f"Median error {median(errors):.0%}; the target is 20 % for each whole step.\n\n"
     machine = f"jax {jax.__version__}, {profile.device_kind}"
     table = markdown(["model", "what", "measured ms", "predicted ms", "error"], cells)

@@ -1,8 +1,10 @@
-"""Train the pipeline agent: rounds of lessons from the exact solver and of learning from all lessons so far.
+"""Train the pipeline agent: rounds of lessons from the exact solver and of learning from all
+lessons so far.
 
-Round 0 plays by what is known without learning, later ones by what has been learnt. Lessons and weights of every finished round are in
-FOLDER, so a run that was stopped goes on after its last one; the same seed makes the same weights unless
-`--minutes` ends it. The metrics of FOLDER/metrics.csv are explained at `METRICS`.
+Round 0 plays by what is known without learning, later ones by what has been learnt. Lessons and
+weights of every finished round are in FOLDER, so a run that was stopped goes on after its last one;
+the same seed makes the same weights unless `--minutes` ends it. The metrics of FOLDER/metrics.csv
+are explained at `METRICS`.
 """
 
 from collections.abc import Mapping
@@ -29,7 +31,9 @@ WIDTH = 64
 BATCH = 64
 LEARNING_RATE = 1e-3
 METRICS = ("round", "updates", "lessons", "loss", "lesson_seconds", "learning_seconds")
-"""Round done; batches learnt from; states known; mean loss of the round; process seconds of both parts."""
+"""Round done; batches learnt from; states known; mean loss of the round; process seconds of both
+parts.
+"""
 
 
 def files_of(number: int, folder: Path) -> tuple[Path, Path]:
@@ -132,17 +136,24 @@ def main(
             loss = learn(imitator, everything, updates, seed, progress)
             save(of_weights, Checkpoint(imitator.arrays(), {}))
             row = (
-                number, imitator.updates, len(everything.worth), loss, middle - begin,
+                number,
+                imitator.updates,
+                len(everything.worth),
+                loss,
+                middle - begin,
                 time.process_time() - middle,
-            )  # fmt: skip
+            )
             write_metrics(folder / "metrics.csv", dict(zip(METRICS, row)))
     if imitator.updates:
         made = {
-            "script": "scripts/train_pipeline_agent.py", "seed": seed, "rounds": len(lots),
+            "script": "scripts/train_pipeline_agent.py",
+            "seed": seed,
+            "rounds": len(lots),
             "of_rounds": rounds,
-            "problems": len(lots) * problems, "lessons": sum(len(lot.worth) for lot in lots),
+            "problems": len(lots) * problems,
+            "lessons": sum(len(lot.worth) for lot in lots),
             "updates": imitator.updates,
-        }  # fmt: skip
+        }
         write_weights(imitator.weights(), output, made)
         click.echo(f"{output}: {json.dumps(made)}")
 

@@ -91,7 +91,9 @@ def prints():
 
 
 def meddles(folder):
-    """Prints in every way, when it is called, when its step is traced and at the end, and changes the process."""
+    """Prints in every way, when it is called, when its step is traced and at the end, and changes
+    the process.
+    """
     print("printed by Python")  # noqa: T201 - as targets do
     os.write(1, b"written to the descriptor\n")
     ctypes.CDLL(None).puts(b"put by C")

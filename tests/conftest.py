@@ -1,5 +1,6 @@
-"""Eight CPU devices for every test, set before JAX is imported; programs that run a few times only are
-compiled without LLVM's optimizations, which take longer than such a run and are none of XLA's passes.
+"""Eight CPU devices for every test, set before JAX is imported; programs that run a few times only
+are compiled without LLVM's optimizations, which take longer than such a run and are none of XLA's
+passes.
 """
 
 import os

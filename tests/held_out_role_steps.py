@@ -1,4 +1,6 @@
-"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of `hlo_tools.roles` was not designed on."""
+"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of `hlo_tools.roles` was
+not designed on.
+"""
 
 from collections.abc import Callable
 
@@ -48,7 +50,9 @@ def lbfgs() -> Case:
 
 
 def preconditioned() -> Case:
-    """A shampoo-like optimizer of matrices: statistics of each side, and their inverse roots every ten steps."""
+    """A shampoo-like optimizer of matrices: statistics of each side, and their inverse roots every
+    ten steps.
+    """
 
     def step(state, batch):
         found, g = jax.value_and_grad(lambda w: jnp.mean((batch["x"] @ w - batch["y"]) ** 2))(
@@ -67,9 +71,14 @@ def preconditioned() -> Case:
         )
         momentum = 0.9 * state["m"] + roots[0] @ g @ roots[1]
         return {
-            "w": state["w"] - 0.1 * momentum, "m": momentum, "left": left, "right": right,
-            "p_left": roots[0], "p_right": roots[1], "n": state["n"] + 1,
-        }, found  # fmt: skip
+            "w": state["w"] - 0.1 * momentum,
+            "m": momentum,
+            "left": left,
+            "right": right,
+            "p_left": roots[0],
+            "p_right": roots[1],
+            "n": state["n"] + 1,
+        }, found
 
     square = array(WIDTH, WIDTH)
     names = ("w", "m", "left", "right", "p_left", "p_right")
@@ -151,7 +160,9 @@ def inner_loop_of_episodes() -> Case:
 
 
 def unrolled_episodes() -> Case:
-    """The same environment twice, with an update after each: the second episode is played by new parameters."""
+    """The same environment twice, with an update after each: the second episode is played by new
+    parameters.
+    """
     optimizer = optax.adam(1e-3)
 
     def step(state, noise):
@@ -170,7 +181,9 @@ def unrolled_episodes() -> Case:
 
 
 def copied_target() -> Case:
-    """The target is the network of a hundred steps ago, copied before the update; double Q-learning, twice a step."""
+    """The target is the network of a hundred steps ago, copied before the update; double
+    Q-learning, twice a step.
+    """
     optimizer = optax.rmsprop(1e-3)
 
     def step(state, batch):
@@ -254,9 +267,7 @@ def masked_update() -> Case:
         params = state["p"] | {"w1": w1, "w2": w2}
         return {"p": params, "mask": state["mask"], "flags": state["flags"]}, found
 
-    state = {
-        "p": PARAMS, "mask": array(WIDTH, HIDDEN), "flags": array(HIDDEN, WIDTH, dtype="bool")
-    }  # fmt: skip
+    state = {"p": PARAMS, "mask": array(WIDTH, HIDDEN), "flags": array(HIDDEN, WIDTH, dtype="bool")}
     return step, (state, DATA), ({"p": PARAM, "mask": OPT, "flags": OPT}, INPUT)
 
 

@@ -1,7 +1,8 @@
 """Random programs over all families of rules, as functions of float32 arrays.
 
-A program is a list of steps; a step makes one array from arrays made before.  Every family is a function
-(random source, shapes so far) -> step, or None where no array suits it.  Sizes are small and awkward.
+A program is a list of steps; a step makes one array from arrays made before. Every family is a
+function (random source, shapes so far) -> step, or None where no array suits it. Sizes are small
+and awkward.
 """
 
 from collections.abc import Callable
@@ -143,9 +144,11 @@ def _convolution(rng: Random, shapes: list[Shape]) -> Step | None:
     size, groups = rng.choice([1, 2, 3]), rng.choice([1, features])
     out = rng.choice([2, 4, 8]) * groups
     options = {
-        "window_strides": (rng.choice([1, 2]),), "padding": rng.choice(["SAME", "VALID"]),
-        "feature_group_count": groups, "dimension_numbers": ("NWC", "WIO", "NWC"),
-    }  # fmt: skip
+        "window_strides": (rng.choice([1, 2]),),
+        "padding": rng.choice(["SAME", "VALID"]),
+        "feature_group_count": groups,
+        "dimension_numbers": ("NWC", "WIO", "NWC"),
+    }
     if length < size or out > 64:
         return None
 

@@ -40,7 +40,9 @@ def typed(text: str) -> Iterator[Typed]:
 
 
 def settled(text: str) -> str:
-    """A text without how long its search took and how much it tried, and without empty lines at its ends."""
+    """A text without how long its search took and how much it tried, and without empty lines at its
+    ends.
+    """
     return re.sub(r"(found by [\w-]+ in) [\d.]+ [mu]?s, \d+", r"\1 ..., ...", text).strip()
 
 
@@ -49,7 +51,9 @@ def check_first_steps(folder: Path, run: Callable[[tuple[str, ...]], str]) -> No
     (folder / "train.py").write_text(snippet())
     commands = list(typed(section()))
     assert [command.words[:2] for command in commands] == [
-        ("python", "train.py"), ("automap", "plan"), ("automap", "explain"),
-    ]  # fmt: skip
+        ("python", "train.py"),
+        ("automap", "plan"),
+        ("automap", "explain"),
+    ]
     for command in commands:
         assert settled(run(command.words)) == settled(command.output), command.words

@@ -1,7 +1,8 @@
 """Small steps and the role of each of their leaves, written down from what the code means.
 
-Each function gives (step, arguments, truth); `truth` is a tree of roles that is a prefix of the arguments.  The rule of
-`hlo_tools.roles` was designed on `DESIGNED`; `HELD_OUT` was written before it and looked at after.
+Each function gives (step, arguments, truth); `truth` is a tree of roles that is a prefix of the
+arguments. The rule of `hlo_tools.roles` was designed on `DESIGNED`; `HELD_OUT` was written before
+it and looked at after.
 """
 
 from collections.abc import Callable
@@ -267,7 +268,9 @@ def recurrent_state() -> Case:
 
 
 def constant_reward() -> Case:
-    """Episodes whose reward does not depend on what is done: of zero gradient, the policy's parameters are some all the same."""
+    """Episodes whose reward does not depend on what is done: of zero gradient, the policy's
+    parameters are some all the same.
+    """
     optimizer = optax.adam(1e-3)
 
     def step(state, batch):

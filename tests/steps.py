@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from automap.choices import Layers
-from automap.space.problem import Problem
-from automap.space.problem_build import build_problem
+from automap.program.problem import Problem
+from automap.program.problem_build import build_problem
 from hlo_tools.proto import decode_module
 
 
@@ -44,9 +44,15 @@ def decoder(layers=2, width=64, heads=8, hidden=128, vocab=256, batch=16, length
     """A tied-embedding decoder with separate q, k, v."""
     square = _array(width, width)
     layer = {
-        "norm1": _array(width), "norm2": _array(width), "q": square, "k": square, "v": square,
-        "o": square, "up": _array(width, hidden), "down": _array(hidden, width),
-    }  # fmt: skip
+        "norm1": _array(width),
+        "norm2": _array(width),
+        "q": square,
+        "k": square,
+        "v": square,
+        "o": square,
+        "up": _array(width, hidden),
+        "down": _array(hidden, width),
+    }
     params = {"embedding": _array(vocab, width), "layers": [dict(layer) for _ in range(layers)]}
 
     def norm(x, scale):
@@ -96,15 +102,22 @@ def images(batch=8, size=32, channels=8):
     """Convolutions with strides and dilation, pools, a shortcut and a transposed convolution."""
     kernel = _array(3, 3, channels, channels)
     params = {
-        "stem": _array(5, 5, 3, channels), "down": kernel, "dilated": kernel, "up": kernel,
+        "stem": _array(5, 5, 3, channels),
+        "down": kernel,
+        "dilated": kernel,
+        "up": kernel,
         "point": _array(1, 1, channels, channels),
-    }  # fmt: skip
+    }
 
     def convolve(x, w, stride=1, dilation=1):
         return jax.lax.conv_general_dilated(
-            x, w, (stride, stride), "SAME", rhs_dilation=(dilation, dilation),
+            x,
+            w,
+            (stride, stride),
+            "SAME",
+            rhs_dilation=(dilation, dilation),
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )  # fmt: skip
+        )
 
     def loss(p, b):
         x = jnp.tanh(convolve(b["images"], p["stem"]))
@@ -123,7 +136,9 @@ def images(batch=8, size=32, channels=8):
 
 
 def decode(layers=2, batch=8, length=64, heads=8, head=128):
-    """One token more of attention layers that are scanned, and their caches [layers, batch, length, heads, head]."""
+    """One token more of attention layers that are scanned, and their caches [layers, batch, length,
+    heads, head].
+    """
     width, cache = heads * head, _array(layers, batch, length, heads, head)
     state = {"keys": cache, "values": cache}
 

@@ -72,7 +72,8 @@ def test_the_package_and_its_help_load_nothing_heavy():
 )
 def test_the_command_answers_before_it_loads_anything_heavy(arguments: list[str]):
     code = (
-        f"import sys\nfrom automap.cli import main\ntry:\n    main({arguments!r})\nexcept SystemExit:\n"
+        f"import sys\nfrom automap.cli import main\ntry:\n    main({arguments!r})\nexcept "
+        "SystemExit:\n"
         f"    print('loaded:', *sorted({HEAVY!r} & sys.modules.keys()))"
     )
     run = subprocess.run(

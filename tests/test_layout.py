@@ -1,6 +1,7 @@
 """The walls of the house: which folder may import what, sizes, no private JAX, no machine paths.
 
-Each rule is a function of one source file that returns the offences it finds; each is also shown an offender.
+Each rule is a function of one source file that returns the offences it finds; each is also shown an
+offender.
 """
 
 import ast
@@ -16,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("automap", "hlo_tools", "rl", "models", "scripts", "examples", "tests")
 MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
+MAX_FUNCTION_LINES = 65
 PRIVATE_JAX = re.compile(r"jax[.]_src|jaxlib[.](?:_|xla_)")
 MAY_TOUCH_PRIVATE_JAX = {"automap/jax_compat.py", "hlo_tools/jax_compat.py"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|work|home|Users)/")
@@ -71,11 +72,16 @@ def file_lines(path: PurePath, source: str) -> Iterator[str]:
 
 
 def function_lines(path: PurePath, source: str) -> Iterator[str]:
+    """A function's body fits a screen; its arguments and what documents them are not counted."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            first = node.body[1] if ast.get_docstring(node) and node.body[1:] else node.body[0]
+            lines = (node.end_lineno or node.lineno) - first.lineno + 1
             if lines > MAX_FUNCTION_LINES:
-                yield f"{path}:{node.lineno}: {node.name} has {lines} lines, allowed {MAX_FUNCTION_LINES}"
+                yield (
+                    f"{path}:{node.lineno}: {node.name} has {lines} lines, "
+                    f"allowed {MAX_FUNCTION_LINES}"
+                )
 
 
 def global_statements(path: PurePath, source: str) -> Iterator[str]:
@@ -107,7 +113,7 @@ OFFENDERS: list[tuple[Rule, str, str]] = [
     (arrows, "automap/x.py", "from . import plan\n"),
     (torch_outside_rl, "models/x.py", "import torch.nn\n"),
     (file_lines, "models/x.py", "\n" * (MAX_FILE_LINES + 1)),
-    (function_lines, "models/x.py", "def f():\n" + "    1\n" * MAX_FUNCTION_LINES),
+    (function_lines, "models/x.py", "def f():\n" + "    1\n" * (MAX_FUNCTION_LINES + 1)),
     (global_statements, "models/x.py", "def f():\n    global x\n    x = 1\n"),
     (private_jax, "models/x.py", f"from {'jax.'}_src import core\n"),
     (private_jax, "automap/x.py", f"NAMES = ['{'jaxlib.'}_hlo']\n"),

@@ -16,12 +16,18 @@ _PROGRAMS = {"python": (sys.executable,), "automap": (sys.executable, "-m", "aut
 
 
 def _output(words: tuple[str, ...], folder: Path, *paths: Path) -> str:
-    """Standard output of a command of the README, by these sources, on no particular number of devices."""
+    """Standard output of a command of the README, by these sources, on no particular number of
+    devices.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     run = subprocess.run(
-        [*_PROGRAMS[words[0]], *words[1:]], cwd=folder, capture_output=True, text=True, check=False,
+        [*_PROGRAMS[words[0]], *words[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

@@ -1,4 +1,6 @@
-"""What is installed: one package, whatever a user's own folders are called, from a wheel or from a clone beside a script."""
+"""What is installed: one package, whatever a user's own folders are called, from a wheel or from a
+clone beside a script.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -69,8 +71,13 @@ def test_it_plans():
 
 def _run(command: list[str], folder: Path, **environment: str) -> str:
     run = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -91,10 +98,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lib" / "rl").mkdir(parents=True)
     (folder / "lib" / "rl" / "env.py").touch()
     _run(
-        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder),
-         "build_py", "--build-lib", str(folder / "lib")],
+        [
+            sys.executable,
+            "setup.py",
+            "-q",
+            "egg_info",
+            "--egg-base",
+            str(folder),
+            "build_py",
+            "--build-lib",
+            str(folder / "lib"),
+        ],
         ROOT,
-    )  # fmt: skip
+    )
     return folder / "lib"
 
 
@@ -114,10 +130,12 @@ def test_no_module_of_a_wheel_imports_a_name_that_is_the_users(built: Path):
     for path in built.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             imported = (
-                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level
-                else [alias.name for alias in node.names] if isinstance(node, ast.Import)
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
                 else []
-            )  # fmt: skip
+            )
             roots = {name.partition(".")[0] for name in imported}
             assert not roots & {"hlo_tools", "rl", "models", "tests", "scripts"}, path
 
@@ -150,10 +168,22 @@ def _environment(folder: Path, *requirement: str) -> Path:
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = folder / "bin" / "python"
     _run(
-        [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index",
-         "--no-build-isolation", "--ignore-installed", *requirement],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            "--ignore-installed",
+            *requirement,
+        ],
         folder,
-    )  # fmt: skip
+    )
     return python
 
 

@@ -18,11 +18,11 @@ from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.targets import target_signatures
 from automap.cost.profile import KernelProfile, default_path
 from automap.errors import ProfileError
-from automap.report.progress import ItemProgress
-from automap.report.terminal import say
+from automap.program import load_target, trace_step
+from automap.program.contained import contained
+from automap.progress_bar import ItemProgress
+from automap.terminal import say
 from automap.topology.model import Topology
-from automap.workload import load_target, trace_step
-from automap.workload.contained import contained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ def calibrate(
 ) -> Calibration:
     """Measure what the profile lacks. Raises `CalibrationError`, `ProfileError` or `InputError`.
 
-    The profile at `profile_path` (by default that of the device in the user's cache folder) is continued.
+    The profile at `profile_path` (by default that of the device in the user's cache folder) is
+    continued.
     """
     machine = find_machine(device_count)
     path = profile_path or default_path(machine.device, jax.__version__)

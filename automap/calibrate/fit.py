@@ -40,7 +40,8 @@ def fit_device(profile: KernelProfile, *, memory_bytes: int, source: tuple[Sourc
     dtypes = sorted({row.signature.dtype for row in profile.dots})
     if "f32" not in dtypes or len(streams) < 2:
         raise CalibrationError(
-            "too little was measured for a hardware file: it needs float32 dots and elementwise kernels of two "
+            "too little was measured for a hardware file: it needs float32 dots and elementwise "
+            "kernels of two "
             "sizes; run `automap calibrate` again, it goes on where it stopped"
         )
     peaks, shares = [], []
@@ -100,8 +101,10 @@ def _with_level(
 ) -> Topology:
     level = replace(
         topology.levels[index],
-        latency_seconds=latency_seconds, bytes_per_s=bytes_per_s, shared_by=1,
-    )  # fmt: skip
+        latency_seconds=latency_seconds,
+        bytes_per_s=bytes_per_s,
+        shared_by=1,
+    )
     return replace(
         topology, levels=(*topology.levels[:index], level, *topology.levels[index + 1 :])
     )

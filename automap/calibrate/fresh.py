@@ -1,6 +1,7 @@
 """What new memory costs where a runtime takes it from its operating system in every step.
 
-The processor's runtime gives back what a step allocates, so that the next one touches every page for the first time:
+The processor's runtime gives back what a step allocates, so that the next one touches every page
+for the first time:
 
     fresh = (T(results in new memory) - T(results in the operands' memory)) / bytes
 
@@ -19,7 +20,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from automap.calibrate.machine import Machine
 
 
-# Larger than what C libraries keep for themselves; memory for both arrays of all devices is a small part.
+# Larger than what C libraries keep for themselves; memory for both arrays of all devices is a small
+# part.
 _MOST_BYTES: Final = 64 * 2**20
 _SHARE: Final = 1 / 8
 _SAMPLES: Final = 7

@@ -1,6 +1,8 @@
-"""What is measured on every machine: shapes of dots, sizes of streams and of collectives, as tables.
+"""What is measured on every machine: shapes of dots, sizes of streams and of collectives, as
+tables.
 
-Dots are all products of the listed b, m, n and k; `automap.cost.interpolate` reads other shapes from them.
+Dots are all products of the listed b, m, n and k; `automap.cost.interpolate` reads other shapes
+from them.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,8 @@ _HEADER = """\
 
 
 def calibrated_topology(machine: Machine, profile: KernelProfile, today: date) -> Topology:
-    """The machine with measured numbers; a level whose collectives were not measured keeps its nominal ones.
+    """The machine with measured numbers; a level whose collectives were not measured keeps its
+    nominal ones.
 
     Raises `CalibrationError` if too little was measured for a device.
     """
@@ -45,7 +46,9 @@ def calibrated_topology(machine: Machine, profile: KernelProfile, today: date) -
 
 
 def write_hardware(path: str, topology: Topology) -> None:
-    """Write the TOML file, whole or not at all. Raises `CalibrationError` when it cannot be written."""
+    """Write the TOML file, whole or not at all. Raises `CalibrationError` when it cannot be
+    written.
+    """
     try:
         write_atomically(path, _HEADER + tomli_w.dumps(topology.to_dict()))
     except PlanError as error:

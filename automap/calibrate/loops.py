@@ -2,9 +2,10 @@
 
     carry -> carry, n times; the kernel's first result element is put in its first operand
 
-so that no trip can start before the one before it, be hoisted out of the loop, or be dropped. Every device of the
-mesh runs the same loop on its own data at the same time: a kernel's time is what it is while the other devices
-work too, as in a plan. What puts the element back is one small kernel, whose time the caller takes off.
+so that no trip can start before the one before it, be hoisted out of the loop, or be dropped. Every
+device of the mesh runs the same loop on its own data at the same time: a kernel's time is what it
+is while the other devices work too, as in a plan. What puts the element back is one small kernel,
+whose time the caller takes off.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,8 +46,8 @@ def poked(target: jax.Array, source: jax.Array) -> jax.Array:
 def compiled_loop(program: Program, mesh: Mesh) -> Compile:
     """Compiles loops of `program` that all devices of the mesh run at the same time.
 
-    The first axis of every array of the carry is added here: one entry per device. The carry is handed from run to
-    run, so that no run allocates or copies it.
+    The first axis of every array of the carry is added here: one entry per device. The carry is
+    handed from run to run, so that no run allocates or copies it.
     """
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     state = [_filled(program.carry, sharding, mesh.size)]

@@ -1,7 +1,8 @@
 """The devices that are measured: what JAX has, in the planner's order, and how they are joined.
 
-The levels come from the catalogue where the devices are known, else all devices hang on one switch; either way
-their numbers are replaced by measured ones. N CPU devices are fake: they are asked for before JAX starts.
+The levels come from the catalogue where the devices are known, else all devices hang on one switch;
+either way their numbers are replaced by measured ones. N CPU devices are fake: they are asked for
+before JAX starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ _PLATFORMS: Final[Mapping[str, Platform]] = {
     "tpu": "tpu",
 }
 """JAX's names of platforms, and ours."""
-# One process has so many accelerators at most; CPU devices are made on demand, and take memory and threads.
+# One process has so many accelerators at most; CPU devices are made on demand, and take memory and
+# threads.
 _MOST_DEVICES: Final = 512
 
 
@@ -51,17 +53,21 @@ class Machine:
 
 
 def find_machine(count: int | None) -> Machine:
-    """The machine with `count` devices, None for all. Raises `CalibrationError` if there are not so many."""
+    """The machine with `count` devices, None for all. Raises `CalibrationError` if there are not so
+    many.
+    """
     if count is not None and not 1 <= count <= _MOST_DEVICES:
         raise CalibrationError(
-            f"--device-count {count}: allowed: 1 to {_MOST_DEVICES}, and no more than JAX shows here"
+            f"--device-count {count}: allowed: 1 to {_MOST_DEVICES}, and no more than JAX shows "
+            "here"
         )
     _ask_for_cpu_devices(count)
     try:
         devices = jax.devices()
     except RuntimeError as error:
         raise CalibrationError(
-            f"JAX shows no devices ({error}); allowed: a machine where jax.devices() works, with no other "
+            f"JAX shows no devices ({error}); allowed: a machine where jax.devices() works, with "
+            "no other "
             "program that holds the accelerator"
         ) from error
     if count is not None and not 1 <= count <= len(devices):
@@ -70,7 +76,8 @@ def find_machine(count: int | None) -> Machine:
         )
     if jax.process_count() > 1:
         raise CalibrationError(
-            f"{jax.process_count()} processes share the devices; allowed: one process: calibrate one host, and "
+            f"{jax.process_count()} processes share the devices; allowed: one process: calibrate "
+            "one host, and "
             "write the network between hosts in the hardware file by hand"
         )
     return _machine(_in_order(devices)[:count])
@@ -110,7 +117,9 @@ def _machine(devices: Sequence[Any]) -> Machine:
 
 
 def _memory_bytes(devices: Sequence[Any]) -> int:
-    """What one device may hold: its allocator's limit, for CPU devices their share of the machine's."""
+    """What one device may hold: its allocator's limit, for CPU devices their share of the
+    machine's.
+    """
     statistics = devices[0].memory_stats() or {}
     if "bytes_limit" in statistics:
         return int(statistics["bytes_limit"])
@@ -121,5 +130,6 @@ def _topology(devices: Sequence[Any], platform: Platform) -> Topology:
     try:
         return topology_of(devices)
     except TopologyError:
-        # An unknown kind: its links are all of one level, of which only the numbers are known, by measurement.
+        # An unknown kind: its links are all of one level, of which only the numbers are known, by
+        # measurement.
         return replace(cpu_devices(len(devices)), platform=platform)

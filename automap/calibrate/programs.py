@@ -60,13 +60,16 @@ def _convolution(s: ConvolutionSignature) -> Program:
         image, kernel, result = carry
         image = poked(image, result)
         made = lax.conv_general_dilated(
-            image, kernel, [d.stride for d in s.spatial],
+            image,
+            kernel,
+            [d.stride for d in s.spatial],
             [(d.padding_low, d.padding_high) for d in s.spatial],
             lhs_dilation=[d.base_dilation for d in s.spatial],
             rhs_dilation=[d.window_dilation for d in s.spatial],
             dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
-            feature_group_count=s.feature_groups, batch_group_count=s.batch_groups,
-        )  # fmt: skip
+            feature_group_count=s.feature_groups,
+            batch_group_count=s.batch_groups,
+        )
         return image, kernel, made
 
     return Program(tuple(shape(*dims, dtype=dtype) for dims in shapes), trip)

@@ -16,7 +16,8 @@ from automap.cost.profile import Transfer
 
 
 _EMPTY_SAMPLES = 7
-# A loop may hold its carry twice. A processor has no allocator that refuses: what is too large kills the program.
+# A loop may hold its carry twice. A processor has no allocator that refuses: what is too large
+# kills the program.
 _LOOP_COPIES = 2
 
 

@@ -1,4 +1,6 @@
-"""Loops of kernels that memory bounds, one per family; the bytes are those that the kernel reads and writes."""
+"""Loops of kernels that memory bounds, one per family; the bytes are those that the kernel reads
+and writes.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -1,6 +1,7 @@
 """The kernels of a user's step at the local shapes of its presets on every mesh of a topology.
 
-Kernels bound by memory are measured at the powers of two around their bytes: their times are read from a curve.
+Kernels bound by memory are measured at the powers of two around their bytes: their times are read
+from a curve.
 """
 
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ from automap.cost.measured import parts_of
 from automap.cost.shardings import shardings
 from automap.cost.signatures import Signature
 from automap.cost.tables import build_tables
-from automap.planner import meshes_of
+from automap.planner.sharding import meshes_of
+from automap.program.trace import Workload
 from automap.space.point import Lanes
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.model import Topology
-from automap.workload.trace import Workload
 
 
 def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature, ...]:

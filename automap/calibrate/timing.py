@@ -50,7 +50,9 @@ def seconds_per_trip(
     effort: Effort,
     clock: Clock,
 ) -> Timing:
-    """Measure one trip; `overhead_seconds` is T_0, and a trip is expected to take `expected_seconds`."""
+    """Measure one trip; `overhead_seconds` is T_0, and a trip is expected to take
+    `expected_seconds`.
+    """
     trips = _power_of_two(effort.least_seconds / expected_seconds)
     while True:
         run = compile_trips(trips)

@@ -1,7 +1,8 @@
-"""Loops of one collective over one axis of a mesh; all groups of the mesh exchange at the same time.
+"""Loops of one collective over one axis of a mesh; all groups of the mesh exchange at the same
+time.
 
-The sizes are those of `automap.cost.collectives`: the operand of all-reduce, all-to-all, reduce-scatter and
-collective-permute, the gathered result of all-gather.
+The sizes are those of `automap.cost.collectives`: the operand of all-reduce, all-to-all,
+reduce-scatter and collective-permute, the gathered result of all-gather.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
-"""Every command as data: options, help with examples, and the module under `automap.cli.run` that runs it.
+"""Every command as data: options, help with examples, and the module under `automap.cli.run` that
+runs it.
 
-Results go to stdout, progress and warnings to stderr, and what a target prints too.  The exit status says why a command ended
-(`automap.exit_status`).
+Results go to stdout, progress and warnings to stderr, and what a target prints too. The exit status
+says why a command ended (`automap.exit_status`).
 """
 
 from pathlib import Path
@@ -32,7 +33,8 @@ PLAN: Final = Command(
     runs="automap.cli.run.plan",
     summary="Find the fastest plan for TARGET that fits on a topology.",
     details=(
-        "TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, StableHLO or "
+        "TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, "
+        "StableHLO or "
         "an XLA dump folder. The current folder is searched for the module.",
         table("Strategies", choices.STRATEGIES),
         table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
@@ -108,8 +110,10 @@ VERIFY: Final = Command(
     runs="automap.cli.run.verify",
     summary="Compile a plan ahead of time, without the hardware, and hold it against its prediction.",
     details=(
-        "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it does not fit, 3 if it fits and "
-        "the steps do not agree. Of another compiler than the plan's own what it needs is shown, and is no verdict.",
+        "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it "
+        "does not fit, 3 if it fits and "
+        "the steps do not agree. Of another compiler than the plan's own what it needs is shown, "
+        "and is no verdict.",
     ),
     examples=(
         "automap verify plan.json --target train:small",
@@ -141,17 +145,25 @@ SIMULATE: Final = Command(
     runs="automap.cli.run.simulate",
     summary="Run a plan's step task by task on one device and its links; no accelerator is touched.",
     details=(
-        "The plan has the seconds of its tasks. For those of another machine or profile, --target names what was "
+        "The plan has the seconds of its tasks. For those of another machine or profile, --target "
+        "names what was "
         "planned, to be priced again.",
-        "Prints the simulated step beside the plan's prediction, how busy the device and its links are, what is "
-        "waited for, and the longest kernels and collectives with the lines of code they come from.",
-        "A trace has a lane for kernels and, where collectives run beside them (GPUs), one for these; click a "
-        "task for its phase, bytes and line of code, press w and s to zoom. Trips of a loop follow one another; "
+        "Prints the simulated step beside the plan's prediction, how busy the device and its links "
+        "are, what is "
+        "waited for, and the longest kernels and collectives with the lines of code they come "
+        "from.",
+        "A trace has a lane for kernels and, where collectives run beside them (GPUs), one for "
+        "these; click a "
+        "task for its phase, bytes and line of code, press w and s to zoom. Trips of a loop follow "
+        "one another; "
         "of very long loops a task stands for several trips.",
-        "A pipeline (--space pipeline or hybrid) is run pass by pass on all its stages and the links between "
+        "A pipeline (--space pipeline or hybrid) is run pass by pass on all its stages and the "
+        "links between "
         "them, by the seconds in the plan. Prints how long each "
-        "stage is busy, how long it waits for other stages and for transfers, and what it sends. A trace has, for "
-        "each stage, a lane for its passes, one for each direction of the link to the next stage, and one for its "
+        "stage is busy, how long it waits for other stages and for transfers, and what it sends. A "
+        "trace has, for "
+        "each stage, a lane for its passes, one for each direction of the link to the next stage, "
+        "and one for its "
         "all-reduce and update; click a task for its microbatch and bytes.",
     ),
     examples=(
@@ -188,7 +200,8 @@ CALIBRATE: Final = Command(
     runs="automap.cli.run.calibrate",
     summary="Measure this machine's accelerators, or its processor, for `automap plan`.",
     details=(
-        "Writes a hardware file for --topology and a profile for --profile. What is in the profile already is "
+        "Writes a hardware file for --topology and a profile for --profile. What is in the profile "
+        "already is "
         "not measured again; Ctrl-C keeps what was measured.",
     ),
     examples=(

@@ -1,4 +1,6 @@
-"""The group of commands: whatever happens in one -> what it says, and its exit status (`automap.exit_status`)."""
+"""The group of commands: whatever happens in one -> what it says, and its exit status
+(`automap.exit_status`).
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from automap.cli.streams import leave_stdout, own_stdout
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible
-from automap.report.terminal import say
+from automap.terminal import say
 from hlo_tools.collector import spare_the_last_collection
 
 
@@ -100,7 +102,8 @@ class Group(click.Group):
         except Exception as error:  # noqa: BLE001 - nothing else may look like a plan that does not fit
             say(traceback.format_exc().rstrip())
             say(
-                f"automap: {type(error).__name__}, which is an error of automap's own; please report it with these lines, the "
+                f"automap: {type(error).__name__}, which is an error of automap's own; please "
+                "report it with these lines, the "
                 "command and the files that it read"
             )
             ctx.exit(ExitStatus.INTERNAL_ERROR)
@@ -139,7 +142,9 @@ def _closed_pipes() -> Iterator[None]:
 
 
 def _drop_what_is_left() -> None:
-    """Have nothing written to a standard output that takes nothing, also not when the interpreter ends."""
+    """Have nothing written to a standard output that takes nothing, also not when the interpreter
+    ends.
+    """
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):
@@ -164,7 +169,8 @@ class Command(click.Command):
     ) -> None:
         """`runs` names the module whose `run` takes the values of `params` as keywords.
 
-        `summary` is the line in the list of commands, `details` are further paragraphs of its own help.
+        `summary` is the line in the list of commands, `details` are further paragraphs of its own
+        help.
         """
         super().__init__(
             name,

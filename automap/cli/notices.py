@@ -1,11 +1,13 @@
-"""Standard error without the notices of compilers: what JAX's libraries log about a machine that lacks a GPU or a TPU.
+"""Standard error without the notices of compilers: what JAX's libraries log about a machine that
+lacks a GPU or a TPU.
 
     descriptor 2    a pipe while a command runs, for code in C and for processes that a target starts; a small process
                     hands on what comes through it, but for the log lines of absl and what belongs to them
                                                                                             -> in: `is_notice`
     `sys.stderr`    the real standard error, for what Python writes: messages, progress, tracebacks
 
-It is a process and not a thread, so that the last words of a library that aborts are handed on too. Fatal ones are no notices.
+It is a process and not a thread, so that the last words of a library that aborts are handed on too.
+Fatal ones are no notices.
 """
 
 from collections.abc import Iterator
@@ -34,7 +36,9 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 @contextmanager
 def without_notices() -> Iterator[None]:
-    """Keep notices of compilers from standard error; nothing happens where that is no file, as in a test."""
+    """Keep notices of compilers from standard error; nothing happens where that is no file, as in a
+    test.
+    """
     before = sys.stderr
     if not (hasattr(os, "fork") and _is_standard_error()):
         yield
@@ -99,7 +103,9 @@ def _write(to: int, data: bytes) -> None:
 
 
 def _wait_for(child: int) -> None:
-    """Until what was written is handed on; not for a process of a target that lives on and may write more."""
+    """Until what was written is handed on; not for a process of a target that lives on and may
+    write more.
+    """
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
     with suppress(ChildProcessError):
         while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:

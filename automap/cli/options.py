@@ -11,7 +11,9 @@ from automap import choices
 
 
 class OneOf(click.ParamType):
-    """A text that completes to known names; which of them an option allows is checked with the others."""
+    """A text that completes to known names; which of them an option allows is checked with the
+    others.
+    """
 
     name = "text"
 
@@ -31,7 +33,9 @@ class OneOf(click.ParamType):
 
 
 class WrittenPath(click.Path):
-    """Where something is written: below the folder in which the command was started, wherever a target goes."""
+    """Where something is written: below the folder in which the command was started, wherever a
+    target goes.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The absolute path."""

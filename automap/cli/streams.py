@@ -1,8 +1,9 @@
-"""Standard output is the command's alone: what others print goes to stderr, so that a script reads nothing but the result.
+"""Standard output is the command's alone: what others print goes to stderr, so that a script reads
+nothing but the result.
 
 descriptor 1   is stderr while a command runs, for code in C and for processes that a target starts
 `sys.stdout`   is the real standard output, for what the command itself says; for a target it is stderr
-                                                                 -> in: `automap.workload.contained`
+                                                                 -> in: `automap.program.contained`
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def own_stdout() -> Iterator[None]:
-    """Keep standard output for `sys.stdout`; nothing happens where that is no file, or closed, as in a test."""
+    """Keep standard output for `sys.stdout`; nothing happens where that is no file, or closed, as
+    in a test.
+    """
     before = sys.stdout
     if not _is_standard_output():
         yield
@@ -25,9 +28,12 @@ def own_stdout() -> Iterator[None]:
     descriptor = os.dup(_STDOUT)
     _send_to_stderr()
     sys.stdout = os.fdopen(
-        descriptor, "w", encoding=before.encoding, errors="backslashreplace",
+        descriptor,
+        "w",
+        encoding=before.encoding,
+        errors="backslashreplace",
         buffering=1 if before.isatty() else -1,
-    )  # fmt: skip
+    )
     try:
         yield
     finally:
@@ -39,7 +45,9 @@ def own_stdout() -> Iterator[None]:
 
 
 def leave_stdout() -> None:
-    """What is printed from now on, as modules of a target do when the interpreter ends, goes to stderr too."""
+    """What is printed from now on, as modules of a target do when the interpreter ends, goes to
+    stderr too.
+    """
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     sys.stdout = sys.stderr

@@ -2,9 +2,10 @@
 
 B, in bytes, is the full buffer on one device: the operand of all-reduce, all-to-all and
 collective-permute, the *gathered result* of all-gather, the *unscattered* operand of
-reduce-scatter. The spans come from the inside out; n is the ranks of a span, b its bytes per second for
-one rank in one direction, h its hop latency. Neighbouring ring and line spans of different levels are the
-dimensions of one torus and form a stage; every other span is a stage by itself -> in: `_stages`.
+reduce-scatter. The spans come from the inside out; n is the ranks of a span, b its bytes per second
+for one rank in one direction, h its hop latency. Neighbouring ring and line spans of different
+levels are the dimensions of one torus and form a stage; every other span is a stage by itself ->
+in: `_stages`.
 
 reduce-scatter and all-gather (mirror images): the faster of
   stages, one after the other (hierarchical)                               -> in: `_by_stages`
@@ -42,8 +43,8 @@ collective-permute: every rank sends its operand to the next              -> in:
 
 Sources: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
 (2005) for recursive halving; Sanders, Speck, Traff, "Two-tree algorithms" (2009) for the tree;
-https://jax-ml.github.io/scaling-book/sharding for rings, lines and several torus dimensions at once;
-Fujishige, "Submodular Functions and Optimization" for the min-max.
+https://jax-ml.github.io/scaling-book/sharding for rings, lines and several torus dimensions at
+once; Fujishige, "Submodular Functions and Optimization" for the min-max.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ from typing import Final
 
 from automap.cost.kinds import CollectiveKind
 from automap.cost.protocols import Algorithm
-from automap.cost.spans import Span
+from automap.topology.spans import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,8 @@ LINES: Final[Mapping[Algorithm, Mapping[CollectiveKind, Callable[[Group], Iterat
         CollectiveKind.PERMUTE: _shift,
     },
 }
-"""Algorithm -> collective -> the lines of the ways to do it; what an algorithm cannot do is absent."""
+"""Algorithm -> collective -> the lines of the ways to do it; what an algorithm cannot do is absent.
+"""
 
 
 def _stages(group: Group) -> Iterator[tuple[Span, ...]]:

@@ -7,14 +7,16 @@ from automap.topology.model import Platform
 
 
 class Habit(Enum):
-    """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen through.
+    """SIMPLIFIES programs before and after it partitions them: sums are merged, indices are seen
+    through.
 
-    LOOPS_FIRST: sums are taken out of loops before any are merged (`automap.cost.sums`).
-    NARROWS float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
-    FILLS: zeros of several loops are one tensor, and written number by number (`automap.cost.loop_fills`).
-    RINGS: a product and the reduce-scatter of its result are one loop (`automap.cost.rings`).
-    MERGES_GATHERS: small gathers of parameters are one message, as small sums are on all backends.
-    ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`), updates late (`hlo_tools.liveness`).
+    LOOPS_FIRST: sums are taken out of loops before any are merged (`automap.cost.sums`). NARROWS
+    float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
+    FILLS: zeros of several loops are one tensor, and written number by number
+    (`automap.cost.loop_fills`). RINGS: a product and the reduce-scatter of its result are one loop
+    (`automap.cost.rings`). MERGES_GATHERS: small gathers of parameters are one message, as small
+    sums are on all backends. ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`),
+    updates late (`hlo_tools.liveness`).
     """
 
     SIMPLIFIES = "simplifies"

@@ -3,19 +3,20 @@
 What that memory has room for is not written and read again                     -> in: `automap.cost.compute`
 """
 
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
-# How many times the claim of another value to the memory on the chip one has that every trip of a loop reads.
+# How many times the claim of another value to the memory on the chip one has that every trip of a
+# loop reads.
 CARRIED = 4.0
 
 
 def claims_of(problem: Problem) -> list[float]:
     """For each value its claim to the memory on the chip: 0 for none.
 
-    1 if it is made and read within one phase, `CARRIED` if a loop reads the whole of it in every trip, 0 for inputs,
-    results, and stacks that a loop fills or takes apart.
+    1 if it is made and read within one phase, `CARRIED` if a loop reads the whole of it in every
+    trip, 0 for inputs, results, and stacks that a loop fills or takes apart.
     """
     graph = problem.graph
     claims = [float(value.producer >= 0) for value in graph.values]

@@ -8,8 +8,8 @@ has the rings of its torus alone. A minimum of rising lines is rising and concav
 rises with B: small messages ride a line with a low alpha, large ones one with a low beta. Only lines that
 are lowest somewhere are kept                                                 -> in: `_lowest`
 
-B is the full buffer on one device (see `automap.cost.algorithms`). A bundle of m messages with B bytes in all
-costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a fraction m.
+B is the full buffer on one device (see `automap.cost.algorithms`). A bundle of m messages with B
+bytes in all costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a fraction m.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ import numpy as np
 
 from automap.cost.algorithms import LINES, Line
 from automap.cost.kinds import CollectiveKind as CollectiveKind
-from automap.cost.protocols import PROTOCOLS
-from automap.cost.spans import Span, spans
+from automap.cost.protocols import PROTOCOLS, SentSpan
 from automap.topology.model import Platform, Topology
+from automap.topology.spans import Span, spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,9 @@ class CollectiveCost:
     def seconds(
         self, n_bytes: np.ndarray | float, messages: np.ndarray | float = 1.0
     ) -> np.ndarray | float:
-        """The time of `messages` collectives that have `n_bytes` in all; arrays of one shape, or numbers."""
+        """The time of `messages` collectives that have `n_bytes` in all; arrays of one shape, or
+        numbers.
+        """
         costs = [
             line.alpha_seconds * messages + line.beta_seconds_per_byte * n_bytes
             for line in self.lines
@@ -58,12 +60,17 @@ def collective_cost(
 
 
 def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> CollectiveCost:
-    """The cost of a collective over ranks that lie as `group` says, innermost first; of none it is free."""
+    """The cost of a collective over ranks that lie as `group` says, innermost first; of none it is
+    free.
+    """
     if not group:
         return _FREE
     lines = []
     for protocol in PROTOCOLS[platform]:
-        sent = [replace(span, protocol=protocol) for span in group]
+        sent = [
+            SentSpan(level=span.level, ranks=span.ranks, stride=span.stride, protocol=protocol)
+            for span in group
+        ]
         by_kind = LINES[protocol.algorithm]
         for line in by_kind[kind](sent) if kind in by_kind else ():
             alpha = protocol.start_seconds + line.alpha_seconds

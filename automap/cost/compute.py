@@ -1,4 +1,5 @@
-"""Seconds of every kernel on one device: the roofline, and what was measured for like kernels instead of it.
+"""Seconds of every kernel on one device: the roofline, and what was measured for like kernels
+instead of it.
 
     kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
 
@@ -9,9 +10,12 @@ what it sums over and the columns of the result are rounded up to them (of convo
 looked up and updated to those of its memory                                    -> in: `automap.cost.row_layouts`
 Arrays of few rows have more tiles for as many bytes                             -> in: `automap.cost.few_rows`
 
-What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of the memory
-there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for v5e, with 128 MiB,
-keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64; of what every trip of a loop
+What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of
+    the memory
+there, nothing from 1/2, between them less with each doubling.  (Of such tensors the compiler for
+    v5e, with 128 MiB,
+keeps about 2 of 3 of 8 to 16 MiB on the chip, 1 of 3 of 16 to 32, and hardly any of 64; of what
+    every trip of a loop
 reads, such as sums of gradients, it keeps 3 of 4 of 32 MiB.)
                                                                                 -> in: `off_chip`
 """
@@ -76,7 +80,9 @@ class Roofline:
         return each
 
     def _few_rows_bytes(self, sharding: Shardings, local_bytes: np.ndarray) -> np.ndarray:
-        """What small tiles cost each kernel, as bytes, [kernels]; `local_bytes` are those of accesses."""
+        """What small tiles cost each kernel, as bytes, [kernels]; `local_bytes` are those of
+        accesses.
+        """
         table, uses = self.kernels, self.kernels.few_rows
         numbers = local_bytes[uses.access] / uses.item_bytes
         dims = sharding.dim_of_axis[table.traffic_row[uses.access]]
@@ -110,7 +116,8 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Of the kernels that have any, sizes of factors that are rounded up to tiles together, [kernels, factors + 1].
+    """Of the kernels that have any, sizes of factors that are rounded up to tiles together,
+    [kernels, factors + 1].
 
     The last column is of no factor.
     """

@@ -1,7 +1,8 @@
-"""Contests: ops whose factors several classes of one axis could split, and which of them costs least.
+"""Contests: ops whose factors several classes of one axis could split, and which of them costs
+least.
 
-A tensor gives an axis to the first of its classes in the axis's order; two tensors of one op may so have
-split different factors f.  The op then splits the factor that moves the fewest bytes,
+A tensor gives an axis to the first of its classes in the axis's order; two tensors of one op may so
+have split different factors f. The op then splits the factor that moves the fewest bytes,
 
     cost(f) = sum over operands t split on a factor g != f of   b_t / n if f is in t (all-to-all), else b_t
             + for a result t    b_t (scattered) or 2 b_t (reduced whole)    if f is summed over
@@ -18,7 +19,7 @@ import math
 import numpy as np
 
 from automap.cost.edges import CONTESTED_OPCODES, gathered_bytes, majors, rank_of
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Side
 
@@ -30,8 +31,9 @@ _NEVER = 1 << 30
 class Contests:
     """Op rows that may be contested, [contests]; their tensors, [tensors].
 
-    `follows_weight` [contests, factors]: whether a weight holds the factor. `factor_of_dim` [tensors,
-    rank]: the factor that each dimension is major in; `holds` [tensors, factors]: whether any is.
+    `follows_weight` [contests, factors]: whether a weight holds the factor. `factor_of_dim`
+    [tensors, rank]: the factor that each dimension is major in; `holds` [tensors, factors]: whether
+    any is.
     """
 
     op_row: np.ndarray
@@ -45,13 +47,19 @@ class Contests:
     is_result: np.ndarray
 
     def choose(
-        self, factor: np.ndarray, ranks: np.ndarray, weight_ranks: np.ndarray,
-        dim: np.ndarray, size: int,
-    ) -> None:  # fmt: skip
-        """Set the factor of contested rows along one axis of `size` devices, under many lanes at once.
+        self,
+        factor: np.ndarray,
+        ranks: np.ndarray,
+        weight_ranks: np.ndarray,
+        dim: np.ndarray,
+        size: int,
+    ) -> None:
+        """Set the factor of contested rows along one axis of `size` devices, under many lanes at
+        once.
 
-        `factor` [lanes, op rows] is changed; `ranks` and `weight_ranks` [lanes, op rows, factors] are positions in the
-        axis's order, of any class and of compute classes; `dim` [lanes, value rows] the split dimensions.
+        `factor` [lanes, op rows] is changed; `ranks` and `weight_ranks` [lanes, op rows, factors]
+        are positions in the axis's order, of any class and of compute classes; `dim` [lanes, value
+        rows] the split dimensions.
         """
         is_open = np.count_nonzero(ranks[:, self.op_row] < _NEVER, axis=2) > 1
         lanes, contests = np.nonzero(is_open)
@@ -89,7 +97,9 @@ class Contests:
 
 
 def like_tensors(problem: Problem, row_of_value: np.ndarray) -> np.ndarray:
-    """A number for each op, equal for contested ops of like tensors; 0 for ops that are never contested."""
+    """A number for each op, equal for contested ops of like tensors; 0 for ops that are never
+    contested.
+    """
     graph, side = problem.graph, problem.storage.side.tolist()
     rows, numbers = row_of_value.tolist(), dict[object, int]()
     result = np.zeros(len(graph.ops), np.int64)
@@ -131,10 +141,15 @@ def build_contests(
                 if side[value] != Side.NONE:
                     follows[number, [f for f in factors if f >= 0]] = True
                 tensors.append(
-                    (number, int(row_of_value[value]), graph.values[value].n_bytes
-                     if value in op.outputs else gathered_bytes(graph, op, value, narrows=narrows),
-                     value in op.outputs)
-                )  # fmt: skip
+                    (
+                        number,
+                        int(row_of_value[value]),
+                        graph.values[value].n_bytes
+                        if value in op.outputs
+                        else gathered_bytes(graph, op, value, narrows=narrows),
+                        value in op.outputs,
+                    )
+                )
                 demanded.append(factors)
     factor_of_dim = np.full((len(tensors), rank), -1, np.int64)
     for row, factors in enumerate(demanded):
@@ -142,7 +157,13 @@ def build_contests(
     holds = (factor_of_dim[:, :, None] == np.arange(width)).any(axis=1)
     columns = np.array(tensors, np.int64).reshape(-1, 4)
     return Contests(
-        op_row=np.array(list(examples), np.int64), follows_weight=follows, is_reduced=reduced,
-        contest=columns[:, 0], value_row=columns[:, 1], factor_of_dim=factor_of_dim, holds=holds,
-        n_bytes=columns[:, 2].astype(float), is_result=columns[:, 3].astype(bool),
-    )  # fmt: skip
+        op_row=np.array(list(examples), np.int64),
+        follows_weight=follows,
+        is_reduced=reduced,
+        contest=columns[:, 0],
+        value_row=columns[:, 1],
+        factor_of_dim=factor_of_dim,
+        holds=holds,
+        n_bytes=columns[:, 2].astype(float),
+        is_result=columns[:, 3].astype(bool),
+    )

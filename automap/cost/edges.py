@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.graph import ITERATING, Graph, Op
 from hlo_tools.kernels import CONTRACTIONS
 from hlo_tools.rules import Halo
@@ -24,8 +24,8 @@ CONTESTED_OPCODES = ITERATING | {"reduce"}
 class Partials(IntEnum):
     """What each device has of a result along the axes that split a reduction.
 
-    TERMS are summed.  CANDIDATES are gathered and combined on every device (argmax).  ROWS are the device's own part
-    of the result, which is gathered: the look-up of all rows in order.
+    TERMS are summed. CANDIDATES are gathered and combined on every device (argmax). ROWS are the
+    device's own part of the result, which is gathered: the look-up of all rows in order.
     """
 
     TERMS = 0
@@ -48,26 +48,26 @@ class Window:
 class Edges:
     """Tensor-to-op incidences. Arrays are [edges] unless said.
 
-    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none.
-    `is_reduced` [edges, factors]: whether the op sums over a factor (result edges only).
-    `combinable`: whether XLA merges these collectives into few messages (gradients and parameters).
-    `least_messages`: the part of a message that each execution is at least: 0 outside loops, where anything may be merged;
-    1 in a loop, every trip of which sends its own; there the sums of vectors are one message together.
-    `sums_at_once`: whether the op's partial sums over all axes end in one all-reduce, also where part of
-    it could be scattered (reduce, scatter; contractions scatter first).
-    `sum_of_factor` [edges, factors]: factors of one number are summed over in one all-reduce.
-    `is_alone` [edges, factors]: whether all is summed at once if the factor is split
-    (`hlo_tools.rules.convolution.partitioned_alone`).
-    `partials`: what the devices hold that split a reduction, `Partials`.
-    `widened`: how many times `n_bytes` an all-reduce has that is done in a wider type (`automap.cost.sums`).
-    `count`: how often a step sums there; `trips`: how often anything else is moved, or scattered.
-    `value`, `op`: one example incidence each row stands for, to name it.
-    `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if both gather, or all
-    before it reduce, over the same axes, the second does nothing.
-    `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not), and its elements.
-    `windows`: of each edge, the dimensions that the op slides a window along.
-    `own_kind`, `own_mask`, `own_bytes`: the collective that the op itself is (-1, 0, 0: it is none), in the step's `shard_map`s.
-    `incidences` [incidences, 5]: row, value, op, and how often a step sums there, and moves anything else.
+    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none. `is_reduced`
+    [edges, factors]: whether the op sums over a factor (result edges only). `combinable`: whether
+    XLA merges these collectives into few messages (gradients and parameters). `least_messages`: the
+    part of a message that each execution is at least: 0 outside loops, where anything may be
+    merged; 1 in a loop, every trip of which sends its own; there the sums of vectors are one
+    message together. `sums_at_once`: whether the op's partial sums over all axes end in one
+    all-reduce, also where part of it could be scattered (reduce, scatter; contractions scatter
+    first). `sum_of_factor` [edges, factors]: factors of one number are summed over in one
+    all-reduce. `is_alone` [edges, factors]: whether all is summed at once if the factor is split
+    (`hlo_tools.rules.convolution.partitioned_alone`). `partials`: what the devices hold that split
+    a reduction, `Partials`. `widened`: how many times `n_bytes` an all-reduce has that is done in a
+    wider type (`automap.cost.sums`). `count`: how often a step sums there; `trips`: how often
+    anything else is moved, or scattered. `value`, `op`: one example incidence each row stands for,
+    to name it. `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it);
+    if both gather, or all before it reduce, over the same axes, the second does nothing.
+    `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not),
+    and its elements. `windows`: of each edge, the dimensions that the op slides a window along.
+    `own_kind`, `own_mask`, `own_bytes`: the collective that the op itself is (-1, 0, 0: it is
+    none), in the step's `shard_map`s. `incidences` [incidences, 5]: row, value, op, and how often a
+    step sums there, and moves anything else.
     """
 
     value_row: np.ndarray
@@ -112,7 +112,9 @@ class Copies:
 
 
 class OwnFlow(NamedTuple):
-    """The collective that an op itself is: its kind (`automap.cost.flows.KINDS`), its axes as a bit mask, its bytes."""
+    """The collective that an op itself is: its kind (`automap.cost.flows.KINDS`), its axes as a bit
+    mask, its bytes.
+    """
 
     kind: int = -1
     mask: int = 0
@@ -157,7 +159,9 @@ class EdgeList:
         self.incidences: list[tuple[int, int, int, int, int]] = []
 
     def add(self, key: EdgeKey, count: int, value: int, op: int, trips: int | None = None) -> int:
-        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the number of its row."""
+        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the
+        number of its row.
+        """
         row = self.index.setdefault(key, len(self.index))
         if row == len(self.counts):
             self.counts.append(0)
@@ -185,29 +189,51 @@ class EdgeList:
             alone[row, list(key.alone)] = True
             sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
             scalars[:, row] = (
-                key.value_row, key.op_row, key.n_bytes, key.phase, key.combinable, key.sums_at_once,
-                key.partials, len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1, key.last_size,
-            )  # fmt: skip
+                key.value_row,
+                key.op_row,
+                key.n_bytes,
+                key.phase,
+                key.combinable,
+                key.sums_at_once,
+                key.partials,
+                len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1,
+                key.last_size,
+            )
         own = np.array([key.own for key in self.index], np.int64).reshape(n, 3)
         examples = np.array(self.examples, np.int64).reshape(n, 2)
         return Edges(
-            value_row=scalars[0], op_row=scalars[1], factor_of_dim=dims, is_reduced=reduced,
-            n_bytes=scalars[2], count=np.array(self.counts, np.int64), trips=np.array(self.trips, np.int64),
+            value_row=scalars[0],
+            op_row=scalars[1],
+            factor_of_dim=dims,
+            is_reduced=reduced,
+            n_bytes=scalars[2],
+            count=np.array(self.counts, np.int64),
+            trips=np.array(self.trips, np.int64),
             phase=scalars[3],
-            combinable=scalars[4].astype(bool), sums_at_once=scalars[5].astype(bool),
+            combinable=scalars[4].astype(bool),
+            sums_at_once=scalars[5].astype(bool),
             least_messages=np.array([key.least_messages for key in self.index], float),
             widened=np.array([key.widened for key in self.index], float),
-            sum_of_factor=sums, is_alone=alone, partials=scalars[6], last_dim=scalars[7], last_size=scalars[8],
-            value=examples[:, 0], op=examples[:, 1],
+            sum_of_factor=sums,
+            is_alone=alone,
+            partials=scalars[6],
+            last_dim=scalars[7],
+            last_size=scalars[8],
+            value=examples[:, 0],
+            op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
             windows=tuple(key.windows for key in self.index),
-            own_kind=own[:, 0], own_mask=own[:, 1], own_bytes=own[:, 2],
+            own_kind=own[:, 0],
+            own_mask=own[:, 1],
+            own_bytes=own[:, 2],
             incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
-        )  # fmt: skip
+        )
 
 
 def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
-    """Size of an operand as it is gathered; a backend that `narrows` rounds float32 first where it multiplies."""
+    """Size of an operand as it is gathered; a backend that `narrows` rounds float32 first where it
+    multiplies.
+    """
     array = graph.values[value]
     is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
     return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)

@@ -45,7 +45,8 @@ _ROUNDING = 1e-9
 class Estimate:
     """What one point costs, per step and per device.
 
-    `collective_seconds` are those in which a device waits, `hidden_seconds` those of collectives beside computation.
+    `collective_seconds` are those in which a device waits, `hidden_seconds` those of collectives
+    beside computation.
     """
 
     compute_seconds: float
@@ -63,7 +64,8 @@ class Estimate:
 class Priced:
     """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`.
 
-    `beside` are those of an entry that go on within a kernel (`automap.cost.rings`), not in `of_collective`.
+    `beside` are those of an entry that go on within a kernel (`automap.cost.rings`), not in
+    `of_collective`.
     """
 
     sharding: Shardings

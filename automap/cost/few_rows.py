@@ -1,15 +1,18 @@
-"""Arrays that lie in a TPU's memory in tiles of less than eight rows: split heads of kernels [features, heads, 128] and caches.
+"""Arrays that lie in a TPU's memory in tiles of less than eight rows: split heads of kernels
+[features, heads, 128] and caches.
 
-Memory holds tiles of 8 x 128 numbers of the last two dimensions. What steps are given and hand on lies with its last dimension side by
-side if that fills lanes; of 1, 2 or 4 rows beside it tiles have just as many, so that nothing is padded. Each of them
-takes a register all the same, to read, to write or to bring in another order:
+Memory holds tiles of 8 x 128 numbers of the last two dimensions. What steps are given and hand on
+lies with its last dimension side by side if that fills lanes; of 1, 2 or 4 rows beside it tiles
+have just as many, so that nothing is padded. Each of them takes a register all the same, to read,
+to write or to bring in another order:
 
     tiles = numbers / (rows * 128)                    for rows in `_FEWER_ROWS`, on a device
     extra = tiles * 4096 bytes / bandwidth            beyond the bytes, of a kernel by the access of most tiles
 
-(arrays [n, 16, rows, 128] of 2^25 numbers doubled and updated by Adam: 5.9 to 6.7 ns a tile on v5e, 1.8 to 2.3 on v5p, by
-libtpu 0.0.51, tests/automap/cost/test_few_rows.py). Other numbers of rows are laid otherwise and take what eight take. So do
-values that a step makes for itself: the compiler chooses how they lie.
+(arrays [n, 16, rows, 128] of 2^25 numbers doubled and updated by Adam: 5.9 to 6.7 ns a tile on v5e,
+1.8 to 2.3 on v5p, by libtpu 0.0.51, tests/automap/cost/test_few_rows.py). Other numbers of rows are
+laid otherwise and take what eight take. So do values that a step makes for itself: the compiler
+chooses how they lie.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +57,8 @@ class FewRows:
     ) -> np.ndarray:
         """What takes as long as the registers beyond those of full tiles, [uses].
 
-        `dim_of_axis` [uses, axes] and `numbers` [uses] are of what is accessed, on a device; `sizes` are those of the axes.
+        `dim_of_axis` [uses, axes] and `numbers` [uses] are of what is accessed, on a device;
+        `sizes` are those of the axes.
         """
         rows = self.rows / np.where(dim_of_axis == self.dim[:, None], sizes, 1).prod(axis=1)
         lanes = self.lanes / np.where(dim_of_axis == self.dim[:, None] + 1, sizes, 1).prod(axis=1)
@@ -66,7 +70,9 @@ class FewRows:
 
 
 def laid_as_given(graph: Graph) -> dict[int, Laid]:
-    """Arrays of three dimensions or more that are given or handed on, and what loops take from and put into them."""
+    """Arrays of three dimensions or more that are given or handed on, and what loops take from and
+    put into them.
+    """
     given, handed_on = set(graph.inputs), set(graph.outputs)
     for op in graph.ops:
         given.update(result for source, result in _kept(graph, op) if source in given)
@@ -77,7 +83,9 @@ def laid_as_given(graph: Graph) -> dict[int, Laid]:
 
 
 def written_beside(graph: Graph) -> frozenset[int]:
-    """What is handed on and read again, as moments are for parameters: one kernel makes both, of the same tiles."""
+    """What is handed on and read again, as moments are for parameters: one kernel makes both, of
+    the same tiles.
+    """
     read = {v for op in graph.ops if op.opcode not in STRUCTURAL for v in op.inputs}
     return frozenset(read.intersection(graph.outputs))
 

@@ -1,6 +1,7 @@
 """Flows: what happens at all edges at once, and how it is listed.
 
-A flow is one kind of collective with its axes (a bit mask, 0 for none) and bytes at every edge of a table.
+A flow is one kind of collective with its axes (a bit mask, 0 for none) and bytes at every edge of a
+table.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, PERMUTE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One kind of collective at all edges: its axes (0: none), bytes, and how often it runs (None: `Edges.trips`), [edges]."""
+    """One kind of collective at all edges: its axes (0: none), bytes, and how often it runs (None:
+    `Edges.trips`), [edges].
+    """
 
     kind: int
     mask: np.ndarray
@@ -58,10 +61,11 @@ def without_repeats(
 
 
 def without_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> None:
-    """Clear the masks of terms that are added to the others of their sum before all of it is reduced.
+    """Clear the masks of terms that are added to the others of their sum before all of it is
+    reduced.
 
-    A backend turns all-reduce(a) + all-reduce(b) into all-reduce(a + b), from the first term on: after one that is not
-    reduced alike each has its own.
+    A backend turns all-reduce(a) + all-reduce(b) into all-reduce(a + b), from the first term on:
+    after one that is not reduced alike each has its own.
     """
     later, earlier = edges.repeats.T
     is_alike = (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
@@ -75,7 +79,8 @@ def gathers_apart(
 ) -> list[Flow]:
     """The all-gathers of `mask`, one for each dimension of a tensor, the last dimension first.
 
-    `gathered_dim` [axes, edges] is the dimension an axis is gathered from, -1 for none or if all at once.
+    `gathered_dim` [axes, edges] is the dimension an axis is gathered from, -1 for none or if all at
+    once.
     """
     first = np.where(gathered_dim < 0, gathered_dim.max(initial=0) + 1, gathered_dim).min(axis=0)
     is_several = (mask != 0) & ((gathered_dim > first) & (gathered_dim >= 0)).any(axis=0)

@@ -1,6 +1,7 @@
 """Convolutions of small groups on a TPU's matrix unit: most of each tile multiplies zeros.
 
-The unit multiplies tiles of T x T. A group has i features in and o out, and there are G. With n of them in one tile,
+The unit multiplies tiles of T x T. A group has i features in and o out, and there are G. With n of
+them in one tile,
 
     flops = 2 * results of a group and feature * taps * G / n * up(i n / T) up(o / T) T^2        i > 1
             2 * results of a group and feature * taps * up(G / T) o T^2                          i = 1
@@ -31,7 +32,9 @@ _FILLED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class GroupTiles:
-    """Features in and out of each kernel's groups, and how many of its flops count; 0 for what has no groups, [kernels]."""
+    """Features in and out of each kernel's groups, and how many of its flops count; 0 for what has
+    no groups, [kernels].
+    """
 
     read: np.ndarray
     made: np.ndarray
@@ -49,7 +52,9 @@ class GroupTiles:
         return GroupTiles(self.read[kernels], self.made[kernels], self.share[kernels])
 
     def flops_per_flop(self, tile: int) -> np.ndarray:
-        """How many flops a matrix unit does for each that counts, but for groups that do not fill the last tile."""
+        """How many flops a matrix unit does for each that counts, but for groups that do not fill
+        the last tile.
+        """
         read, made = np.maximum(self.read, 1), np.maximum(self.made, 1)
         together = np.maximum(tile // _FILLED // read, 1)
         filled = np.ceil(read * together / tile) * np.ceil(made / tile) * tile**2

@@ -1,10 +1,12 @@
-"""Halos: what devices exchange with their neighbours before a window slides over an image that is split.
+"""Halos: what devices exchange with their neighbours before a window slides over an image that is
+split.
 
-An op that splits the factor of a window's dimension d over P = the product of its axes first makes its operand
-split alike, n_d / P elements to a device, and then receives l elements from before and h from after its part
-(`hlo_tools.rules.window`).  Each side is one collective-permute to the next device, and one more for
-every whole part beyond.  Dimensions are exchanged one after the other, the second with what the first
-has brought, which are `overlap` elements.  Convolutions of one image that need the same of it exchange it once.
+An op that splits the factor of a window's dimension d over P = the product of its axes first makes
+its operand split alike, n_d / P elements to a device, and then receives l elements from before and
+h from after its part (`hlo_tools.rules.window`). Each side is one collective-permute to the next
+device, and one more for every whole part beyond. Dimensions are exchanged one after the other, the
+second with what the first has brought, which are `overlap` elements. Convolutions of one image that
+need the same of it exchange it once.
 """
 
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ from hlo_tools.rules.window import Halos, halos, neighbours, overlap
 class Windows:
     """Windows of operand edges. Arrays are [windows] unless said.
 
-    `place` counts those of one edge from 0. `repeats` [pairs, 2]: (window, one of another convolution on the
-    same dimension of the same tensor before it).
+    `place` counts those of one edge from 0. `repeats` [pairs, 2]: (window, one of another
+    convolution on the same dimension of the same tensor before it).
     """
 
     edge: np.ndarray
@@ -33,8 +35,8 @@ class Windows:
 
 @dataclass(frozen=True)
 class Exchanges:
-    """Permutes by window and size, [exchanges], and `grown` [edges]: the operand with its halos over
-    that without."""
+    """Permutes by window and size, [exchanges], and `grown` [edges]: the operand with its halos
+    over that without."""
 
     edge: np.ndarray
     mask: np.ndarray
@@ -68,8 +70,8 @@ def exchanges(
     sizes: tuple[int, ...],
     local: np.ndarray,
 ) -> Exchanges:
-    """What is exchanged under a plan; `factor_of_axis` as in `Shardings`, `local` [edges]: bytes of an
-    operand split as its op runs."""
+    """What is exchanged under a plan; `factor_of_axis` as in `Shardings`, `local` [edges]: bytes of
+    an operand split as its op runs."""
     op_row = edges.op_row[windows.edge]
     mask, parts = np.zeros(len(op_row), np.int64), np.ones(len(op_row), np.int64)
     for axis, size in enumerate(sizes):
@@ -94,7 +96,5 @@ def exchanges(
         whole, rest = np.divmod(received, np.maximum(share.astype(np.int64), 1))
         for elements, times in ((share, whole), (rest, np.minimum(rest, 1))):
             which = np.flatnonzero(is_sent & (times > 0))
-            found.append(
-                (windows.edge[which], mask[which], (slab * elements)[which], times[which])
-            )  # fmt: skip
+            found.append((windows.edge[which], mask[which], (slab * elements)[which], times[which]))
     return Exchanges(*(np.concatenate(column) for column in zip(*found)), grown=grown)

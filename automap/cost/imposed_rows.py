@@ -1,4 +1,5 @@
-"""Rows whose sharding the user's code decides (`automap.space.imposed`), and what that does to ranks.
+"""Rows whose sharding the user's code decides (`automap.program.imposed`), and what that does to
+ranks.
 
     rank_a(d)   -1         if the spec has axis a on place d: it comes first
                 infinity   if the spec has anything else there
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import majors
-from automap.space.problem import Problem
-from automap.space.specs import ImposedSpec
+from automap.program.problem import Problem
+from automap.step.specs import ImposedSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ def _places(spec: ImposedSpec, place_of_dim: Sequence[int]) -> Places:
 
 
 def numbers(places: Mapping[int, Places], count: int) -> np.ndarray:
-    """For each of `count` values or ops a number, equal for equal places; 0 for those that are free."""
+    """For each of `count` values or ops a number, equal for equal places; 0 for those that are
+    free.
+    """
     known: dict[Places, int] = {}
     found = np.zeros(count, np.int64)
     for index, own in places.items():

@@ -1,7 +1,7 @@
 """Seconds of kernels that were not measured, from those that were.
 
-Contractions (`RateModel`). A measured point i has x_i = log (b, m, n, k) and the rate r_i = 2 b m n k / t_i.
-At x, with d_i = |x - x_i| and over the `NEIGHBOURS` nearest points,
+Contractions (`RateModel`). A measured point i has x_i = log (b, m, n, k) and the rate r_i = 2 b m n
+k / t_i. At x, with d_i = |x - x_i| and over the `NEIGHBOURS` nearest points,
 
     log r(x) = sum_i d_i^-POWER log r_i / sum_i d_i^-POWER,   t(x) = max(2 b m n k / r(x), launch)
 
@@ -9,8 +9,9 @@ At x, with d_i = |x - x_i| and over the `NEIGHBOURS` nearest points,
 device of one rate that rate. A shape costs at least what any measured shape inside it costs, and at most what
 any that contains it does, where the measurements themselves do not contradict that      -> in: `_bounded`
 
-Kernels bound by memory (`StreamCurve`). log t is linear in log bytes between measured sizes, made monotone by the
-running maximum; t is that of the smallest below it, and grows as bytes do above the largest.
+Kernels bound by memory (`StreamCurve`). log t is linear in log bytes between measured sizes, made
+monotone by the running maximum; t is that of the smallest below it, and grows as bytes do above the
+largest.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ POWER = 3.0
 
 @dataclass(frozen=True)
 class RateModel:
-    """Measured contractions of one algorithm and element type: `work` [points, 4], `seconds` [points]."""
+    """Measured contractions of one algorithm and element type: `work` [points, 4], `seconds`
+    [points].
+    """
 
     work: np.ndarray
     seconds: np.ndarray

@@ -1,7 +1,7 @@
 """Kernels before they are split, and the signature that one has on each device under a sharding.
 
-A contraction's factor f has a role: b if it stands in both operands and the result, m in the left and the
-result, n in the right and the result, k if it is summed over (a convolution's taps are).
+A contraction's factor f has a role: b if it stands in both operands and the result, m in the left
+and the result, n in the right and the result, k if it is summed over (a convolution's taps are).
 
     local elements of f    ceil(s_f / p_f), p_f the parts it is split in; a role has the product of its
                            factors                                                -> in: `KernelShape.local`
@@ -54,8 +54,8 @@ class _Places:
 class KernelShape:
     """A whole kernel.
 
-    `kind` names a contraction's algorithm ("dot", or a `ConvolutionSignature.kind`) and is "" for other
-    kernels; `roles` and `sizes` have an entry per factor of a contraction.
+    `kind` names a contraction's algorithm ("dot", or a `ConvolutionSignature.kind`) and is "" for
+    other kernels; `roles` and `sizes` have an entry per factor of a contraction.
     """
 
     kind: str
@@ -168,13 +168,17 @@ def _whole_convolution(
         batch_groups=attributes.batch_group_count,
         spatial=tuple(
             Spatial(
-                read=lhs[source], made=result[target], taps=window.size, stride=window.stride,
-                padding_low=window.padding_low, window_dilation=window.window_dilation,
+                read=lhs[source],
+                made=result[target],
+                taps=window.size,
+                stride=window.stride,
+                padding_low=window.padding_low,
+                window_dilation=window.window_dilation,
                 base_dilation=window.base_dilation,
             )
             for window, source, target in dims
         ),
-    )  # fmt: skip
+    )
 
 
 def _places(whole: ConvolutionSignature, numbers: ConvDims, rule: Rule) -> _Places:

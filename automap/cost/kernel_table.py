@@ -1,4 +1,5 @@
-"""The kernels of a program folded to distinct rows, as the roofline reads them (`automap.cost.compute`).
+"""The kernels of a program folded to distinct rows, as the roofline reads them
+(`automap.cost.compute`).
 
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
@@ -17,7 +18,7 @@ from automap.cost.loop_fills import is_fill
 from automap.cost.ring_operands import Operand, Operands
 from automap.cost.row_layouts import TableUses
 from automap.cost.table_uses import TableUse, uses_of_tables
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, Op
@@ -32,18 +33,19 @@ _NOTHING = (Operand(), Operand())
 class KernelTable:
     """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
 
-    `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge` is the result edge
-    of a contraction, -1 for other kernels.
-    `side_sizes` [2, kernels, factors]: sizes of the factors that a dot sums over, and of those of the last
-    dimension of its result with what lies beside them; of a convolution's groups of single features; 1 for all others.
-    `groups` are those of convolutions.
-    `written_bytes` [2, kernels] and `written_factors` are those that a ring of the product writes of its operands before
-    it begins (`automap.cost.ring_operands`), and the bit masks of the factors that split them; `turned_bytes` and `cut_dims`
-    those that it moves to turn them, and the bit masks of the product's dimensions that are cut then.
-    `is_fill` is whether a kernel writes the zeros that a loop begins with (`automap.cost.loop_fills`).
-    `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if it has none.
-    `tables` are the accesses of tables whose rows may have to lie side by side (`automap.cost.row_layouts`), `few_rows`
-    those of arrays that lie as they are given (`automap.cost.few_rows`).
+    `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge`
+    is the result edge of a contraction, -1 for other kernels. `side_sizes` [2, kernels, factors]:
+    sizes of the factors that a dot sums over, and of those of the last dimension of its result with
+    what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
+    are those of convolutions. `written_bytes` [2, kernels] and `written_factors` are those that a
+    ring of the product writes of its operands before it begins (`automap.cost.ring_operands`), and
+    the bit masks of the factors that split them; `turned_bytes` and `cut_dims` those that it moves
+    to turn them, and the bit masks of the product's dimensions that are cut then. `is_fill` is
+    whether a kernel writes the zeros that a loop begins with (`automap.cost.loop_fills`).
+    `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if
+    it has none. `tables` are the accesses of tables whose rows may have to lie side by side
+    (`automap.cost.row_layouts`), `few_rows` those of arrays that lie as they are given
+    (`automap.cost.few_rows`).
     """
 
     op_row: np.ndarray
@@ -105,7 +107,8 @@ def kernel_table(
 ) -> tuple[KernelTable, list[int]]:
     """Fold `kernels`, and the row of each.
 
-    `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in memory.
+    `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in
+    memory.
     """
     rows, claims = row_of_value.tolist(), claims_of(problem)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
@@ -123,7 +126,8 @@ def kernel_table(
 
     for kernel, uses in zip(kernels, uses_of_tables(problem.graph, kernels), strict=True):
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
-        # A cell of a search has the rows of all that its kernels access: of what decides how tables lie, too.
+        # A cell of a search has the rows of all that its kernels access: of what decides how tables
+        # lie, too.
         accessed.extend(Access(v, 0) for v in _added(uses) - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
@@ -131,22 +135,32 @@ def kernel_table(
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         key = _Key(
-            ops[kernel.op], shape,
+            ops[kernel.op],
+            shape,
             -1 if product is None else edges[kernel.op],
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
-            _NOTHING if product is None else operands.of(op, rule, kernel, problem.phases[kernel.op]),
-            _class_of(problem, op, kernel), is_fill(problem.graph, kernel),
-            sides[id(rule)], tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
-            flops(problem.graph, op, rule), int(problem.phases[kernel.op]),
+            _NOTHING
+            if product is None
+            else operands.of(op, rule, kernel, problem.phases[kernel.op]),
+            _class_of(problem, op, kernel),
+            is_fill(problem.graph, kernel),
+            sides[id(rule)],
+            tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
+            flops(problem.graph, op, rule),
+            int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in accessed),
             tuple(
                 (position, *_use(uses[a.value], problem, rows), _columns_factor(op, rule, a.value))
-                for position, a in enumerate(accessed) if a.value in uses
+                for position, a in enumerate(accessed)
+                if a.value in uses
             ),
-            () if any(a.value in beside for a in kernel.writes) else
-            tuple((p, *astuple(laid[a.value])) for p, a in enumerate(accessed) if a.value in laid),
-        )  # fmt: skip
+            ()
+            if any(a.value in beside for a in kernel.writes)
+            else tuple(
+                (p, *astuple(laid[a.value])) for p, a in enumerate(accessed) if a.value in laid
+            ),
+        )
         row = index.setdefault(key, len(index))
         if row == len(counts):
             counts.append(0)
@@ -172,7 +186,8 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         op_row=np.array([k.op_row for k in keys], np.int64),
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
-        product_row=np.array([k.product_row for k in keys], np.int64), product_sizes=product_sizes,
+        product_row=np.array([k.product_row for k in keys], np.int64),
+        product_sizes=product_sizes,
         written_bytes=_of_operands(keys, "moved_bytes").astype(float),
         written_factors=_of_operands(keys, "factors"),
         turned_bytes=_of_operands(keys, "turned_bytes").astype(float),
@@ -185,10 +200,13 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
-        traffic_kernel=accesses[:, 0], traffic_row=accesses[:, 1], traffic_bytes=accesses[:, 2],
-        near_bytes=accesses[:, 3], tables=TableUses(*_of_accesses(keys, "tables", 11)),
+        traffic_kernel=accesses[:, 0],
+        traffic_row=accesses[:, 1],
+        traffic_bytes=accesses[:, 2],
+        near_bytes=accesses[:, 3],
+        tables=TableUses(*_of_accesses(keys, "tables", 11)),
         few_rows=FewRows(*_of_accesses(keys, "few_rows", 5)),
-    )  # fmt: skip
+    )
 
 
 def _of_operands(keys: Sequence[_Key], name: str) -> np.ndarray:
@@ -235,7 +253,8 @@ def _of_accesses(keys: Sequence[_Key], name: str, width: int) -> np.ndarray:
 
 
 def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Factors that a dot sums over, and those of the operand that brings the result's last dimension.
+    """Factors that a dot sums over, and those of the operand that brings the result's last
+    dimension.
 
     Of a convolution that of groups of single features; none of other kernels.
     """

@@ -1,4 +1,5 @@
-"""Copies beside collectives along the last dimension, on machines whose memory holds tiles of 128 numbers side by side.
+"""Copies beside collectives along the last dimension, on machines whose memory holds tiles of 128
+numbers side by side.
 
 all-gather     parts of whole tiles are gathered where they belong; others one after the other, and then copied into their
                places (columns of DLRM's tables: 0.65 ms of a step on v5p:2x2x4)

@@ -1,11 +1,13 @@
 """The orders of a named mesh's axes on a topology, one of each kind.
 
-A user names axes and sizes; which axis lies inside the hosts and which across is the planner's to choose. Of
-all orders those are kept that lie on the topology (`automap.topology.lies_on`). Two orders cost the same under
-every plan if each set of axes has equal spans in both (`automap.cost.spans`): links of equal kind and speed
-with equal ranks and strides. Of such the first is kept, the order as given before all others -> in: `_footing`.
+A user names axes and sizes; which axis lies inside the hosts and which across is the planner's to
+choose. Of all orders those are kept that lie on the topology (`automap.topology.lies_on`). Two
+orders cost the same under every plan if each set of axes has equal spans in both
+(`automap.topology.spans`): links of equal kind and speed with equal ranks and strides. Of such the
+first is kept, the order as given before all others -> in: `_footing`.
 
-Where names mean nothing, two meshes that are equal after renaming the axes of one hold the same plans -> in: `distinct`.
+Where names mean nothing, two meshes that are equal after renaming the axes of one hold the same
+plans -> in: `distinct`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +16,12 @@ from itertools import combinations, permutations
 from math import prod
 from typing import Final
 
-from automap.cost.spans import Span, spans
 from automap.deadline import Deadline
 from automap.errors import InputError, TopologyError
-from automap.space.point import Mesh
 from automap.topology import lies_on, mesh_shapes, nearest_shapes
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
+from automap.topology.spans import Span, spans
 
 
 MAX_AXES: Final = 6
@@ -31,7 +33,8 @@ MAX_NAMES: Final = 4
 def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
     """The mesh in every order of its axes that lies on the topology and differs from those before.
 
-    Raises `TopologyError` that names the nearest shapes if there is none, and for over `MAX_AXES` axes.
+    Raises `TopologyError` that names the nearest shapes if there is none, and for over `MAX_AXES`
+    axes.
     """
     if prod(mesh.sizes) != topology.device_count:
         raise TopologyError(
@@ -50,7 +53,8 @@ def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
     if not found:
         levels = " x ".join(f"{level.size} ({level.name})" for level in topology.levels)
         raise TopologyError(
-            f"mesh {_text(mesh)} lies on {topology.name} in no order of its axes: its levels, innermost "
+            f"mesh {_text(mesh)} lies on {topology.name} in no order of its axes: its levels, "
+            "innermost "
             f"first, are {levels}, and an axis may not take an uneven part of one; "
             f"{_nearest(topology, mesh)}"
         )
@@ -67,7 +71,8 @@ def named_shapes(
     """
     if len(names) > MAX_NAMES:
         raise InputError(
-            f"the axes {', '.join(names)} have no sizes; allowed: at most {MAX_NAMES} such axes; give their sizes "
+            f"the axes {', '.join(names)} have no sizes; allowed: at most {MAX_NAMES} such axes; "
+            "give their sizes "
             f"with --mesh {','.join(f'{name}=N' for name in names)}"
         )
     found: dict[object, Mesh] = {}
@@ -92,7 +97,9 @@ def distinct(topology: Topology, meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
 
 
 def _footing(topology: Topology, mesh: Mesh) -> object:
-    """What all collectives of a mesh depend on: for each set of axis names its spans, without names."""
+    """What all collectives of a mesh depend on: for each set of axis names its spans, without
+    names.
+    """
     numbered = sorted(range(len(mesh.sizes)), key=lambda axis: mesh.names[axis])
     return tuple(
         tuple(_bare(spans(topology, mesh.sizes, axes)))

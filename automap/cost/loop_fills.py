@@ -1,4 +1,5 @@
-"""Zeros that loops begin with: stacks that they write their results into, and sums that they add to.
+"""Zeros that loops begin with: stacks that they write their results into, and sums that they add
+to.
 
 XLA writes them before the loop, but for stacks that a forward loop writes whole: those it only allocates. On TPUs it does not
 where another loop begins with zeros of the same type and sizes: these are one tensor then, of which each gets a copy. So

@@ -5,8 +5,8 @@
     other kernel  t(bytes) of its family and class of elements, or of elementwise kernels of the class, or of wide
                   floats; the roofline where there is none                        -> in: `_curve_of`
 
-A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept by (kernel,
-mesh, that choice), and an evaluation looks them up.
+A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept
+by (kernel, mesh, that choice), and an evaluation looks them up.
 """
 
 from collections import defaultdict
@@ -85,10 +85,11 @@ class MeasuredKernels:
         factor_of_axis: np.ndarray,
         sizes: tuple[int, ...],
     ) -> np.ndarray:
-        """Seconds of one run of each kernel [kernels]: `roofline` where nothing like it was measured.
+        """Seconds of one run of each kernel [kernels]: `roofline` where nothing like it was
+        measured.
 
-        `factor_of_axis` [op rows, axes] says which factor each mesh axis splits, -1 for none; `sizes` are the
-        axes'.
+        `factor_of_axis` [op rows, axes] says which factor each mesh axis splits, -1 for none;
+        `sizes` are the axes'.
         """
         seconds = roofline.copy()
         for curve, kernels in self._streams:
@@ -129,7 +130,9 @@ class MeasuredKernels:
 
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """(size, role) of each factor of `_contractions`, int [contractions, factors]; padded with size 1."""
+        """(size, role) of each factor of `_contractions`, int [contractions, factors]; padded with
+        size 1.
+        """
         shapes = [self.shapes[i] for i in self._contractions]
         sizes = np.ones((len(shapes), max(len(shape.sizes) for shape in shapes)), np.int64)
         roles = np.zeros_like(sizes)

@@ -7,7 +7,8 @@ parts (ways a value row is split) and gathered (bytes of an edge's gathered tens
 are a plan's; all else is the program's.  So live is the running sum of two sparse matrices, made once, times
 two vectors: only positions where something changes are kept                       -> in: `Profile.peak_bytes`
 
-A copy that later ops find gathered already lives until the last of them: its end moves. -> in: `_extended`
+A copy that later ops find gathered already lives until the last of them: its end moves. -> in:
+`_extended`
 """
 
 from dataclasses import dataclass
@@ -106,7 +107,9 @@ class Profile:
 
     @cached_property
     def _of_repeats(self) -> sparse.csr_matrix:
-        """Copies kept for later ops: one for each row of `Edges.repeats`, from one later op's to the next one's end."""
+        """Copies kept for later ops: one for each row of `Edges.repeats`, from one later op's to
+        the next one's end.
+        """
         b = self.buffers
         later, earlier, row = b.copy_repeats.T
         end = b.copy_death[later]
@@ -124,8 +127,8 @@ class Profile:
     def at(self, slot: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What is alive at an index of `live`.
 
-        Whole bytes of buffers [rows], number of copies [edges], number of copies that only a later op keeps
-        [rows of `Edges.repeats`]: of several later ops the first that is not done.
+        Whole bytes of buffers [rows], number of copies [edges], number of copies that only a later
+        op keeps [rows of `Edges.repeats`]: of several later ops the first that is not done.
         """
         rows, copies, kept = (
             np.asarray(changes[: slot + 1].sum(axis=0)).ravel()
@@ -136,7 +139,8 @@ class Profile:
     def live(self, parts: np.ndarray, gathered: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """At most the bytes at the positions where something changes.
 
-        `kept` [rows of `Edges.repeats`] is the bytes of the copies that the rows' later edges find gathered.
+        `kept` [rows of `Edges.repeats`] is the bytes of the copies that the rows' later edges find
+        gathered.
         """
         change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
         return np.cumsum(change + self._of_repeats @ kept[: self._n_repeats])

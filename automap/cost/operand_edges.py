@@ -14,7 +14,7 @@ from automap.cost.edges import (
     majors,
     rank_of,
 )
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
 from hlo_tools.invariants import changes, passed_on
 from hlo_tools.rules import FactorKind, Rule
@@ -34,11 +34,12 @@ def operand_edges(
 ) -> tuple[Edges, Copies]:
     """Operand edges, and the copies that gathering makes.
 
-    `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and gathers it so.
+    `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
+    gathers it so.
 
     XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
-    same classes and the same demand on each dimension count once; it gathers what a loop does not change
-    before the loop.
+    same classes and the same demand on each dimension count once; it gathers what a loop does not
+    change before the loop.
     """
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
@@ -69,20 +70,33 @@ def operand_edges(
             before = copies_of.setdefault(sources[value], [])
             trips = min(op.trip_count, changed[value])
             edge = found.add(
-                EdgeKey(values[value], row, demanded, (), gathered_bytes(graph, op, value, narrows=narrows),
-                         int(problem.phases[index]), side[value] != Side.NONE,
-                         earlier=tuple(sorted({e for _, e in before})), windows=windows,
-                         least_messages=float(trips > 1), last_size=last_size(graph, value)),
-                trips, value, index,
-            )  # fmt: skip
+                EdgeKey(
+                    values[value],
+                    row,
+                    demanded,
+                    (),
+                    gathered_bytes(graph, op, value, narrows=narrows),
+                    int(problem.phases[index]),
+                    side[value] != Side.NONE,
+                    earlier=tuple(sorted({e for _, e in before})),
+                    windows=windows,
+                    least_messages=float(trips > 1),
+                    last_size=last_size(graph, value),
+                ),
+                trips,
+                value,
+                index,
+            )
             pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))
             copies[key] = [edge, index, index]
     uses = np.array(list(copies.values()), np.int64).reshape(-1, 3)
     return found.edges(), Copies(
-        edge=uses[:, 0], first=uses[:, 1], last=uses[:, 2],
+        edge=uses[:, 0],
+        first=uses[:, 1],
+        last=uses[:, 2],
         repeats=np.array(pairs, np.int64).reshape(-1, 3),
-    )  # fmt: skip
+    )
 
 
 def _wanted(op_row: np.ndarray, demanded: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -53,7 +53,9 @@ def operand_traffic(
 def exchanged(
     tables: Tables, sharding: Shardings, sizes: tuple[int, ...]
 ) -> tuple[Entries, np.ndarray]:
-    """The permutes of halos, and the bytes of the operands with them, [edges]: 0 where there are none."""
+    """The permutes of halos, and the bytes of the operands with them, [edges]: 0 where there are
+    none.
+    """
     edges, local = tables.operands, tables.operands.n_bytes.astype(float)
     for axis, size in enumerate(sizes):
         factor = sharding.factor_of_axis[edges.op_row, axis]

@@ -1,14 +1,17 @@
-"""The program in the order it runs: kernels as slots, and between which slots each collective has to be done.
+"""The program in the order it runs: kernels as slots, and between which slots each collective has
+to be done.
 
-The slots are the kernels and the ends of loops by their position in the schedule (`hlo_tools.liveness`).  Boundary
-k lies before slot k.  A collective of a result is ready at the boundary after the op that makes it and needed at that
-before the first op that reads it; one of an operand is ready after its producer and needed before the op.  A sum
-that has left its loops (`automap.cost.sums`) is ready after the last of them.
+The slots are the kernels and the ends of loops by their position in the schedule
+(`hlo_tools.liveness`). Boundary k lies before slot k. A collective of a result is ready at the
+boundary after the op that makes it and needed at that before the first op that reads it; one of an
+operand is ready after its producer and needed before the op. A sum that has left its loops
+(`automap.cost.sums`) is ready after the last of them.
 
-SPARE kernels are those that no other waits for: products that make gradients, and what only the end of a loop reads,
-as the stacking of residuals. They may run at any time from when their data is there to the end of the loop.
-LATE kernels are those of the update: they wait for sums, and only the end of the step and the gathers of what they make
-wait for them. Neither of them makes data for the others.
+SPARE kernels are those that no other waits for: products that make gradients, and what only the end
+of a loop reads, as the stacking of residuals. They may run at any time from when their data is
+there to the end of the loop. LATE kernels are those of the update: they wait for sums, and only the
+end of the step and the gathers of what they make wait for them. Neither of them makes data for the
+others.
 """
 
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import Edges
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph, Op
 from hlo_tools.kernels import CONTRACTIONS, Kernel
 from hlo_tools.phases import Phase
@@ -29,10 +32,11 @@ KERNEL, SPARE, LATE, ENTER, EXIT = range(5)
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of an edge table stand, as a list of [incidences] sorted by row; `first` [rows + 1] begins each.
+    """Where the rows of an edge table stand, as a list of [incidences] sorted by row; `first` [rows
+    + 1] begins each.
 
-    `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in a step;
-    `incidences` are those of `Edges` in this order.
+    `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in
+    a step; `incidences` are those of `Edges` in this order.
     """
 
     first: np.ndarray
@@ -46,8 +50,9 @@ class Places:
 class Order:
     """Slots: `kind` is KERNEL, SPARE, LATE, ENTER or EXIT of a loop.
 
-    `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a step; `data_at` is
-    the boundary at which what it reads has been made, but for what LATE kernels make.
+    `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a
+    step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
+    make.
     """
 
     kind: np.ndarray
@@ -91,11 +96,14 @@ def program_order(
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
     data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
     return Order(
-        kind=columns[:, 1], op=columns[:, 4], row=columns[:, 2], trips=columns[:, 3],
+        kind=columns[:, 1],
+        op=columns[:, 4],
+        row=columns[:, 2],
+        trips=columns[:, 3],
         data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
         operands=_places(operands, *_of_operands(problem, operands, position), at),
         results=_places(results, *_of_results(problem, results, position, made_at), at),
-    )  # fmt: skip
+    )
 
 
 def _kind(problem: Problem, op: Op, index: int) -> int:
@@ -118,7 +126,9 @@ def _is_late(problem: Problem, op: int) -> bool:
 
 
 def _made_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
-    """For each value the position of the last of the ops in `slots` that it is made by; -1 for inputs."""
+    """For each value the position of the last of the ops in `slots` that it is made by; -1 for
+    inputs.
+    """
     made = [-1] * len(graph.values)
     for index, op in enumerate(graph.ops):
         at = (
@@ -156,7 +166,9 @@ def _of_results(
 
 
 def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
-    """For each op the position of the end of the outermost loop around it; its own if there is none."""
+    """For each op the position of the end of the outermost loop around it; its own if there is
+    none.
+    """
     graph = problem.graph
     ends = position.copy()
     around: list[int] = []

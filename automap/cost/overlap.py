@@ -1,13 +1,14 @@
 """Collectives behind computation: how long a device waits for them.
 
-Where a backend runs collectives on a stream of their own, they take time only as far as there is nothing else to
-do: what that is for each kind of collective, and what comes when, is said in `automap.cost.walk`. Here the collectives
-and kernels of a plan are put where it wants them.
+Where a backend runs collectives on a stream of their own, they take time only as far as there is
+nothing else to do: what that is for each kind of collective, and what comes when, is said in
+`automap.cost.walk`. Here the collectives and kernels of a plan are put where it wants them.
 
-Nothing is hidden that has no computation beside it: the sum of waits is at least collectives - computation.
-Which backends do so says `automap.cost.backends`.  XLA's GPU pipeline makes all collectives
-asynchronous and moves their ends behind independent kernels (seen in its programs, jax 0.10.2, 2026-11); its TPU
-pipeline does so only for rings (`automap.cost.rings`), CPU runs one thing after the other.
+Nothing is hidden that has no computation beside it: the sum of waits is at least collectives -
+computation. Which backends do so says `automap.cost.backends`. XLA's GPU pipeline makes all
+collectives asynchronous and moves their ends behind independent kernels (seen in its programs, jax
+0.10.2, 2026-11); its TPU pipeline does so only for rings (`automap.cost.rings`), CPU runs one thing
+after the other.
 """
 
 import numpy as np
@@ -30,7 +31,9 @@ def waiting_seconds(
 
 
 def _work(order: Order, of_slot: np.ndarray, found: Collectives, seconds: np.ndarray) -> Work:
-    """What is to be done where: `of_slot` [slots] and `seconds` [entries of `found`] are of a whole step."""
+    """What is to be done where: `of_slot` [slots] and `seconds` [entries of `found`] are of a whole
+    step.
+    """
     n = len(order.kind) + 1
     spare, late = (
         np.bincount(order.data_at[chosen], of_slot[chosen], n)
@@ -55,10 +58,17 @@ def _work(order: Order, of_slot: np.ndarray, found: Collectives, seconds: np.nda
     ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
     by_need = np.argsort(needed, kind="stable")
     return Work(
-        kind=order.kind, seconds=of_slot, spare=spare, late=late, backlog=backlog, renewed=renewed,
-        prefetch=prefetch, urgent_ready=ready[by_need], urgent_needed=needed[by_need],
+        kind=order.kind,
+        seconds=of_slot,
+        spare=spare,
+        late=late,
+        backlog=backlog,
+        renewed=renewed,
+        prefetch=prefetch,
+        urgent_ready=ready[by_need],
+        urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
-    )  # fmt: skip
+    )
 
 
 def _spread(places: Places, edge: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

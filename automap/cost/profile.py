@@ -7,7 +7,8 @@ One file per (device, version of JAX): another version compiles other kernels. `
 of a known device, else made of JAX's device_kind; N fake CPU devices share a processor, so that their kernels are
 measured while all N work, and the device is called cpu-N                         -> in: `device_name`
 
-The file is JSON, {"format": "automap-profile", "version": 1, ...fields}; reading runs no code, writing is atomic.
+The file is JSON, {"format": "automap-profile", "version": 1, ...fields}; reading runs no code,
+writing is atomic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import platformdirs
 
-from automap import plan_file
 from automap.atomic_file import write_atomically
 from automap.cost.collectives import CollectiveKind
 from automap.cost.signatures import (
@@ -28,8 +28,9 @@ from automap.cost.signatures import (
     StreamSignature,
 )
 from automap.errors import InputError, PlanError, ProfileError
-from automap.plan_checks import check_numbers, check_version, refuse, repeated
-from automap.plan_json import decode, encode
+from automap.plan import file as plan_file
+from automap.plan.checks import check_numbers, check_version, refuse, repeated
+from automap.plan.codec import decode, encode
 from automap.topology.local import GPU_KINDS, TPU_KINDS
 from automap.topology.model import Topology
 
@@ -150,7 +151,9 @@ class KernelProfile:
         return replace(self, **{n: _merged(getattr(self, n), new) for n, new in rows.items()})
 
     def merged(self, newer: "KernelProfile") -> "KernelProfile":
-        """Both profiles; of a signature in both, the newer time. Raises `ProfileError` for two devices."""
+        """Both profiles; of a signature in both, the newer time. Raises `ProfileError` for two
+        devices.
+        """
         mine, other = ((p.device, p.jax_version) for p in (self, newer))
         if mine != other:
             raise ProfileError(f"profiles of {mine} and {other}: allowed: one device, one JAX")
@@ -165,7 +168,8 @@ class KernelProfile:
         device = topology.device.name
         if self.device not in (device, f"{device}-{topology.device_count}"):
             raise InputError(
-                f"profile of {self.device!r}, topology {topology.name} of {device!r}: allowed: a profile of "
+                f"profile of {self.device!r}, topology {topology.name} of {device!r}: allowed: a "
+                "profile of "
                 "the topology's device; run `automap calibrate` there"
             )
 

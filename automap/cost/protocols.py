@@ -1,8 +1,8 @@
 """How a library sends a message: the choice that makes bandwidth depend on the message's size.
 
-NCCL sends in one of three protocols. LL puts a flag beside every four bytes, so that a receiver needs no
-fence: quick to start, a quarter of the bandwidth. LL128 puts one beside every 120 bytes; Simple fences whole
-chunks. A row says what one costs:
+NCCL sends in one of three protocols. LL puts a flag beside every four bytes, so that a receiver
+needs no fence: quick to start, a quarter of the bandwidth. LL128 puts one beside every 120 bytes;
+Simple fences whole chunks. A row says what one costs:
 
     start_seconds        once per collective
     host_, network_step_seconds
@@ -12,12 +12,12 @@ chunks. A row says what one costs:
                                                                          -> in: `Protocol.hop_seconds`
     bandwidth_fraction   of a link's bytes per second
 
-The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU slices and
-CPU devices move data by XLA itself, in one way each: rings of the torus, and a meeting in shared memory whose
-steps are taken to grow with the logarithm of the devices (an assumption).
+The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU
+slices and CPU devices move data by XLA itself, in one way each: rings of the torus, and a meeting
+in shared memory whose steps are taken to grow with the logarithm of the devices (an assumption).
 
-Source: NCCL, src/graph/tuning.cc at commit 01afd20a (baseLat, hwLat and the refinements of busBw). That LL128
-needs NVLink, and that LL's steps over PCIe take 1.0 us, is left out.
+Source: NCCL, src/graph/tuning.cc at commit 01afd20a (baseLat, hwLat and the refinements of busBw).
+That LL128 needs NVLink, and that LL's steps over PCIe take 1.0 us, is left out.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from automap.topology.model import Platform, Reach
+from automap.topology.spans import Span
 
 
 Algorithm = Literal["ring", "tree", "halving"]
@@ -48,6 +49,24 @@ class Protocol:
         own = self.host_step_seconds if reach == "host" else self.network_step_seconds
         wire_seconds = max(latency_seconds - simple, 0.0)
         return (latency_seconds - wire_seconds) * (own / simple) + wire_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentSpan(Span):
+    """A span over which messages go by a protocol."""
+
+    protocol: Protocol
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What the protocol leaves of the span's bytes per second."""
+        share = self.level.bytes_per_s / self.level.shared_by
+        return self.rank_bytes_per_s(share * self.protocol.bandwidth_fraction)
+
+    @property
+    def hop_seconds(self) -> float:
+        """The latency from one rank to the next by the protocol."""
+        return self.hops * self.protocol.hop_seconds(self.level.latency_seconds, self.level.reach)
 
 
 PLAIN: Final = Protocol(

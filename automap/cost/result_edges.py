@@ -17,7 +17,7 @@ from automap.cost.edges import (
 )
 from automap.cost.kinds import KINDS
 from automap.cost.sums import Order, Sums, keeps_elements, merged_sums
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.constants import Constants, counts_up
 from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
 from hlo_tools.rules import FactorKind, Rule
@@ -39,8 +39,8 @@ def result_edges(
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
-    `order` is how the backend merges sums (`automap.cost.sums`), of which the first term is then reduced and the
-    others repeat it; if None it does not, nor sees through indices.
+    `order` is how the backend merges sums (`automap.cost.sums`), of which the first term is then
+    reduced and the others repeat it; if None it does not, nor sees through indices.
     """
     graph = problem.graph
     found = EdgeList(rank_of(problem), op_rows.shape[1])
@@ -59,13 +59,22 @@ def result_edges(
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(
-                    values[value], ops[index], majors(dims), sums[0], graph.values[value].n_bytes,
-                    int(problem.phases[index]), side[value] != Side.NONE, op.opcode in _SUMS_AT_ONCE,
-                    sums[1], tuple(sorted(partitioned_alone(op.instruction, rule))),
-                    partials_of(op), least_messages=least_messages(value, op),
-                    last_size=last_size(graph, value), widened=sums_of.widened.get(value, 1.0),
+                    values[value],
+                    ops[index],
+                    majors(dims),
+                    sums[0],
+                    graph.values[value].n_bytes,
+                    int(problem.phases[index]),
+                    side[value] != Side.NONE,
+                    op.opcode in _SUMS_AT_ONCE,
+                    sums[1],
+                    tuple(sorted(partitioned_alone(op.instruction, rule))),
+                    partials_of(op),
+                    least_messages=least_messages(value, op),
+                    last_size=last_size(graph, value),
+                    widened=sums_of.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
-                )  # fmt: skip
+                )
                 # Not what is made of terms: transposed, added.
                 is_term = bool(sums[0]) and not keeps_elements(graph, op)
                 name = sums_of.name_of.get(value) if is_term else None
@@ -89,7 +98,9 @@ def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
 
 
 class _Messages:
-    """`Edges.least_messages` of results: the sums of vectors in one trip of a loop are one message together."""
+    """`Edges.least_messages` of results: the sums of vectors in one trip of a loop are one message
+    together.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._graph, self._loop = problem.graph, _innermost_loops(problem.graph)

@@ -24,11 +24,12 @@ from automap.cost.shardings import Shardings
 class _Wanted:
     """What the axes do at each edge, each by itself; masks of axes unless said.
 
-    `summed_over` [sums, edges]: by `Edges.sum_of_factor`. `dim_of` [axes, edges]: the dimension that is gathered
-    along an axis, -1 for none. `kept_dims`, `scattered_dims`: masks of dimensions. `computed`, `kept` and
-    `scattered` are in how many parts the tensor is made, kept, and scattered by sums. `is_pinned`: whether
-    the result is pinned as it is made, so that one all-reduce comes before anything is split. `is_sliced`: whether
-    it is split along an axis along which the op does nothing.
+    `summed_over` [sums, edges]: by `Edges.sum_of_factor`. `dim_of` [axes, edges]: the dimension
+    that is gathered along an axis, -1 for none. `kept_dims`, `scattered_dims`: masks of dimensions.
+    `computed`, `kept` and `scattered` are in how many parts the tensor is made, kept, and scattered
+    by sums. `is_pinned`: whether the result is pinned as it is made, so that one all-reduce comes
+    before anything is split. `is_sliced`: whether it is split along an axis along which the op does
+    nothing.
     """
 
     reduced: np.ndarray
@@ -47,7 +48,9 @@ class _Wanted:
 
 
 def result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tuple[Entries, Flow]:
-    """The collectives, and the reduce-scatters that are left out as terms of a sum that another one scatters."""
+    """The collectives, and the reduce-scatters that are left out as terms of a sum that another one
+    scatters.
+    """
     want = _wanted(edges, sharding, sizes)
     at_once = (edges.sums_at_once | want.is_pinned) & (want.reduced != 0)
     reduced = want.reduced | np.where(at_once, want.to_scatter, 0)
@@ -85,12 +88,20 @@ def _wanted(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Wanted:
     n, n_factors = edges.is_reduced.shape
     masks, parts, rows = np.zeros((6, n), np.int64), np.ones((3, n), np.int64), np.arange(n)
     want = _Wanted(
-        reduced=masks[0], to_scatter=masks[1], gathered=masks[2], moved=masks[3],
+        reduced=masks[0],
+        to_scatter=masks[1],
+        gathered=masks[2],
+        moved=masks[3],
         summed_over=np.zeros((n_factors, n), np.int64),
-        dim_of=np.full((len(sizes), n), -1, np.int64), kept_dims=masks[4],
-        scattered_dims=masks[5], computed=parts[0], kept=parts[1], scattered=parts[2],
-        is_pinned=np.zeros(n, bool), is_sliced=np.zeros(n, bool),
-    )  # fmt: skip
+        dim_of=np.full((len(sizes), n), -1, np.int64),
+        kept_dims=masks[4],
+        scattered_dims=masks[5],
+        computed=parts[0],
+        kept=parts[1],
+        scattered=parts[2],
+        is_pinned=np.zeros(n, bool),
+        is_sliced=np.zeros(n, bool),
+    )
     for axis, size in enumerate(sizes.tolist()):
         dim, own, factor = edge_dims(edges, sharding, axis)
         bit, is_kept, active = 1 << axis, dim >= 0, factor >= 0
@@ -120,6 +131,8 @@ def _wanted(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Wanted:
 def _sums_apart(
     mask: np.ndarray, n_bytes: np.ndarray, summed_over: np.ndarray, count: np.ndarray
 ) -> list[Flow]:
-    """The all-reduces of `mask`, one for each sum; `summed_over` [sums, edges] are the axes of each."""
+    """The all-reduces of `mask`, one for each sum; `summed_over` [sums, edges] are the axes of
+    each.
+    """
     used = np.flatnonzero((summed_over & mask).any(axis=1))
     return [Flow(ALL_REDUCE, summed_over[number] & mask, n_bytes, count) for number in used]

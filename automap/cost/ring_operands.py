@@ -8,12 +8,14 @@ for all such products of it in a phase.  Bytes that this moves, for each element
     4     of what is made on the way: written, and read
     7     of slices of what a loop has stacked: the same 4, at half of the speed of fused ops
 
-(From programs of ViT and GPT under ZeRO-3 for v5e:2x4, libtpu 0.0.51, 2026-11, beside those of data parallelism.)
+(From programs of ViT and GPT under ZeRO-3 for v5e:2x4, libtpu 0.0.51, 2026-11, beside those of data
+parallelism.)
 
-The ring cuts slices of the operand that holds the dimension along which the product is scattered. Where that is the operand's
-last one, which lies side by side in memory, the operand is copied into another order of dimensions first, once for all
-products that cut it. That takes as long as of float32, 8 bytes for each element, and less of what may stay on the chip, where each trip of the ring reads it. (Gradients of
-logits and of hidden layers of GPT and Llama-1B under ZeRO-3.)
+The ring cuts slices of the operand that holds the dimension along which the product is scattered.
+Where that is the operand's last one, which lies side by side in memory, the operand is copied into
+another order of dimensions first, once for all products that cut it. That takes as long as of
+float32, 8 bytes for each element, and less of what may stay on the chip, where each trip of the
+ring reads it. (Gradients of logits and of hidden layers of GPT and Llama-1B under ZeRO-3.)
 """
 
 from collections.abc import Sequence
@@ -30,8 +32,8 @@ from hlo_tools.rules.rule import DimFactors
 
 _IN_MEMORY, _MADE, _SLICED = 2, 4, 7
 _TURNED = 8
-# A value, the phase, and whether products of it sum over its innermost dimension: kernels' gradients, which do not, are
-# rings under other plans than what is made of activations and kernels.
+# A value, the phase, and whether products of it sum over its innermost dimension: kernels'
+# gradients, which do not, are rings under other plans than what is made of activations and kernels.
 _Use: TypeAlias = tuple[int, Phase, bool]
 _SLICES = frozenset({"slice", "dynamic-slice"})
 _SAME_ELEMENTS = frozenset({"convert", "transpose", "reshape", "bitcast", "copy", CONSTRAINT})
@@ -40,9 +42,11 @@ _SAME_DIMENSIONS = frozenset({"convert", "copy", CONSTRAINT})
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Bytes that are moved to write an operand, in all; `factors` of the op that it is split by, as a bit mask.
+    """Bytes that are moved to write an operand, in all; `factors` of the op that it is split by, as
+    a bit mask.
 
-    `turned_bytes` are moved to turn it if the product is scattered along one of the result's dimensions `cut_dims`, a bit mask.
+    `turned_bytes` are moved to turn it if the product is scattered along one of the result's
+    dimensions `cut_dims`, a bit mask.
     """
 
     factors: int = 0
@@ -53,7 +57,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operands:
-    """Those of a program's products in its order; `n_bytes` are those of each value where it is in memory."""
+    """Those of a program's products in its order; `n_bytes` are those of each value where it is in
+    memory.
+    """
 
     graph: Graph
     n_bytes: Sequence[int]

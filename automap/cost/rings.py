@@ -1,27 +1,31 @@
-"""Products whose partial sums are scattered, on a TPU: loops that pass shards around while they multiply.
+"""Products whose partial sums are scattered, on a TPU: loops that pass shards around while they
+multiply.
 
-A TPU does not scatter the partial sums of a product after it has made them.  It goes round a ring, both ways at once: in
-each of n / 2 rounds it multiplies two shards of the product, one for each way, and adds to them what it was sent (seen
-in programs of libtpu 0.0.51, 2026-11, for rings of 4, 8 and 16).  The two shards are the columns of the product,
-rounded up to tiles; additions read two and write one, in float32 whatever they hold; three kernels are launched in
-each round:
+A TPU does not scatter the partial sums of a product after it has made them. It goes round a ring,
+both ways at once: in each of n / 2 rounds it multiplies two shards of the product, one for each
+way, and adds to them what it was sent (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4,
+8 and 16). The two shards are the columns of the product, rounded up to tiles; additions read two
+and write one, in float32 whatever they hold; three kernels are launched in each round:
 
     ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 3 * n / 2 * launch
            + written / (bandwidth * e_b) + turned / (bandwidth * e_t)
 
-where product is the seconds of the product alone (`automap.cost.compute`), elements are those that a device has of
-it before they are scattered, written and turned are the bytes moved for its operands (`automap.cost.ring_operands`), and e_t
-is the device's efficiency of turning.  The
-shards travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.  Products whose
-sum is scattered go round a ring each.
+where product is the seconds of the product alone (`automap.cost.compute`), elements are those that
+a device has of it before they are scattered, written and turned are the bytes moved for its
+operands (`automap.cost.ring_operands`), and e_t is the device's efficiency of turning. The shards
+travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.
+Products whose sum is scattered go round a ring each.
 
-Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16 and f32, 4 to 16 devices of v5e, 8 and
-16 of v5p); those of 16 take most over it, as each of their kernels reads a whole operand.
+Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16 and f32, 4 to 16
+devices of v5e, 8 and 16 of v5p); those of 16 take most over it, as each of their kernels reads a
+whole operand.
 
-A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a device for each byte of
-a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of 4 and 8 at 4,224 flops
-for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is left out.)
-                                                                                -> in: `with_rings`
+A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a
+    device for each byte of
+a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of
+    4 and 8 at 4,224 flops
+for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is
+    left out.) -> in: `with_rings`
 """
 
 from collections.abc import Sequence
@@ -48,7 +52,9 @@ _HELD = 1 / 4
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Seconds of each kernel [kernels] with the rings, and those of each collective [entries] that go on beside them."""
+    """Seconds of each kernel [kernels] with the rings, and those of each collective [entries] that
+    go on beside them.
+    """
 
     of_kernel: np.ndarray
     beside: np.ndarray
@@ -95,9 +101,11 @@ def with_rings(
 
 @dataclass(frozen=True, slots=True)
 class _Scatters:
-    """What is scattered at each result edge, and nothing at one more for kernels that are no product, [edges + 1].
+    """What is scattered at each result edge, and nothing at one more for kernels that are no
+    product, [edges + 1].
 
-    `entry` is where it is among the collectives, -1 if another term of the same sum has it; `mask` its axes.
+    `entry` is where it is among the collectives, -1 if another term of the same sum has it; `mask`
+    its axes.
     """
 
     entry: np.ndarray
@@ -123,7 +131,9 @@ def _padding(
     devices: np.ndarray,
     sharding: Shardings,
 ) -> np.ndarray:
-    """By how much tiles are larger than two shards of the results of `rows`, scattered over axes `mask` of so many devices."""
+    """By how much tiles are larger than two shards of the results of `rows`, scattered over axes
+    `mask` of so many devices.
+    """
     columns = np.ones(len(rows))
     for axis in range(len(sharding.sizes)):
         has = (mask >> axis & 1).astype(bool)
@@ -141,7 +151,9 @@ def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) ->
 def _turned_bytes(
     table: KernelTable, rows: np.ndarray, mask: np.ndarray, sharding: Shardings, device: Device
 ) -> np.ndarray:
-    """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over axes `mask`."""
+    """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over
+    axes `mask`.
+    """
     is_cut = np.zeros((2, len(rows)), bool)
     for axis in range(len(sharding.sizes)):
         dim = sharding.dim_of_axis[table.product_row[rows], axis]

@@ -1,7 +1,8 @@
 """Tables of narrow rows in a TPU's memory: which way they lie, and what turning them costs.
 
-The memory holds tiles of 8 x 128 numbers. A table of fewer columns than a tile has takes least with its columns side by
-side, so that is how steps are given tables and hand them on. What looks rows up, or adds to some, wants rows side by side:
+The memory holds tiles of 8 x 128 numbers. A table of fewer columns than a tile has takes least with
+its columns side by side, so that is how steps are given tables and hand them on. What looks rows
+up, or adds to some, wants rows side by side:
 
     by_row    = rows * ceil128(width),  by_column = ceil128(rows) * side(width)       numbers of a table on a device
     side(w)   = ceil8(w), or 1, 2, 4 for what is no wider
@@ -30,7 +31,8 @@ _TILE: Final = (8, 128)
 _WORTH_BYTES: Final = 2**27
 _WORTH_BYTES_PER_UPDATE: Final = 120 * 2**10
 _LARGEST_SHARE: Final = 0.05
-# Ten tables of 8192 rows, split in four on v5e:2x4 and v5p:2x2x2: 3 to 9 us more for each look-up and scatter together.
+# Ten tables of 8192 rows, split in four on v5e:2x4 and v5p:2x2x2: 3 to 9 us more for each look-up
+# and scatter together.
 _FINDING: Final = 3
 
 
@@ -40,9 +42,11 @@ _TURNING: Final = (Lies.LOOKED_UP, Lies.TURNED, Lies.RETURNED)
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """By how much longer what is accessed takes in tiles, bytes that are read and written to turn it, or copied; [uses].
+    """By how much longer what is accessed takes in tiles, bytes that are read and written to turn
+    it, or copied; [uses].
 
-    `launches` are more ops that run where a device has some of the rows: it finds out which indices are its own.
+    `launches` are more ops that run where a device has some of the rows: it finds out which indices
+    are its own.
     """
 
     held: np.ndarray
@@ -65,8 +69,9 @@ class _Local:
 class TableUses:
     """`access` indexes `KernelTable.traffic_*`; [uses].
 
-    `value_row` and `added_row` are those of `TableUse.table` and `added`, `last_dim` and `added_dim` their last dimensions,
-    `factor` is that of the columns in the kernel's op, -1 for none.
+    `value_row` and `added_row` are those of `TableUse.table` and `added`, `last_dim` and
+    `added_dim` their last dimensions, `factor` is that of the columns in the kernel's op, -1 for
+    none.
     """
 
     access: np.ndarray
@@ -90,8 +95,8 @@ class TableUses:
     ) -> InMemory:
         """What accesses cost beyond their bytes.
 
-        `dim_of_axis` is that of `automap.cost.shardings`, `factor_of_axis` [uses, axes] of the ops of kernels, `axes` are
-        the sizes of the mesh's, `memory_bytes` a device's.
+        `dim_of_axis` is that of `automap.cost.shardings`, `factor_of_axis` [uses, axes] of the ops
+        of kernels, `axes` are the sizes of the mesh's, `memory_bytes` a device's.
         """
         local = self._local(dim_of_axis, factor_of_axis, np.array(axes))
         by_row = local.rows * _up(local.width, _TILE[1]) * self.item_bytes
@@ -143,7 +148,9 @@ def _side(width: np.ndarray) -> np.ndarray:
 
 
 def _registers(width: np.ndarray, *, is_filled: np.ndarray) -> np.ndarray:
-    """The columns of full tiles by column that take as long; a single column is filled as a vector is."""
+    """The columns of full tiles by column that take as long; a single column is filled as a vector
+    is.
+    """
     filled = np.where(width == 1, 1, _up(width, _TILE[0]))
     other = np.where(width < _TILE[0], np.minimum(_side(width) + 1, _TILE[0]), _side(width))
     return np.where(is_filled, filled, other)

@@ -43,7 +43,9 @@ def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
 
 
 def joint_shardings(tables: Tables, n_classes: int, each: Sequence[Lanes]) -> Shardings:
-    """Shardings of all rows under the first lanes, then of all under the next; they are of one mesh."""
+    """Shardings of all rows under the first lanes, then of all under the next; they are of one
+    mesh.
+    """
     mesh = each[0].mesh
     sizes = np.array(mesh.sizes, np.int64)
     dims, factors = [], []
@@ -72,7 +74,9 @@ def joint_shardings(tables: Tables, n_classes: int, each: Sequence[Lanes]) -> Sh
 def _ranks_of_classes(
     n_classes: int, each: Sequence[Lanes], axis: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks on an axis, [lanes, classes and their small parts], and whether a rank is in `Lanes.last`, [lanes, ranks + 1]."""
+    """Ranks on an axis, [lanes, classes and their small parts], and whether a rank is in
+    `Lanes.last`, [lanes, ranks + 1].
+    """
     most = max(len(lanes.classes[axis]) for lanes in each)
     rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
     goes_last = np.zeros((len(each), most + 1), bool)
@@ -93,7 +97,8 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
 
 
 def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
-    """The position of each row's smallest rank, -1 if it has none, [lanes, rows]; of equal ones the first or the last.
+    """The position of each row's smallest rank, -1 if it has none, [lanes, rows]; of equal ones the
+    first or the last.
 
     Rows that are `turned` take the other of equal ones.
     """

@@ -1,14 +1,15 @@
 """What decides how long a kernel runs: its signature, and how it follows from a sharding.
 
-FlexFlow's assumption A1 (Jia et al. 2019, section 5): the time of an op depends on its shapes and its device
-only. So kernels of one signature are measured once.
+FlexFlow's assumption A1 (Jia et al. 2019, section 5): the time of an op depends on its shapes and
+its device only. So kernels of one signature are measured once.
 
     dot           b products [m, k] x [k, n]: 2 b m n k operations
     convolution   the product of each of b groups with k = its input features times taps, n = its output
                   features and m = batch times result positions                   -> in: `work_of`
     other kernels family of the opcode, class of element type, bytes read and written
 
-Operand layouts are no part of a signature: a library's transposed products run at nearly the same rate.
+Operand layouts are no part of a signature: a library's transposed products run at nearly the same
+rate.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from enum import IntEnum
 import math
 from typing import Final, Literal
 
-from automap.plan_checks import check_numbers, refuse
+from automap.plan.checks import check_numbers, refuse
 from automap.topology.dtypes import DTYPE_FALLBACK
 from hlo_tools.graph import DTYPE_BITS
 
@@ -83,8 +84,13 @@ class Spatial:
     def __post_init__(self) -> None:
         """Raise `PlanError` for a field out of range."""
         positive = (
-            self.read, self.made, self.taps, self.stride, self.window_dilation, self.base_dilation
-        )  # fmt: skip
+            self.read,
+            self.made,
+            self.taps,
+            self.stride,
+            self.window_dilation,
+            self.base_dilation,
+        )
         _check_sizes("spatial", positive)
         if abs(self.padding_low) > _MAX_SIZE:
             raise refuse("padding_low", self.padding_low, f"at most {_MAX_SIZE}")

@@ -1,14 +1,17 @@
-"""Sums that backends do not reduce where the plan makes them: added up first, or after a loop's last trip.
+"""Sums that backends do not reduce where the plan makes them: added up first, or after a loop's
+last trip.
 
-The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop whose carry is
+The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop
+whose carry is
 
     c <- c + all-reduce(d)     into     c <- c + d,  with one all-reduce of what the loop ends with
 
-(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler, for GPUs only
-read from its list of passes).  So a value that is only added to others of its
-kind is a *term*, all terms of one sum have one name (those are added first that come before any that is reduced otherwise,
-`automap.cost.flows.without_merged_terms`), and a sum may be reduced at the trip count outside of a
-loop instead of its own; reduce-scatters stay where they are, and so does what is sliced before it is added.  A scatter-add is first merged with what it is added to, whatever that is.
+(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler,
+for GPUs only read from its list of passes). So a value that is only added to others of its kind is
+a *term*, all terms of one sum have one name (those are added first that come before any that is
+reduced otherwise, `automap.cost.flows.without_merged_terms`), and a sum may be reduced at the trip
+count outside of a loop instead of its own; reduce-scatters stay where they are, and so does what is
+sliced before it is added. A scatter-add is first merged with what it is added to, whatever that is.
 
 A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves the loop is of the carry's
 type, `Sums.widened`. A TPU takes sums out of loops before it merges any, so those that a trip adds to
@@ -30,9 +33,11 @@ Order = Literal["loops first", "terms first"]
 
 @dataclass(frozen=True)
 class Sums:
-    """The name of each term's sum, and how often those terms are reduced that are not in every trip.
+    """The name of each term's sum, and how often those terms are reduced that are not in every
+    trip.
 
-    `widened` is how many times its bytes an all-reduce of a term has that is reduced in a wider type.
+    `widened` is how many times its bytes an all-reduce of a term has that is reduced in a wider
+    type.
     """
 
     name_of: Mapping[int, int]
@@ -76,7 +81,9 @@ def merged_sums(graph: Graph, order: Order) -> Sums:
 
 
 def keeps_elements(graph: Graph, op: Op) -> bool:
-    """Whether an op permutes dimensions, or adds or drops some of one: the gradient of a broadcast does."""
+    """Whether an op permutes dimensions, or adds or drops some of one: the gradient of a broadcast
+    does.
+    """
     if op.opcode == "transpose":
         return True
     if op.opcode not in ("reshape", "reduce") or op.is_joint_reduction:
@@ -95,7 +102,8 @@ def _is_sum(op: Op) -> bool:
 class _Terms:
     """Terms of sums so far; the name of a sum is its first term.
 
-    `converted` are terms in a wider type, and what they were; `added` those that are sums of several.
+    `converted` are terms in a wider type, and what they were; `added` those that are sums of
+    several.
     """
 
     graph: Graph
@@ -162,7 +170,9 @@ class _Terms:
 def _accumulated(
     graph: Graph, enter: Op, leave: Op, used_once: Sequence[bool]
 ) -> Iterator[tuple[int, int]]:
-    """(term, result of the loop) for each carry that the term is added to in every trip, and no more."""
+    """(term, result of the loop) for each carry that the term is added to in every trip, and no
+    more.
+    """
     for carried, root, result in zip(enter.outputs, leave.inputs, leave.outputs, strict=True):
         producer = graph.values[root].producer
         if producer >= 0 and graph.ops[producer].opcode == "add" and used_once[root]:

@@ -1,4 +1,5 @@
-"""Where a program looks rows up in tables, adds to some, and updates them: what decides which way they lie.
+"""Where a program looks rows up in tables, adds to some, and updates them: what decides which way
+they lie.
 
 What becomes of the sums of a scatter depends on how many tables the update reads besides. With up to two (SGD, Adagrad,
 momentum) it runs by row: all that it reads was turned, and all that it makes is turned back. With more (Adam) the sums are
@@ -24,8 +25,8 @@ _MOST_BY_ROW: Final = 2
 class Lies(IntEnum):
     """How an access finds a table.
 
-    LOOKED_UP in a turned copy, BY_ROW, FILLED by row with zeros and sums, TURNED to or from rows, RETURNED to columns,
-    or BY_COLUMN as it is given and handed on.
+    LOOKED_UP in a turned copy, BY_ROW, FILLED by row with zeros and sums, TURNED to or from rows,
+    RETURNED to columns, or BY_COLUMN as it is given and handed on.
     """
 
     LOOKED_UP = 1
@@ -38,7 +39,8 @@ class Lies(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """A `table` where a kernel has it: `rows` of `width` numbers, and the value that a scatter adds as `updates` rows.
+    """A `table` where a kernel has it: `rows` of `width` numbers, and the value that a scatter adds
+    as `updates` rows.
 
     A look-up has none of these: 0, and the table itself.
     """
@@ -53,7 +55,9 @@ class TableUse:
 
 
 def uses_of_tables(graph: Graph, kernels: Sequence[Kernel]) -> list[dict[int, TableUse]]:
-    """For each kernel its accesses (by value) of tables that it looks rows up in, scatters to, or updates."""
+    """For each kernel its accesses (by value) of tables that it looks rows up in, scatters to, or
+    updates.
+    """
     return _Uses(graph, kernels).found
 
 
@@ -108,9 +112,11 @@ class _Uses:
         members.sort()
         done |= sums
         read = {
-            a.value for k in members for a in self.kernels[k].reads
+            a.value
+            for k in members
+            for a in self.kernels[k].reads
             if a.value in self.inputs and self.graph.values[a.value].dims == dims
-        }  # fmt: skip
+        }
         for member in members:
             for value in self._like(member, dims):
                 lies = self._lies(member, value, sums, len(read) <= _MOST_BY_ROW)

@@ -1,8 +1,9 @@
 """The problem as arrays: everything an evaluation needs, folded to distinct rows.
 
-A tensor's sharding depends only on the classes of its dimensions, an op's only on the classes of its
-factors, so both are reduced to distinct *rows*; what is counted (bytes, FLOPs, collectives) hangs on rows
-with multiplicities.  T5-11B's 24 thousand ops become a few hundred rows, and a plan is a few numpy calls.
+A tensor's sharding depends only on the classes of its dimensions, an op's only on the classes of
+its factors, so both are reduced to distinct *rows*; what is counted (bytes, FLOPs, collectives)
+hangs on rows with multiplicities. T5-11B's 24 thousand ops become a few hundred rows, and a plan is
+a few numpy calls.
 
     value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage, 2 regional; padding = n_classes
     op_rows[r, f, k]      class that may split factor f
@@ -37,7 +38,7 @@ from automap.cost.operand_edges import operand_edges
 from automap.cost.order import Order, program_order
 from automap.cost.result_edges import result_edges
 from automap.cost.turned import turned
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.kernels import FUSERS, Kernel, kernels
 from hlo_tools.liveness import Buffers, buffers
@@ -65,7 +66,9 @@ class BufferTable:
 
 @dataclass(frozen=True)
 class Program:
-    """What the rows were made of: all kernels, the row of each, and the schedule's `position` [ops]."""
+    """What the rows were made of: all kernels, the row of each, and the schedule's `position`
+    [ops].
+    """
 
     problem: Problem
     kernels: Sequence[Kernel]
@@ -117,9 +120,12 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
     order = "loops first" if Habit.LOOPS_FIRST in habits else "terms first"
     results, edge_of_op = result_edges(
-        problem, row_of_value, row_of_op, op_rows,
+        problem,
+        row_of_value,
+        row_of_op,
+        op_rows,
         order=order if Habit.SIMPLIFIES in habits else None,
-    )  # fmt: skip
+    )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
     kernel_list = filled(graph, kernels(graph, FUSERS[platform], n_bytes), problem.phases, habits)
@@ -132,8 +138,12 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         value_rows=value_rows,
         turned_values=_of_rows(turned_values, row_of_value, len(value_rows)),
         turned_ops=_of_rows(turned_ops, row_of_op, len(op_rows)),
-        op_rows=op_rows, row_of_value=row_of_value, row_of_op=row_of_op,
-        operands=operands, windows=windows_of(operands), results=results,
+        op_rows=op_rows,
+        row_of_value=row_of_value,
+        row_of_op=row_of_op,
+        operands=operands,
+        windows=windows_of(operands),
+        results=results,
         contests=build_contests(problem, row_of_value, row_of_op, narrows=is_narrow),
         imposed=ImposedRows(
             values=imposed_rows(places_of_values(problem), row_of_value),
@@ -142,7 +152,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         kernels=kernel_rows,
         buffers=_buffer_table(problem, live, row_of_value, copies, n_bytes),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
-    )  # fmt: skip
+    )
 
 
 def _value_rows(problem: Problem, is_turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,10 +232,12 @@ def _buffer_table(
     return BufferTable(
         row=row_of_value[live.value],
         n_bytes=np.array([n_bytes[v] for v in live.value], float),
-        birth=live.birth, death=live.death, kind=np.array(kinds, np.int64),
+        birth=live.birth,
+        death=live.death,
+        kind=np.array(kinds, np.int64),
         n_positions=live.n_positions,
         copy_edge=copies.edge,
         copy_birth=np.minimum(position[copies.first], position[copies.last]),
         copy_death=np.maximum(position[copies.first], position[copies.last]),
         copy_repeats=copies.repeats,
-    )  # fmt: skip
+    )

@@ -1,4 +1,5 @@
-"""Collectives implied by shardings: what each op must gather first, and what it must do with its result.
+"""Collectives implied by shardings: what each op must gather first, and what it must do with its
+result.
 
 Operand edge, axis a: the tensor is split on dimension d, the op splits factor f.
     d's factor is f               nothing
@@ -19,10 +20,11 @@ Result edge, axis a: the op splits factor f, the tensor is to be split on dimens
 
 Each dimension of a tensor is gathered by a collective of its own.
 
-Bytes follow `automap.cost.collectives`: the full buffer on one device.  Axes that do the same thing to
-the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask.  A tensor that
-two ops want gathered over the same axes, or moved alike, is so once, and so is a sum whose terms are all partial
-over the same axes reduced once, where the backend adds first (`result_edges`).
+Bytes follow `automap.cost.collectives`: the full buffer on one device. Axes that do the same thing
+to the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask. A
+tensor that two ops want gathered over the same axes, or moved alike, is so once, and so is a sum
+whose terms are all partial over the same axes reduced once, where the backend adds first
+(`result_edges`).
 """
 
 from dataclasses import dataclass
@@ -41,9 +43,10 @@ class Collectives(Entries):
     """One entry per (edge row, kind) that communicates; bytes are per execution on one device.
 
     `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
-    `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered already;
-    `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor. `scattered_again` [result edges]
-    are the reduce-scatters of terms whose sum another one scatters.
+    `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered
+    already; `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor.
+    `scattered_again` [result edges] are the reduce-scatters of terms whose sum another one
+    scatters.
     """
 
     on_operand: np.ndarray
@@ -68,8 +71,15 @@ def collectives(tables: Tables, sharding: Shardings, sizes: tuple[int, ...]) -> 
         return np.concatenate([getattr(found, name) for found, _ in parts])
 
     return Collectives(
-        kind=column("kind"), mask=column("mask"), n_bytes=column("n_bytes"), count=column("count"),
-        phase=column("phase"), combinable=column("combinable"), edge=column("edge"),
+        kind=column("kind"),
+        mask=column("mask"),
+        n_bytes=column("n_bytes"),
+        count=column("count"),
+        phase=column("phase"),
+        combinable=column("combinable"),
+        edge=column("edge"),
         on_operand=np.repeat([on for _, on in parts], [len(found.edge) for found, _ in parts]),
-        is_repeat=is_repeat, copied=copied, scattered_again=scattered_again,
-    )  # fmt: skip
+        is_repeat=is_repeat,
+        copied=copied,
+        scattered_again=scattered_again,
+    )

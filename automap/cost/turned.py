@@ -1,8 +1,9 @@
 """Values whose dimensions stand in the other order than those of the tensor they become.
 
-JAX makes the gradient of a kernel [in, out] as a product [out, in], then transposes it. Where both dimensions are of
-one class, which of them is split goes by their order (`automap.cost.shardings`), so that product would be split along the
-other dimension than the kernel, and exchanged for nothing. XLA swaps the operands of such a product instead.
+JAX makes the gradient of a kernel [in, out] as a product [out, in], then transposes it. Where both
+dimensions are of one class, which of them is split goes by their order (`automap.cost.shardings`),
+so that product would be split along the other dimension than the kernel, and exchanged for nothing.
+XLA swaps the operands of such a product instead.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap.cost.edges import CONTESTED_OPCODES
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 
 
 def turned(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """(values, ops): products that are only transposed, such that dimensions of one class change places, and those transposes."""
+    """(values, ops): products that are only transposed, such that dimensions of one class change
+    places, and those transposes.
+    """
     graph = problem.graph
     values, ops = np.zeros(len(graph.values), bool), np.zeros(len(graph.ops), bool)
     for index, op in enumerate(graph.ops):

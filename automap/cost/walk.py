@@ -1,7 +1,7 @@
 """The walk along a program: how long a device waits for its collectives, kernel by kernel.
 
-The device runs its kernels in the order of the schedule (`automap.cost.order`); time is its time, and one link carries
-one collective at a time.
+The device runs its kernels in the order of the schedule (`automap.cost.order`); time is its time,
+and one link carries one collective at a time.
 
     urgent      of an activation: starts when it is ready and the link is free; its reader waits for its end
     backlog     sums of gradients: done while the link is idle, by the end of the step, or of the loop they are in
@@ -20,15 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from automap.cost.order import ENTER, EXIT, KERNEL
-from automap.simulate.jit import compiled, inner, inner_making_arrays
+from automap.numba_jit import compiled, inner, inner_making_arrays
 
 
 class Work(NamedTuple):
-    """What a device does: [slots] of kernels, [slots + 1] at boundaries, urgent collectives one by one.
+    """What a device does: [slots] of kernels, [slots + 1] at boundaries, urgent collectives one by
+    one.
 
-    `kind`, `seconds` [slots] as in `Order`; seconds of kernels (`spare`, `late`, where their data is there) and of
-    collectives (`backlog` and `renewed` where they are ready, `prefetch` where it is needed) at boundaries. The
-    urgent ones are sorted by where they are needed.
+    `kind`, `seconds` [slots] as in `Order`; seconds of kernels (`spare`, `late`, where their data
+    is there) and of collectives (`backlog` and `renewed` where they are ready, `prefetch` where it
+    is needed) at boundaries. The urgent ones are sorted by where they are needed.
     """
 
     kind: np.ndarray
@@ -104,7 +105,8 @@ def waits(work: Work) -> float:  # noqa: C901 - one loop, compiled
 def _link_time(free: float, pending: float, idle: float) -> tuple[float, float, float]:
     """What the link carries of the backlog in its `free` seconds, and (idle, owed) afterwards.
 
-    Free seconds are negative where urgent collectives took time that was idle before, or that it owes the others.
+    Free seconds are negative where urgent collectives took time that was idle before, or that it
+    owes the others.
     """
     drained = min(pending, max(free, 0.0))
     idle += free - drained
@@ -141,7 +143,9 @@ def _closed_loops(
 def _urgent_until_end(
     kind: np.ndarray, slot: int, needed: np.ndarray, urgent: np.ndarray, first: int
 ) -> float:
-    """Seconds of collectives from number `first` on that are needed before the next beginning or end of a loop."""
+    """Seconds of collectives from number `first` on that are needed before the next beginning or
+    end of a loop.
+    """
     end = slot
     while end < len(kind) and kind[end] != ENTER and kind[end] != EXIT:
         end += 1

@@ -1,1 +1,3 @@
-"""Pipelines: what a step costs cut after every instruction, what a plan of stages takes, and the best one."""
+"""Pipelines: what a step costs cut after every instruction, what a plan of stages takes, and the
+best one.
+"""

@@ -1,7 +1,8 @@
 """A pipeline problem as arrays: all that the value function, the solvers and the agents read.
 
-n points (instructions, or what they were coarsened to), U device units, M microbatches. A stage has points
-[i, j) and units [d, e), r = e - d replicas; indices of points and units are of boundaries, from 0 to n and U.
+n points (instructions, or what they were coarsened to), U device units, M microbatches. A stage has
+points [i, j) and units [d, e), r = e - d replicas; indices of points and units are of boundaries,
+from 0 to n and U.
 
     `Arrays`       what numba functions take
     `arrays_of`    from a coarsened profile and a fabric, for one M and schedule
@@ -14,13 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap.numba_jit import Array
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.points import Points
-from automap.simulate.arrays import Array
+from automap.pipeline.profile.points import Points
 
 
 class Schedule(IntEnum):
-    """GPipe: all forward, then all backward. 1F1B: stage s of S has at most S - s microbatches in flight."""
+    """GPipe: all forward, then all backward. 1F1B: stage s of S has at most S - s microbatches in
+    flight.
+    """
 
     GPIPE = 0
     ONE_F_ONE_B = 1
@@ -98,16 +101,25 @@ def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
             forward[r], backward[r] = points.seconds(m * replicas)
     state_bytes = points.state_bytes
     return Arrays(
-        forward=forward, backward=backward, cut_bytes=points.cut_bytes / m, may_cut=points.may_cut,
-        may_part=np.ones(shape[0], bool), usable=usable, gradient_bytes=points.gradient_bytes,
-        state_bytes=state_bytes, kept_bytes=points.kept_bytes / m,
+        forward=forward,
+        backward=backward,
+        cut_bytes=points.cut_bytes / m,
+        may_cut=points.may_cut,
+        may_part=np.ones(shape[0], bool),
+        usable=usable,
+        gradient_bytes=points.gradient_bytes,
+        state_bytes=state_bytes,
+        kept_bytes=points.kept_bytes / m,
         working_bytes=points.working_bytes / m,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte + points.update_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
-        latency_seconds=fabric.latency_seconds, memory_limit_bytes=terms.memory_limit_bytes,
-        unit_devices=fabric.unit_devices, microbatches=m, schedule=int(terms.schedule),
+        latency_seconds=fabric.latency_seconds,
+        memory_limit_bytes=terms.memory_limit_bytes,
+        unit_devices=fabric.unit_devices,
+        microbatches=m,
+        schedule=int(terms.schedule),
         transfers_differ=int(fabric.transfers == "matched"),
-    )  # fmt: skip
+    )
 
 
 def from_lines(
@@ -121,8 +133,9 @@ def from_lines(
 ) -> Arrays:
     """A problem without floors, shared parameters or limits of memory (Auto-MAP section 4.4).
 
-    `seconds` and `gradient_bytes` [n] of each point, the first of the whole batch, forward and backward, on one
-    device; `cut_bytes` [n] of the whole batch after each point, of which the last is not read.
+    `seconds` and `gradient_bytes` [n] of each point, the first of the whole batch, forward and
+    backward, on one device; `cut_bytes` [n] of the whole batch after each point, of which the last
+    is not read.
     """
     n, units, m = len(seconds), fabric.n_units, terms.microbatches
     total = np.concatenate([[0.0], np.cumsum(seconds)]) / m
@@ -133,17 +146,25 @@ def from_lines(
     usable = np.ones(units + 1, bool)
     usable[0] = False
     return Arrays(
-        forward=forward_share * total / replicas, backward=(1 - forward_share) * total / replicas,
-        cut_bytes=np.concatenate([[0.0], cut_bytes[: n - 1], [0.0]]) / m, may_cut=may_cut,
-        may_part=np.ones(units + 1, bool), usable=usable,
+        forward=forward_share * total / replicas,
+        backward=(1 - forward_share) * total / replicas,
+        cut_bytes=np.concatenate([[0.0], cut_bytes[: n - 1], [0.0]]) / m,
+        may_cut=may_cut,
+        may_part=np.ones(units + 1, bool),
+        usable=usable,
         gradient_bytes=np.maximum(weights[None, :] - weights[:, None], 0.0),
-        state_bytes=nothing, kept_bytes=nothing, working_bytes=nothing,
+        state_bytes=nothing,
+        kept_bytes=nothing,
+        working_bytes=nothing,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
-        latency_seconds=fabric.latency_seconds, memory_limit_bytes=terms.memory_limit_bytes,
-        unit_devices=fabric.unit_devices, microbatches=m, schedule=int(terms.schedule),
+        latency_seconds=fabric.latency_seconds,
+        memory_limit_bytes=terms.memory_limit_bytes,
+        unit_devices=fabric.unit_devices,
+        microbatches=m,
+        schedule=int(terms.schedule),
         transfers_differ=int(fabric.transfers == "matched"),
-    )  # fmt: skip
+    )
 
 
 def divisible(arrays: Arrays, stages: int) -> np.ndarray:

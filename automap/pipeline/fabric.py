@@ -24,10 +24,9 @@ import numpy as np
 from automap.cost.collectives import group_cost
 from automap.cost.evaluate import COMBINE_BYTES
 from automap.cost.kinds import CollectiveKind
-from automap.cost.spans import Span
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled
+from automap.numba_jit import Array, compiled
 from automap.topology.model import Topology
+from automap.topology.spans import Span
 
 
 Transfers = Literal["matched", "adjacent"]
@@ -36,7 +35,8 @@ MAX_UNITS: Final = 64
 
 @dataclass(frozen=True)
 class Fabric:
-    """Arrays by unit boundaries: `reduce` [U + 1, U + 1], `transfer` [U + 1] * 3, `latency_seconds` [U + 1].
+    """Arrays by unit boundaries: `reduce` [U + 1, U + 1], `transfer` [U + 1] * 3, `latency_seconds`
+    [U + 1].
 
     `parted_by[e]` is the level that parts unit e - 1 from e, -1 at both ends: 0 is the innermost.
     """
@@ -66,11 +66,14 @@ def fabric_of(topology: Topology, transfers: Transfers = "matched") -> Fabric:
     if transfers == "matched" and topology.levels:
         transfer = _matched_table(topology, unit, n)
     return Fabric(
-        n_units=n, unit_devices=unit, transfers=transfers,
+        n_units=n,
+        unit_devices=unit,
+        transfers=transfers,
         reduce_seconds_per_byte=_reduce(topology, unit, n),
-        transfer_seconds_per_byte=np.ascontiguousarray(transfer), latency_seconds=latency,
+        transfer_seconds_per_byte=np.ascontiguousarray(transfer),
+        latency_seconds=latency,
         parted_by=parted,
-    )  # fmt: skip
+    )
 
 
 def _inner_sizes(topology: Topology) -> list[int]:
@@ -101,7 +104,9 @@ def _reduce(topology: Topology, unit: int, n: int) -> np.ndarray:
 
 
 def _group(topology: Topology, first: int, end: int) -> tuple[Span, ...]:
-    """The spans of devices first .. end - 1, innermost level first: the most places that they have in one."""
+    """The spans of devices first .. end - 1, innermost level first: the most places that they have
+    in one.
+    """
     group = []
     sizes = _inner_sizes(topology)
     for level, inner, outer in zip(topology.levels, sizes, sizes[1:]):

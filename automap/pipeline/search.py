@@ -1,18 +1,21 @@
-"""The search for a pipeline: over the number of stages S, microbatches M and schedules, the best partition of each.
+"""The search for a pipeline: over the number of stages S, microbatches M and schedules, the best
+partition of each.
 
-V is never above the simulated step (`automap.pipeline.value`), so with B the least simulated step so far
+V is never above the simulated step (`automap.pipeline.value`), so with B the least simulated step
+so far
 
-    a choice of (S, M, schedule) whose least V is above B need not be looked at further: B bounds the solver
-    the least V over all choices that were solved, or B, is a lower bound of every pipeline's step
+    a choice of (S, M, schedule) whose least V is above B need not be looked at further: B bounds
+    the solver the least V over all choices that were solved, or B, is a lower bound of every
+    pipeline's step
 
 and the plan's gap is B over that bound, less one. A partition is simulated before it counts
                                                                          -> in: `simulated_seconds`
 Strategies: `exact` and `auto` go over all choices three times: even splits, local search from them, and the exact solver
-(`automap.pipeline.exact`), each time in the order of what is known by then. The first takes milliseconds a choice, so that
+(`automap.pipeline.solvers.exact`), each time in the order of what is known by then. The first takes milliseconds a choice, so that
 there is a plan soon, and a bound near the optimum before anything is solved; the last is left out if its solver is not
 compiled yet and there is no time for that                               -> in: `_Search`
 `agent` infers in milliseconds (`automap.pipeline.agent`), `agent-gap` solves after it to say what it lost; `rainbow` learns
-(`automap.pipeline.online`); the others are baselines (`automap.pipeline.local`). Only those of `PROVING` give a bound.
+(`automap.pipeline.online`); the others are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,15 +29,16 @@ from automap.errors import InfeasiblePlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
-from automap.pipeline.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.local import at_servers, even_split, local_search
 from automap.pipeline.online.game import ideal_seconds
-from automap.pipeline.points import Points
-from automap.pipeline.smallest import least_bytes
-from automap.pipeline.task_graph import pipeline_tasks, stage_seconds
-from automap.plan_explain import all_the_same_text, bytes_text
-from automap.plan_pipeline import MOST_PASSES
+from automap.pipeline.profile.points import Points
+from automap.pipeline.schedules.task_graph import pipeline_tasks, stage_seconds
+from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
+from automap.pipeline.solvers.local import at_servers, even_split, local_search
+from automap.pipeline.solvers.smallest import least_bytes
+from automap.plan.explain import all_the_same_text
+from automap.plan.pipeline import MOST_PASSES
+from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 
@@ -56,7 +60,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How far a search is: what it looks at, how many choices of how many are done, the best step so far (inf: none)."""
+    """How far a search is: what it looks at, how many choices of how many are done, the best step
+    so far (inf: none).
+    """
 
     what: str
     done: int
@@ -76,7 +82,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Found:
-    """The best choice, None if nothing fits; `bound_seconds` is None unless every choice was solved.
+    """The best choice, None if nothing fits; `bound_seconds` is None unless every choice was
+    solved.
 
     `least_bytes` is what the smallest of all partitions needs on a device.
     """
@@ -96,9 +103,12 @@ def simulated_seconds(arrays: Arrays, partition: Partition) -> float:
 
 
 def find_pipeline(
-    points: Points, fabric: Fabric, limits: Limits, strategy: str = "auto",
+    points: Points,
+    fabric: Fabric,
+    limits: Limits,
+    strategy: str = "auto",
     on_progress: Callable[[Tried], None] = lambda tried: None,
-) -> Found:  # fmt: skip
+) -> Found:
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     search = _Search(points, fabric, limits, on_progress)
     warnings: tuple[str, ...] = ()
@@ -137,7 +147,8 @@ class _Search:
         compiling = compile_seconds() if strategy is _exact else 0.0
         if self.best and deadline.seconds_left < compiling and not deadline.interrupts.is_asked:
             raise OutOfBudget(
-                f"there was no time to compile the exact solver, which takes some {compiling:g} s of processor time once "
+                f"there was no time to compile the exact solver, which takes some {compiling:g} s "
+                "of processor time once "
                 "per machine: plan again with a larger budget"
             )
         self.bound_seconds, self.is_proven = np.inf, True
@@ -180,16 +191,21 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     for stages in of_stages:
         # One microbatch keeps all stages but one idle.
         several = [
-            m for m in counts
+            m
+            for m in counts
             if m * stages <= MOST_PASSES and (m > 1 or stages == 1 or limits.microbatches)
-        ]  # fmt: skip
+        ]
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
             for schedule in Schedule if stages <= most else ():
-                yield stages, Terms(
-                    microbatches=microbatches, schedule=schedule,
-                    memory_limit_bytes=limits.memory_limit_bytes,
-                )  # fmt: skip
+                yield (
+                    stages,
+                    Terms(
+                        microbatches=microbatches,
+                        schedule=schedule,
+                        memory_limit_bytes=limits.memory_limit_bytes,
+                    ),
+                )
 
 
 def _powers(batch: int) -> tuple[int, ...]:
@@ -249,7 +265,8 @@ PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "agent": _agent,
     "agent-gap": _agent_gap,
 }
-"""By name: (arrays, stages, bound in seconds, fabric, limits) -> the best partition that it finds."""
+"""By name: (arrays, stages, bound in seconds, fabric, limits) -> the best partition that it finds.
+"""
 _ROUNDS: Final[Mapping[str, tuple[PipelineStrategy, ...]]] = {
     "auto": (_even, _local, _exact),
     "exact": (_even, _local, _exact),
@@ -270,7 +287,8 @@ def nothing_fits(
     )
     if np.isinf(found.least_bytes):
         return InfeasiblePlanError(
-            f"there is no pipeline of {asked}: the devices of each stage must divide a microbatch's examples, of a "
+            f"there is no pipeline of {asked}: the devices of each stage must divide a "
+            "microbatch's examples, of a "
             f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
         )
     needed = round(found.least_bytes)
@@ -278,6 +296,7 @@ def nothing_fits(
     more = "".join(f", {what}" for what, given in asked_for.items() if given)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits: the smallest needs {bytes_text(needed)} on a device, "
-        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose stages can be sharded "
+        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose "
+        "stages can be sharded "
         f"inside (ZeRO, tensor parallelism){more}; {all_the_same_text(needed)}"
     )

@@ -1,9 +1,10 @@
 """Transfers between stages that hold their tensors in parts, as seconds per byte.
 
-A *layout* says which part of the examples each device of a stage has: p parts, each on t = r / p devices. Every
-receiver takes each piece of its part from one device that has it, and those that have the same take turns; a message
-uses the outermost level that parts its ends, and the busiest port decides, as in `automap.pipeline.fabric`, whose
-`matched` is the case t = 1. Forwards and backwards the layouts change their parts; the slower way counts.
+A *layout* says which part of the examples each device of a stage has: p parts, each on t = r / p
+devices. Every receiver takes each piece of its part from one device that has it, and those that
+have the same take turns; a message uses the outermost level that parts its ends, and the busiest
+port decides, as in `automap.pipeline.fabric`, whose `matched` is the case t = 1. Forwards and
+backwards the layouts change their parts; the slower way counts.
 """
 
 from collections.abc import Sequence
@@ -13,14 +14,15 @@ from operator import mul
 
 import numpy as np
 
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
+from automap.numba_jit import Array, compiled, inner
 from automap.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The part that each device has, 0 .. p - 1, each as often as the others; in the devices' order."""
+    """The part that each device has, 0 .. p - 1, each as often as the others; in the devices'
+    order.
+    """
 
     part: tuple[int, ...]
 
@@ -31,7 +33,8 @@ class Layout:
 
 
 def transfer_table(topology: Topology, layouts: Sequence[Layout], unit: int) -> np.ndarray:
-    """Seconds per byte [L, L, U + 1] from a stage of one layout that ends at unit e to one of the other that begins there.
+    """Seconds per byte [L, L, U + 1] from a stage of one layout that ends at unit e to one of the
+    other that begins there.
 
     Units are of `unit` devices; 0 where one of them has no room.
     """
@@ -45,20 +48,32 @@ def transfer_table(topology: Topology, layouts: Sequence[Layout], unit: int) -> 
         parts[row, : len(layout.part)] = layout.part
         holders[row, : len(layout.part)] = np.argsort(layout.part, kind="stable")
     return _table(
-        parts, holders, np.array([len(x.part) for x in layouts]),
-        np.array([x.n_parts for x in layouts]), units, unit,
+        parts,
+        holders,
+        np.array([len(x.part) for x in layouts]),
+        np.array([x.n_parts for x in layouts]),
+        units,
+        unit,
         np.array([*accumulate((level.size for level in levels), mul, initial=1)], np.int64),
         np.array([level.shared_by for level in levels], np.int64),
         np.array([level.kind != "switch" for level in levels], np.bool_),
         np.array([level.bytes_per_s / (1 if level.kind == "switch" else 2) for level in levels]),
-    )  # fmt: skip
+    )
 
 
 @compiled
 def _table(
-    parts: Array, holders: Array, devices: Array, n_parts: Array, units: int, unit: int,
-    inside: Array, shared_by: Array, is_line: Array, bytes_per_s: Array,
-) -> Array:  # fmt: skip
+    parts: Array,
+    holders: Array,
+    devices: Array,
+    n_parts: Array,
+    units: int,
+    unit: int,
+    inside: Array,
+    shared_by: Array,
+    is_line: Array,
+    bytes_per_s: Array,
+) -> Array:
     n = len(devices)
     result = np.zeros((n, n, units + 1))
     load = np.zeros((2, len(shared_by), units * unit))
@@ -70,23 +85,58 @@ def _table(
                     continue
                 first = border - devices[a]
                 forwards = _seconds(
-                    parts, holders, devices, n_parts, a, first, b, border, load, inside, shared_by,
-                    is_line, bytes_per_s,
-                )  # fmt: skip
+                    parts,
+                    holders,
+                    devices,
+                    n_parts,
+                    a,
+                    first,
+                    b,
+                    border,
+                    load,
+                    inside,
+                    shared_by,
+                    is_line,
+                    bytes_per_s,
+                )
                 backwards = _seconds(
-                    parts, holders, devices, n_parts, b, border, a, first, load, inside, shared_by,
-                    is_line, bytes_per_s,
-                )  # fmt: skip
+                    parts,
+                    holders,
+                    devices,
+                    n_parts,
+                    b,
+                    border,
+                    a,
+                    first,
+                    load,
+                    inside,
+                    shared_by,
+                    is_line,
+                    bytes_per_s,
+                )
                 result[a, b, e] = max(forwards, backwards)
     return result
 
 
 @inner
 def _seconds(
-    parts: Array, holders: Array, devices: Array, n_parts: Array, sender: int, from_: int, receiver: int,
-    to: int, load: Array, inside: Array, shared_by: Array, is_line: Array, bytes_per_s: Array,
-) -> float:  # fmt: skip
-    """Seconds of one byte, spread evenly, from layout `sender` on devices from `from_` on to `receiver` from `to` on."""
+    parts: Array,
+    holders: Array,
+    devices: Array,
+    n_parts: Array,
+    sender: int,
+    from_: int,
+    receiver: int,
+    to: int,
+    load: Array,
+    inside: Array,
+    shared_by: Array,
+    is_line: Array,
+    bytes_per_s: Array,
+) -> float:
+    """Seconds of one byte, spread evenly, from layout `sender` on devices from `from_` on to
+    `receiver` from `to` on.
+    """
     p, q = n_parts[sender], n_parts[receiver]
     copies, again = devices[sender] // p, devices[receiver] // q
     load[:] = 0.0

@@ -1,7 +1,8 @@
-"""V: the seconds of one step of a synchronous pipeline (Auto-MAP section 4.4, made exact where it can be).
+"""V: the seconds of one step of a synchronous pipeline (Auto-MAP section 4.4, made exact where it
+can be).
 
-S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage s with points [i, j) and units
-[d, e), the next stage having [e, f), one microbatch takes
+S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage s with points [i,
+j) and units [d, e), the next stage having [e, f), one microbatch takes
 
     F, B   its forward and backward seconds on r = e - d replicas; T = F + B
     X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way; 0 for the last
@@ -9,7 +10,7 @@ S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage
     K      microbatches in flight: M for GPipe, min(M, S - s) for 1F1B
 
 A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the longest of
-paths through the task graph (`automap.pipeline.task_graph`), found from a *tail*: what is known of the stages
+paths through the task graph (`automap.pipeline.schedules.task_graph`), found from a *tail*: what is known of the stages
 from s on                                                                        -> in: `joined`, `finished`
 
     U_s = U_{s+1} + T + 2 X                                    a microbatch from s to the last stage and back
@@ -30,27 +31,34 @@ from s on                                                                       
            V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)        H: until the stage begins its last forward
            L   = V_0
 
-GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where rounds through
-different stages alternate on the longest path (docs/pipelines.md says by how much).
+GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where
+rounds through different stages alternate on the longest path (docs/pipelines.md says by how much).
 
     bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
 
-A partition is `cuts` and `parts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and units parts[s] ..
-parts[s + 1] - 1, from 0 to n and 0 to U.
+A partition is `cuts` and `parts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and
+units parts[s] .. parts[s + 1] - 1, from 0 to n and 0 to U.
 """
 
 import numpy as np
 
+from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
 
 
 @inner
 def joined(
-    pool: Array, z: int, new: Array, f: float, b: float, x: float, r: float, m: int, k: int,
+    pool: Array,
+    z: int,
+    new: Array,
+    f: float,
+    b: float,
+    x: float,
+    r: float,
+    m: int,
+    k: int,
     schedule: int,
-) -> None:  # fmt: skip
+) -> None:
     """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`.
 
     A tail is a row (U, V, P, Q, W_1, W_2, ...); of no stages all are 0.
@@ -89,9 +97,15 @@ def finished(v: float, p: float, m: int, schedule: int) -> float:
 
 @inner
 def stage_bytes(
-    state: float, kept: float, working: float, entering: float, replicas: int, m: int, k: int,
+    state: float,
+    kept: float,
+    working: float,
+    entering: float,
+    replicas: int,
+    m: int,
+    k: int,
     schedule: int,
-) -> float:  # fmt: skip
+) -> float:
     """Bytes on each device of a stage that has k - 1 stages after it."""
     in_flight = m if schedule == 0 else min(m, k)
     return state + (in_flight * kept + working + 2.0 * entering) / replicas
@@ -99,7 +113,8 @@ def stage_bytes(
 
 @inner
 def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[float, float]:
-    """(bytes over a device's memory in the worst stage, L in seconds); both inf if a boundary is not allowed.
+    """(bytes over a device's memory in the worst stage, L in seconds); both inf if a boundary is
+    not allowed.
 
     `tails` is room for two: float64 [2, at least S + 4].
     """
@@ -117,17 +132,28 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
             per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
             x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
         joined(
-            tails, now, tails[1 - now],
+            tails,
+            now,
+            tails[1 - now],
             arrays.forward[r, j] - arrays.forward[r, i],
             arrays.backward[r, j] - arrays.backward[r, i],
-            x, arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
-            m, k, arrays.schedule,
-        )  # fmt: skip
+            x,
+            arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
+            m,
+            k,
+            arrays.schedule,
+        )
         now = 1 - now
         needed = stage_bytes(
-            arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
-            arrays.cut_bytes[i], r * arrays.unit_devices, m, k, arrays.schedule,
-        )  # fmt: skip
+            arrays.state_bytes[i, j],
+            arrays.kept_bytes[i, j],
+            arrays.working_bytes[i, j],
+            arrays.cut_bytes[i],
+            r * arrays.unit_devices,
+            m,
+            k,
+            arrays.schedule,
+        )
         over = max(over, needed - arrays.memory_limit_bytes)
     return over, finished(tails[now, 1], tails[now, 2], m, arrays.schedule)
 

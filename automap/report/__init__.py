@@ -1,1 +1,1 @@
-"""What people see: progress on a terminal."""
+"""What people read: results as text and tables, and the progress of a search."""

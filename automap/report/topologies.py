@@ -1,7 +1,8 @@
-"""Machines as text: the catalogue as one table, one machine in full with the source of every number.
+"""Machines as text: the catalogue as one table, one machine in full with the source of every
+number.
 
-On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one line a row,
-unless COLUMNS says how wide they may be.
+On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one
+line a row, unless COLUMNS says how wide they may be.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automap.report.console import table_console
-from automap.report.terminal import printable
+from automap.terminal import printable
 from automap.topology import (
     CatalogueEntry,
     Device,
@@ -40,7 +41,8 @@ _UNITS: Final = (
     ("_bytes", 1e9, "GB"),
     ("_seconds", 1e-6, "us"),
 )
-"""A field's ending (of what is before a dot) -> what its value is divided by, and the unit shown."""
+"""A field's ending (of what is before a dot) -> what its value is divided by, and the unit shown.
+"""
 
 
 def show_catalogue(entries: Iterable[CatalogueEntry]) -> None:
@@ -140,7 +142,9 @@ def _show_rows(row: Device | Level | Link, title: str) -> None:
 
 
 def _source_of(field: str, sources: Sequence[Source]) -> str:
-    """What is said of a field: what names it fully, else what names its table, else what is about all."""
+    """What is said of a field: what names it fully, else what names its table, else what is about
+    all.
+    """
     for wanted in (field, field.partition(".")[0], "all"):
         found = [s for s in sources if wanted in s.field.split(", ")]
         if found:

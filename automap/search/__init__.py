@@ -1,8 +1,8 @@
 """Strategies: search algorithms over one space with one evaluator, by name.
 
-A strategy is a function of a `SearchContext`; it proposes points through `context.evaluate` and may stop
-whenever it likes.  To add one, write it in its own file and enter it here and,
-with a line on what it is, in `automap.choices`.
+A strategy is a function of a `SearchContext`; it proposes points through `context.evaluate` and may
+stop whenever it likes. To add one, write it in its own file and enter it here and, with a line on
+what it is, in `automap.choices`.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,5 +41,11 @@ def get_strategy(name: str) -> Strategy:
 
 
 __all__ = [
-    "STRATEGIES", "Candidate", "Objective", "OutOfBudget", "SearchContext", "Strategy", "get_strategy",
-]  # fmt: skip
+    "STRATEGIES",
+    "Candidate",
+    "Objective",
+    "OutOfBudget",
+    "SearchContext",
+    "Strategy",
+    "get_strategy",
+]

@@ -1,7 +1,8 @@
 """Many points of one mesh priced in one call of the evaluator.
 
-A step is a few hundred rows, of which numpy works out a plan's prices in less time than it takes to call it.  So a batch
-of n points is priced as one point of a program that is n copies of the step, each with its own shardings.
+A step is a few hundred rows, of which numpy works out a plan's prices in less time than it takes to
+call it. So a batch of n points is priced as one point of a program that is n copies of the step,
+each with its own shardings.
 
 The estimates are those of one point at a time, to the last bit: sums over kernels and collectives are made for each
 point alone and in the same order                                                  -> in: `_split`
@@ -36,7 +37,9 @@ class Batches:
 
     @cached_property
     def most_points(self) -> int:
-        """How many points are worth pricing at once; what is known of measured kernels is kept for single ones."""
+        """How many points are worth pricing at once; what is known of measured kernels is kept for
+        single ones.
+        """
         tables = self.evaluator.tables
         n_edges = len(tables.operands.count) + len(tables.results.count)
         is_alone = self.evaluator.kernel_profile is not None or not self.evaluator.has_parts
@@ -78,10 +81,18 @@ def _split(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Priced]:
     entries = [
         np.split(column[by_point], ends)
         for column in (
-            found.kind, found.mask, found.n_bytes, found.count, found.phase, found.combinable, edge,
-            found.on_operand, priced.of_collective, priced.beside,
+            found.kind,
+            found.mask,
+            found.n_bytes,
+            found.count,
+            found.phase,
+            found.combinable,
+            edge,
+            found.on_operand,
+            priced.of_collective,
+            priced.beside,
         )
-    ]  # fmt: skip
+    ]
     rows = [
         np.split(column, n)
         for column in (found.is_repeat, found.copied, again.mask, again.n_bytes, priced.of_kernel)

@@ -5,8 +5,8 @@
     options   of one choice, for each point kept so far: leave it as it is, or make one of the choice's moves
     kept      the best `width` of them, equal plans once                                  -> in: `decided`
 
-What is undecided is as the start has it.  From the empty point a beam without limit prices every point of
-the mesh: what is split so far is a part of what will be, which divides wherever that does.
+What is undecided is as the start has it. From the empty point a beam without limit prices every
+point of the mesh: what is split so far is a part of what will be, which divides wherever that does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +15,9 @@ from automap.search.candidate import Candidate
 from automap.search.context import SearchContext
 from automap.search.greedy import starts
 from automap.search.moves import Join, Move, Part, StoreOne, Toggle, Turn
-from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.point import Lanes, Level, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 WIDTH = 8

@@ -18,9 +18,10 @@ from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
 from automap.space.as_imposed import as_imposed
 from automap.space.pins import Pin
-from automap.space.point import Lanes, Mesh, Point
+from automap.space.point import Lanes, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 # The time of a step of nothing, which has no logarithm.
@@ -41,9 +42,10 @@ class OutOfBudget(Exception):
 class SearchContext:
     """One search in progress. Strategies call `evaluate` and never keep the best themselves.
 
-    `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan of the space that
-    keeps the pins and fits on these meshes has a shorter step. `notes` are for the plan's warnings. `work_left_seconds`
-    are those of a nominal machine: work is counted (`spend`), not timed, so that it ends at the same place on every machine.
+    `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan
+    of the space that keeps the pins and fits on these meshes has a shorter step. `notes` are for
+    the plan's warnings. `work_left_seconds` are those of a nominal machine: work is counted
+    (`spend`), not timed, so that it ends at the same place on every machine.
     """
 
     space: Space
@@ -87,14 +89,18 @@ class SearchContext:
 
     @cached_property
     def distinct_meshes(self) -> Sequence[Mesh]:
-        """One of each that hold the same plans; pins, and shardings in the step's code, call axes by name."""
+        """One of each that hold the same plans; pins, and shardings in the step's code, call axes
+        by name.
+        """
         if self.pins or self.space.problem.imposed.of_value:
             return self.meshes
         return distinct(self.evaluator.topology, self.meshes)
 
     @contextmanager
     def within(self, nominal_seconds: float, cut: str | None = None) -> Iterator[None]:
-        """A part of a search that may take no more work, with a note where `cut` says so; the budget may end it before."""
+        """A part of a search that may take no more work, with a note where `cut` says so; the
+        budget may end it before.
+        """
         before = self.work_left_seconds
         self.work_left_seconds = min(before, nominal_seconds)
         try:
@@ -113,7 +119,9 @@ class SearchContext:
         self.check_time()
 
     def raise_bound(self, seconds: float) -> None:
-        """No plan is below `seconds`, as far as was proven, nor is one better than the best that fits if that is less."""
+        """No plan is below `seconds`, as far as was proven, nor is one better than the best that
+        fits if that is less.
+        """
         self.bound_seconds = max(min(seconds, self.fitting_seconds), self.bound_seconds or 0.0)
 
     @property
@@ -123,7 +131,9 @@ class SearchContext:
         return gap is not None and gap <= EQUAL
 
     def gap(self, candidate: Candidate) -> float | None:
-        """The fraction that a candidate's step is above the proven bound; None if it does not fit or nothing is proven."""
+        """The fraction that a candidate's step is above the proven bound; None if it does not fit
+        or nothing is proven.
+        """
         if not self.bound_seconds or not self.objective.fits(candidate.estimate):
             return None
         return max(candidate.estimate.step_seconds / self.bound_seconds - 1, 0.0)
@@ -172,7 +182,9 @@ class SearchContext:
         return Batches(self.evaluator)
 
     def check_time(self) -> None:
-        """Raise `OutOfBudget` when the time is up, or the work that is allowed is done, and there is a plan."""
+        """Raise `OutOfBudget` when the time is up, or the work that is allowed is done, and there
+        is a plan.
+        """
         is_over = self.work_left_seconds < 0 or self.deadline.is_over
         if is_over and self.best is not None:
             raise OutOfBudget
@@ -216,7 +228,8 @@ class SearchContext:
     def best_candidates(self, count: int) -> list[Candidate]:
         """The best `count` different plans priced so far, the best first.
 
-        Plans of equal cost in every respect are taken for one: renaming axes of one size makes such twins.
+        Plans of equal cost in every respect are taken for one: renaming axes of one size makes such
+        twins.
         """
         key = self.objective.key
         priced = [(point, e) for point, e in self._priced.items() if e is not None]
@@ -251,7 +264,9 @@ class SearchContext:
 def preset_points(
     context: SearchContext, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Point]]:
-    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it stands without pins; see `Pinned.nearest`."""
+    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it
+    stands without pins; see `Pinned.nearest`.
+    """
     for name in context.presets if names is None else names:
         for mesh in context.meshes:
             context.check_time()

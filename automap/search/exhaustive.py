@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import chain, combinations, product
 
 from automap.search.context import SearchContext
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
+from automap.topology.mesh import Mesh
 
 
 def exhaustive(context: SearchContext) -> None:

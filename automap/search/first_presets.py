@@ -1,7 +1,7 @@
 """Presets are priced before any strategy runs: the best of them is the least that a search returns.
 
-On a machine with very many mesh shapes that alone may take longer than the budget. So the points that promise most come
-first, and of many meshes those are searched whose presets are best:
+On a machine with very many mesh shapes that alone may take longer than the budget. So the points
+that promise most come first, and of many meshes those are searched whose presets are best:
 
     promise   more devices at work, then more parts of the batch, then fewer axes        -> in: `_promise`
     time      at most `_SHARE` of what is left; one point is always priced, what is left out is noted
@@ -11,8 +11,9 @@ first, and of many meshes those are searched whose presets are best:
 from typing import Final
 
 from automap.search.context import SearchContext
-from automap.space.point import Mesh, Point
+from automap.space.point import Point
 from automap.space.presets import PRESETS
+from automap.topology.mesh import Mesh
 
 
 MOST_MESHES: Final = 128
@@ -21,7 +22,9 @@ _SHARE: Final = 0.5
 
 
 def price_presets(context: SearchContext, wanted: str | None = None) -> None:
-    """Remember the best point of each preset, and narrow the meshes; the preset `wanted` comes first."""
+    """Remember the best point of each preset, and narrow the meshes; the preset `wanted` comes
+    first.
+    """
     until = context.deadline.share(_SHARE)
     of_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
     for mesh in context.meshes:
@@ -44,7 +47,8 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
     left_out = sum(point not in priced for _, point in every)
     if left_out:
         context.notes.append(
-            f"time was up before {left_out:,} of {len(every):,} presets on meshes were priced, the least promising "
+            f"time was up before {left_out:,} of {len(every):,} presets on meshes were priced, the "
+            "least promising "
             "ones; a larger budget prices all"
         )
     if len(context.meshes) > MOST_MESHES:
@@ -62,7 +66,9 @@ def _promise(context: SearchContext, point: Point) -> tuple[int, int, int]:
 
 
 def _narrow(context: SearchContext, priced: list[Point]) -> None:
-    """Keep the meshes of the best of each preset, and then of the best of the points; those of none are the worst."""
+    """Keep the meshes of the best of each preset, and then of the best of the points; those of none
+    are the worst.
+    """
     best = dict[Mesh, tuple[float, ...]]()
     for point in priced:
         estimate = context.estimate(point)
@@ -73,7 +79,8 @@ def _narrow(context: SearchContext, priced: list[Point]) -> None:
     worst = (2.0,)
     kept = sorted(context.meshes, key=lambda mesh: best.get(mesh, worst))[:MOST_MESHES]
     context.notes.append(
-        f"{MOST_MESHES} of {len(context.meshes):,} mesh shapes were searched, those whose presets are best; choose "
+        f"{MOST_MESHES} of {len(context.meshes):,} mesh shapes were searched, those whose presets "
+        "are best; choose "
         "others with --mesh"
     )
     context.meshes = tuple(mesh for mesh in context.meshes if mesh in set(kept))

@@ -14,7 +14,8 @@ import random
 from automap.search.candidate import Candidate
 from automap.search.context import SearchContext, preset_points
 from automap.search.moves import Move, moves, toggled
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
+from automap.topology.mesh import Mesh
 
 
 _RESTARTS = 3
@@ -99,7 +100,9 @@ def climb(context: SearchContext, start: Candidate, most_rounds: int | None = No
 
 
 def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> Point:
-    """Any compute classes that divide, joined by those they meet or not, one storage level for each axis."""
+    """Any compute classes that divide, joined by those they meet or not, one storage level for each
+    axis.
+    """
     compute, limits = [], context.space.problem.limits
     parts = dict.fromkeys(context.space.candidates, 1)
     for size in mesh.sizes:

@@ -2,8 +2,9 @@
 
     E(x) = log step(x) + w max(0, log(peak(x) / limit))                                 -> in: `_Walker.energy`
 
-A point that does not fit has a price, so that a walk may pass through it; w doubles with every `_PATIENCE`
-proposals since the walk last fitted, so that it is led back, however much slower what fits may be.
+A point that does not fit has a price, so that a walk may pass through it; w doubles with every
+`_PATIENCE` proposals since the walk last fitted, so that it is led back, however much slower what
+fits may be.
 
     starts    each preset on its best mesh, the best empty point, random points               -> in: `_starts`
     proposal  random moves, or with chance `_CARRIES` the decisions on another mesh  -> `automap.search.proposals`
@@ -23,7 +24,8 @@ from automap.search.proposals import carried, changed, decisions
 from automap.space.point import Point
 
 
-# At 100 a step that is 1 % longer is accepted with chance 1/e. FlexFlow keeps one beta; here starts take turns.
+# At 100 a step that is 1 % longer is accepted with chance 1/e. FlexFlow keeps one beta; here starts
+# take turns.
 _BETAS = (100.0, 30.0, 300.0)
 _CARRIES = 0.05
 _RANDOM_STARTS = 4

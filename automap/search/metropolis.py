@@ -4,12 +4,13 @@
     accept   y in place of x with probability  min(1, exp(beta (E(x) - E(y))))            -> in: `acceptance`
     end      when nothing better was found for half of the proposals made so far          -> in: `Patience`
 
-Both are FlexFlow's (Jia et al. 2019, section 6.2), but for two things.  Its energy is the cost itself, so that a good
-beta depends on the unit of cost and the size of the model; with logarithms beta is a number without a unit,
-that of the paper times the cost to first order.  And it ends after half of a number of seconds; proposals are
-counted here, so that the same seed gives the same plan.
+Both are FlexFlow's (Jia et al. 2019, section 6.2), but for two things. Its energy is the cost
+itself, so that a good beta depends on the unit of cost and the size of the model; with logarithms
+beta is a number without a unit, that of the paper times the cost to first order. And it ends after
+half of a number of seconds; proposals are counted here, so that the same seed gives the same plan.
 
-Where y is proposed from x as often as x from y, the walk comes to visit states in proportion to exp(-beta E(x)).
+Where y is proposed from x as often as x from y, the walk comes to visit states in proportion to
+exp(-beta E(x)).
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +50,9 @@ def walk(
 
 @dataclass
 class Patience:
-    """When to end: after `most` proposals, or after `least` if the best is older than half of those made."""
+    """When to end: after `most` proposals, or after `least` if the best is older than half of those
+    made.
+    """
 
     least: int
     most: int

@@ -1,12 +1,12 @@
-"""`optcnn`: the least sum of seconds by dynamic programming (OptCNN: Jia et al., ICML 2018, "Exploring Hidden Dimensions in
-Accelerating Convolutional Neural Networks", section 5).
+"""`optcnn`: the least sum of seconds by dynamic programming (OptCNN: Jia et al., ICML 2018,
+"Exploring Hidden Dimensions in Accelerating Convolutional Neural Networks", section 5).
 
     least over x of  sum over tables t of  seconds_t(x[scope of t])
 
 In the paper a node is an operator with a configuration, an edge costs the transfers between two of them, and nodes of two
 edges and parallel edges are eliminated until a graph is left that is small enough to try.  Here a node is a decision
 of the space on one mesh (`automap.search.factored.variables`), tables have what kernels and collectives take by the few
-decisions they depend on, and a node of any number of edges is eliminated     -> in: `automap.search.exact.eliminate`
+decisions they depend on, and a node of any number of edges is eliminated     -> in: `automap.search.factored.eliminate`
 
 As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
 plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
@@ -22,11 +22,11 @@ import numpy as np
 from automap.cost.backends import Habit
 from automap.search.candidate import Candidate
 from automap.search.context import EQUAL, SearchContext
-from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.factored.cells import Rows
+from automap.search.factored.eliminate import Elimination, order_of
 from automap.search.factored.model import Model
 from automap.search.factored.variables import variables_of
-from automap.space.point import Mesh
+from automap.topology.mesh import Mesh
 
 
 # Joint choices of a table's decisions; larger tables are left out.
@@ -37,8 +37,8 @@ _MOST_CHOICES = 1 << 17
 class LeastSums:
     """The plan of the least sum of each mesh that has one.
 
-    `unsolved` are the meshes where a better one may be left, `partial` those of them of which some table would be too large, and none
-    was added up yet.
+    `unsolved` are the meshes where a better one may be left, `partial` those of them of which some
+    table would be too large, and none was added up yet.
     """
 
     plans: tuple[Candidate, ...]
@@ -75,14 +75,18 @@ class Summing:
         variables = variables_of(self.context.space, mesh)
         tables = self._model.on_mesh(variables, _MOST_CHOICES).tables(self._seconds)
         least = Elimination(
-            tables, variables.sizes, order_of([t.scope for t in tables], variables.sizes),
+            tables,
+            variables.sizes,
+            order_of([t.scope for t in tables], variables.sizes),
             self.context.check_time,
-        )  # fmt: skip
+        )
         plan = self.context.evaluate(variables.point(least.assignment()), "optcnn")
         return least.bound, plan
 
     def on_complete_meshes(self) -> LeastSums:
-        """Those plans of the meshes that differ and whose tables are complete, with a bound where seconds add up."""
+        """Those plans of the meshes that differ and whose tables are complete, with a bound where
+        seconds add up.
+        """
         context = self.context
         adds_up = not runs_beside(context)
         plans, bounds, partial = list[Candidate](), dict[Mesh, float](), list[Mesh]()

@@ -17,17 +17,18 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import shardings
-from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.factored.barriers import barriers_of_both, pin_barriers, pins_of_rows
 from automap.search.factored.cells import Rows
 from automap.search.factored.codes import Group
+from automap.search.factored.eliminate import Elimination, order_of
 from automap.search.factored.laying import lay
 from automap.search.factored.stored import Stored
 from automap.search.factored.table import Table
 from automap.search.factored.variables import Variables, variables_of
 from automap.space.pins import Pin
-from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.point import Lanes, Level, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 # A pinned input that more joint choices split has no barrier.
@@ -77,7 +78,8 @@ class Pinned:
         return point if found is None else found
 
     def beyond(self, meshes: Sequence[Mesh]) -> tuple[Pin, ...]:
-        """Pins that no point on these meshes keeps, alone or with the others, and which have to be imposed instead.
+        """Pins that no point on these meshes keeps, alone or with the others, and which have to be
+        imposed instead.
 
         Those that none keeps even alone, if the others are kept together without them, else all.
         """
@@ -124,7 +126,9 @@ def _imposed(space: Space, pin: Pin, point: Point) -> Point:
 
 @dataclass(frozen=True)
 class _Choices:
-    """What is left of the choices on a mesh that no barrier rules out by itself, and the barriers over it."""
+    """What is left of the choices on a mesh that no barrier rules out by itself, and the barriers
+    over it.
+    """
 
     whole: Variables
     kept: tuple[np.ndarray, ...]
@@ -143,7 +147,9 @@ class _Choices:
         return _Choices(variables, tuple(kept), tuple(left))
 
     def nearest(self, point: Point) -> Point | None:
-        """The allowed plan that differs from a point in the fewest decisions, None if there is none."""
+        """The allowed plan that differs from a point in the fewest decisions, None if there is
+        none.
+        """
         if not all(of.any() for of in self.kept):
             return None
         left, own = self.whole.where(self.kept), self.whole.assignment(point)
@@ -168,7 +174,9 @@ def _barriers(pinned: Pinned, variables: Variables) -> Iterator[Table]:
 
 
 def _drop(barrier: Table, kept: list[np.ndarray]) -> None:
-    """Drop the choices of each variable of a barrier with which nothing that is kept of the others is allowed."""
+    """Drop the choices of each variable of a barrier with which nothing that is kept of the others
+    is allowed.
+    """
     allowed = np.isfinite(barrier.values)
     for at, variable in enumerate(barrier.scope):
         others = [a for a in range(allowed.ndim) if a != at]

@@ -1,7 +1,8 @@
-"""`auto`: walk the whole space when it is small, else the least sums of seconds, climbs, and walks from the best found.
+"""`auto`: walk the whole space when it is small, else the least sums of seconds, climbs, and walks
+from the best found.
 
-Presets are priced before any strategy runs, and the context keeps the best at every moment, so that however early
-it ends the result is no worse than the best preset.
+Presets are priced before any strategy runs, and the context keeps the best at every moment, so that
+however early it ends the result is no worse than the best preset.
 
     exhaustive    spaces of at most `_SMALL_SPACE` points
     optcnn        the best plan of meshes where seconds add up and memory does not bind, and a start on others
@@ -26,34 +27,38 @@ from automap.search.greedy import climb, climbed
 from automap.search.mcmc import walked
 from automap.search.optcnn import Summing, runs_beside
 from automap.search.sure_gains import keep_preset
-from automap.space.point import Mesh
+from automap.topology.mesh import Mesh
 
 
 # Beyond it, climbing is much faster than trying every point.
 _SMALL_SPACE = 5_000
-# Meshes from whose best points walks start, or that are summed up in part: on no model of docs/strategies.md did walks from
-# more of them find better plans.
+# Meshes from whose best points walks start, or that are summed up in part: on no model of
+# docs/strategies.md did walks from more of them find better plans.
 _BEST_MESHES = 2
-# Plans that leave tables out may be several times slower than what climbs have reached: from there climbs did not come
-# near that (GPT, BERT and T5-11B on meshes of three axes).
+# Plans that leave tables out may be several times slower than what climbs have reached: from there
+# climbs did not come near that (GPT, BERT and T5-11B on meshes of three axes).
 _FAR = 1.5
-# Of nine models on five machines walks from what was 0.8 to 9 % behind gained nothing, those from the best 0 to 6 %.
+# Of nine models on five machines walks from what was 0.8 to 9 % behind gained nothing, those from
+# the best 0 to 6 %.
 _CLOSE = 0.01
-# In 76 searches of 16 models on six machines longer walks gained up to 0.8 %, in six of them, and took a third of the time.
+# In 76 searches of 16 models on six machines longer walks gained up to 0.8 %, in six of them, and
+# took a third of the time.
 _WALK_SECONDS = 0.1
 # As many as climbing found best; most of them are on few meshes.
 _LOOKED_AT = 1_000
 # Memory binds if some plan that does not fit is faster by this than the best that does.
 _BOUND_BY_MEMORY = 0.03
 _EXACT_SECONDS = 10.0
-# In 17 searches short of memory whose proof was left open such walks gained 0 to 17 %, over 3 % in five, in 1 to 5 s; in 28 on
-# GPUs 0 to 7 %, over 2 % in two, in 3 s; in 42 on TPUs at most 0.6 %.
+# In 17 searches short of memory whose proof was left open such walks gained 0 to 17 %, over 3 % in
+# five, in 1 to 5 s; in 28 on GPUs 0 to 7 %, over 2 % in two, in 3 s; in 42 on TPUs at most 0.6 %.
 _OPEN_SECONDS, _OPEN_GAP, _OPEN_WALKS = 5.0, 0.01, 3
 _CUT = f"the exact search was ended after as much work as takes about {_EXACT_SECONDS:g} s; --strategy exact goes on"
 
 
 def auto(context: SearchContext) -> None:
-    """Exhaustive if at most `_SMALL_SPACE` points, else climbs, walks, and exact where memory binds."""
+    """Exhaustive if at most `_SMALL_SPACE` points, else climbs, walks, and exact where memory
+    binds.
+    """
     try:
         if size(context, _SMALL_SPACE) <= _SMALL_SPACE:
             exhaustive(context)

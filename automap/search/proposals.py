@@ -6,22 +6,30 @@
               that fit being taken once before any is repeated; what does not divide there is dropped
                                                                                           -> in: `carried`
 
-Moves on one mesh are drawn as often forth as back, with three exceptions: a class put on an axis may drive away those
-it meets, levels of all leaves at once forget the single ones, and pins are imposed again.  Walks look for
-a minimum and need no more.
+Moves on one mesh are drawn as often forth as back, with three exceptions: a class put on an axis
+may drive away those it meets, levels of all leaves at once forget the single ones, and pins are
+imposed again. Walks look for a minimum and need no more.
 """
 
 from dataclasses import replace
 import random
 
 from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 _WEIGHTS: dict[type[Move], int] = {
-    Toggle: 6, Join: 2, Exchange: 3, StoreAll: 2, StoreOne: 3, Turn: 1, Part: 1, Swap: 1,
-}  # fmt: skip
+    Toggle: 6,
+    Join: 2,
+    Exchange: 3,
+    StoreAll: 2,
+    StoreOne: 3,
+    Turn: 1,
+    Part: 1,
+    Swap: 1,
+}
 _AGAIN = 0.3
 
 
@@ -48,10 +56,15 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     sided = [c for c in space.sided if c in used]
     parted = [c for c in space.parted if c in used]
     able: dict[type[Move], bool] = {
-        Toggle: bool(space.candidates), Join: bool(space.meeting), Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
-        StoreAll: bool(space.leaves), StoreOne: bool(space.leaves), Turn: bool(sided),
-        Part: bool(parted), Swap: len(mesh.sizes) > 1,
-    }  # fmt: skip
+        Toggle: bool(space.candidates),
+        Join: bool(space.meeting),
+        Exchange: bool(space.candidates) and len(mesh.sizes) > 1,
+        StoreAll: bool(space.leaves),
+        StoreOne: bool(space.leaves),
+        Turn: bool(sided),
+        Part: bool(parted),
+        Swap: len(mesh.sizes) > 1,
+    }
     kinds = [kind for kind in _WEIGHTS if able[kind]]
     if not kinds:
         return None
@@ -91,7 +104,10 @@ def carried(space: Space, point: Point, mesh: Mesh, source: random.Random) -> Po
         compute.append(kept)
     nothing = (Level.REPLICATED,) * len(space.leaves)
     return replace(
-        point, mesh=mesh, compute=tuple(compute),
+        point,
+        mesh=mesh,
+        compute=tuple(compute),
         storage=tuple(nothing if axis is None else point.storage[axis] for axis in taken),
-        last=point.last.intersection(parts), whole=point.whole.intersection(parts),
-    )  # fmt: skip
+        last=point.last.intersection(parts),
+        whole=point.whole.intersection(parts),
+    )

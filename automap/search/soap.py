@@ -1,4 +1,5 @@
-"""FlexFlow's search: Metropolis walks over SOAP configurations of every operator (sections 4 and 6).
+"""FlexFlow's search: Metropolis walks over SOAP configurations of every operator (sections 4 and
+6).
 
     state     a configuration of each operator: the degree of each of its factors, the device of each part
     cost      the simulated step (`automap.simulate`), without regard to memory, as in the paper
@@ -6,10 +7,11 @@
               several of these
     accept    `automap.search.metropolis`
 
-Proposals for a layer are what the paper's graphs, of one operator for a layer and time step, have in their
-operators; here a layer of a recurrent network is hundreds of kernels, which no walk moves one by one.
-A rejected proposal is taken back.  After a change of one operator the timeline is brought up to date by the given
-method (delta simulation, or full), after that of more it is always simulated from the beginning.
+Proposals for a layer are what the paper's graphs, of one operator for a layer and time step, have
+in their operators; here a layer of a recurrent network is hundreds of kernels, which no walk moves
+one by one. A rejected proposal is taken back. After a change of one operator the timeline is
+brought up to date by the given method (delta simulation, or full), after that of more it is always
+simulated from the beginning.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +23,14 @@ import time
 import numpy as np
 
 from automap.search.metropolis import Patience, acceptance
-from automap.simulate.configuration import (
+from automap.simulate.operators.configuration import (
     Configuration,
     random_configuration,
     random_split,
     spread,
 )
-from automap.simulate.layers import Layer
-from automap.simulate.simulator import Method, Simulator
+from automap.simulate.operators.layers import Layer
+from automap.simulate.operators.simulator import Method, Simulator
 
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e.
@@ -40,7 +42,9 @@ _AGAIN = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoapBudget:
-    """When a walk ends: it stops early when nothing better was found for half of the proposals made so far."""
+    """When a walk ends: it stops early when nothing better was found for half of the proposals made
+    so far.
+    """
 
     least_proposals: int
     most_proposals: int
@@ -86,9 +90,11 @@ def soap_search(
         patience.record((best,))
     simulator.simulate()
     return SoapResult(
-        configurations=best_configurations, step_seconds=best, proposals=patience.made,
+        configurations=best_configurations,
+        step_seconds=best,
+        proposals=patience.made,
         accepted=accepted,
-    )  # fmt: skip
+    )
 
 
 @dataclass

@@ -1,14 +1,13 @@
 """The compiled simulator of `automap.simulate.tasks`: FlexFlow's Algorithm 1 on explicit arrays.
 
-Ready tasks are taken in the order of (ready, id). Those that wait for nothing are in that order as they are
-numbered; the others go through a heap, and the two are merged.
+Ready tasks are taken in the order of (ready, id). Those that wait for nothing are in that order as
+they are numbered; the others go through a heap, and the two are merged.
 """
 
 import numpy as np
 
-from automap.simulate.arrays import Array
+from automap.numba_jit import Array, compiled
 from automap.simulate.heap import pop, push
-from automap.simulate.jit import compiled
 
 
 @compiled

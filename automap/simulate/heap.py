@@ -8,8 +8,7 @@ which tasks leave is determined                                                 
 
 from typing import Any
 
-from automap.simulate.arrays import Array
-from automap.simulate.jit import inner
+from automap.numba_jit import Array, inner
 
 
 @inner

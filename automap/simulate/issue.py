@@ -1,8 +1,9 @@
-"""In which order a device issues the nodes of a region: what a backend's scheduler decides when it compiles.
+"""In which order a device issues the nodes of a region: what a backend's scheduler decides when it
+compiles.
 
-A backend that runs collectives beside kernels (`automap.cost.backends`) has two lanes, each doing one
-thing at a time in the order of issue; XLA:GPU puts all collectives on one stream. The order is that of a list
-schedule, made by walking forward in time:
+A backend that runs collectives beside kernels (`automap.cost.backends`) has two lanes, each doing
+one thing at a time in the order of issue; XLA:GPU puts all collectives on one stream. The order is
+that of a list schedule, made by walking forward in time:
 
     link      of the collectives whose data is there, the one needed first
     compute   of the kernels whose data is there, the first in the program; a spare one where there is no other, or
@@ -23,7 +24,9 @@ from automap.simulate.region import Region, What
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Nodes of a region in the order in which they start, the seconds of one run, and the same of its loops."""
+    """Nodes of a region in the order in which they start, the seconds of one run, and the same of
+    its loops.
+    """
 
     order: tuple[int, ...]
     seconds: float
@@ -32,7 +35,9 @@ class Issue:
 
 @dataclass
 class _Lanes:
-    """The walk: nodes that are ready, by slot; `ends` (seconds, node) of those under way; the rest waits."""
+    """The walk: nodes that are ready, by slot; `ends` (seconds, node) of those under way; the rest
+    waits.
+    """
 
     region: Region
     waiting: list[int]

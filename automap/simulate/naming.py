@@ -1,9 +1,11 @@
-"""The tasks of a plan's step as events of a trace: what each is, and where in the user's code it comes from."""
+"""The tasks of a plan's step as events of a trace: what each is, and where in the user's code it
+comes from.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
-from automap.plan_program import ProgramRecord
+from automap.plan.program import ProgramRecord
 from automap.simulate.spmd import LINK, Run, SpmdTimeline
 from automap.simulate.trace import Event, Lane
 
@@ -23,9 +25,13 @@ def spmd_events(record: ProgramRecord, found: SpmdTimeline) -> Iterator[Event]:
             named[task] = _named(record, task)
         name, details = named[task]
         yield Event(
-            lane=_LANES.get(lane, _COMPUTE), name=name, category=details["phase"],
-            start_seconds=start, seconds=seconds, details={**details, **_trips(run)},
-        )  # fmt: skip
+            lane=_LANES.get(lane, _COMPUTE),
+            name=name,
+            category=details["phase"],
+            start_seconds=start,
+            seconds=seconds,
+            details={**details, **_trips(run)},
+        )
 
 
 def _named(record: ProgramRecord, task: int) -> tuple[str, dict[str, Any]]:
@@ -34,9 +40,11 @@ def _named(record: ProgramRecord, task: int) -> tuple[str, dict[str, Any]]:
     origin = {"op_name": text.op_name, "source": text.source, "phase": text.phase}
     if record.kind[task] in ("collective", "urgent"):
         details = {
-            "kind": text.op, "axes": text.axes.split("+"), "bytes": record.bytes[task],
+            "kind": text.op,
+            "axes": text.axes.split("+"),
+            "bytes": record.bytes[task],
             "tensor": text.tensor,
-        }  # fmt: skip
+        }
         return f"{text.op} over {text.axes}", details | origin
     details = {"opcode": text.op, "result": text.tensor}
     return f"{text.op} {text.op_name}".strip(), details | origin

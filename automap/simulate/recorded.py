@@ -1,7 +1,7 @@
-"""The program of one device as a plan keeps it (`automap.plan_program`), and back.
+"""The program of one device as a plan keeps it (`automap.plan.program`), and back.
 
-priced point -> region (`automap.simulate.spmd_program`) -> record, with what each task is and where it comes from
-record -> region, whose nodes are numbered as the record's tasks
+priced point -> region (`automap.simulate.spmd_program`) -> record, with what each task is and where
+it comes from record -> region, whose nodes are numbered as the record's tasks
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Final
 
 from automap.cost.evaluate import Evaluator, Priced
 from automap.cost.flows import KINDS
-from automap.plan_program import OUTSIDE, ProgramRecord, TaskKind, TaskText
+from automap.jaxpr.names import TAG, readable
+from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
+from automap.program.problem import Problem
 from automap.simulate.region import Node, Region, What
 from automap.simulate.spmd_program import NEW_MEMORY, program_of
-from automap.space.names import TAG, readable
-from automap.space.problem import Problem
 from hlo_tools.graph import Op
 from hlo_tools.phases import Phase
 
@@ -34,9 +34,14 @@ _WHAT: Final = {kind: key for key, kind in _KINDS.items()}
 
 
 def recorded_program(
-    evaluator: Evaluator, priced: Priced, mesh_names: Sequence[str], source_of_site: Mapping[str, str]
-) -> ProgramRecord:  # fmt: skip
-    """What one device does in a step of a priced point; `source_of_site` has the lines of code by equation."""
+    evaluator: Evaluator,
+    priced: Priced,
+    mesh_names: Sequence[str],
+    source_of_site: Mapping[str, str],
+) -> ProgramRecord:
+    """What one device does in a step of a priced point; `source_of_site` has the lines of code by
+    equation.
+    """
     names = _Names(evaluator.tables.program.problem, priced, mesh_names, source_of_site)
     rows = _Rows(names)
     rows.add(program_of(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
@@ -59,12 +64,16 @@ def _region(record: ProgramRecord, members: Mapping[int, Sequence[int]], loop: i
         what, is_urgent = _WHAT[record.kind[task]]
         nodes.append(
             Node(
-                what=what, number=task, slot=record.slot[task],
+                what=what,
+                number=task,
+                slot=record.slot[task],
                 after=tuple(sorted(place[before] for before in record.after[task])),
-                seconds=record.seconds[task], is_urgent=is_urgent, trips=record.trips[task],
+                seconds=record.seconds[task],
+                is_urgent=is_urgent,
+                trips=record.trips[task],
                 body=_region(record, members, task) if what is What.LOOP else None,
             )
-        )  # fmt: skip
+        )
     return Region(tuple(nodes))
 
 
@@ -89,9 +98,12 @@ class _Names:
             op = graph.ops[node.number]
             value = graph.values[op.outputs[0]] if op.outputs else None
             text = TaskText(
-                op=op.opcode, tensor=f"{value.dtype}{list(value.dims)}" if value else "",
-                **self._origin(op), phase=_name(self.problem.phases[node.number]), axes="",
-            )  # fmt: skip
+                op=op.opcode,
+                tensor=f"{value.dtype}{list(value.dims)}" if value else "",
+                **self._origin(op),
+                phase=_name(self.problem.phases[node.number]),
+                axes="",
+            )
             return text, 0.0
         mask, value = int(found.mask[node.number]), graph.values[node.edge_value]
         text = TaskText(

@@ -5,7 +5,8 @@
     slot        where a node stands in the program (`automap.cost.order`): a collective where its result is needed,
                 gradient sums and gathers of new parameters at the end, as nothing of importance waits for them
 
-A loop runs its trips one after the other, and nothing of one is done in another: the compiled body is one program.
+A loop runs its trips one after the other, and nothing of one is done in another: the compiled body
+is one program.
 """
 
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ class What(Enum):
 class Node:
     """One thing to do in one run of a region; a loop takes the time of its `body`, `trips` times.
 
-    `number` is the op of a kernel or loop (-1: the first touch of new memory), the entry of `Collectives` for a collective, whose op and value are
-    `edge_op` and `edge_value`. `is_urgent` of a collective: kernels of importance wait for it.
+    `number` is the op of a kernel or loop (-1: the first touch of new memory), the entry of
+    `Collectives` for a collective, whose op and value are `edge_op` and `edge_value`. `is_urgent`
+    of a collective: kernels of importance wait for it.
     """
 
     what: What

@@ -1,4 +1,5 @@
-"""What a simulated step says: how long, how busy, what is waited for, and the longest of everything.
+"""What a simulated step says: how long, how busy, what is waited for, and the longest of
+everything.
 
 step       end of the last task
 compute    seconds of kernels;  collective   seconds of collectives
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from automap.plan_json import encode
+from automap.plan.codec import encode
 from automap.simulate.trace import Event, save_trace
 from hlo_tools.phases import Phase
 
@@ -40,7 +41,9 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
-    """The collectives of one kind and tensor over the same axes; `bytes` of all runs, on one device."""
+    """The collectives of one kind and tensor over the same axes; `bytes` of all runs, on one
+    device.
+    """
 
     kind: str
     axes: tuple[str, ...]
@@ -56,7 +59,9 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRow:
-    """Seconds of a phase's kernels and collectives, and of those collectives in which nothing else runs."""
+    """Seconds of a phase's kernels and collectives, and of those collectives in which nothing else
+    runs.
+    """
 
     phase: str
     compute_seconds: float
@@ -65,8 +70,10 @@ class PhaseRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulation:
-    """One simulated step. Rows are sorted, the longest first; `predicted_seconds` is what the plan says."""
+class SimulationRecord:
+    """One simulated step. Rows are sorted, the longest first; `predicted_seconds` is what the plan
+    says.
+    """
 
     target: str
     topology: str
@@ -98,15 +105,10 @@ class Simulation:
         exposed = {"exposed_seconds": self.exposed_seconds, "hidden_seconds": self.hidden_seconds}
         return fields | exposed | {"tasks": len(self.events)}
 
-    def explain(self) -> str:
-        """All of it as text."""
-        # The text is of a simulation, and a simulation needs no text.
-        from automap.simulate.text import report
-
-        return report(self)
-
     def save_trace(self, path: str | Path) -> None:
-        """Write the timeline for Perfetto, whole or not at all; raises `PlanError` if that cannot be done."""
+        """Write the timeline for Perfetto, whole or not at all; raises `PlanError` if that cannot
+        be done.
+        """
         save_trace(path, self.events)
 
 
@@ -118,13 +120,18 @@ def summary(
     mesh: tuple[tuple[str, int], ...],
     predicted_seconds: float,
     warnings: tuple[str, ...],
-) -> Simulation:
-    """The simulation that events stand for; collectives are those with a `kind` among their details."""
+) -> SimulationRecord:
+    """The simulation that events stand for; collectives are those with a `kind` among their
+    details.
+    """
     kernels = [e for e in events if "kind" not in e.details]
     messages = [e for e in events if "kind" in e.details]
     exposed = _exposed_seconds(kernels, messages)
-    return Simulation(
-        target=target, topology=topology, mesh=mesh, predicted_seconds=predicted_seconds,
+    return SimulationRecord(
+        target=target,
+        topology=topology,
+        mesh=mesh,
+        predicted_seconds=predicted_seconds,
         step_seconds=max((e.start_seconds + e.seconds for e in events), default=0.0),
         compute_seconds=sum(e.seconds for e in kernels),
         collective_seconds=sum(e.seconds for e in messages),
@@ -133,7 +140,7 @@ def summary(
         collectives=_collective_rows(messages, exposed),
         warnings=warnings,
         events=events,
-    )  # fmt: skip
+    )
 
 
 def _exposed_seconds(kernels: list[Event], messages: list[Event]) -> list[float]:
@@ -164,12 +171,13 @@ def _phases(
 
     return tuple(
         PhaseRow(
-            phase=name, compute_seconds=total(kernels, name),
+            phase=name,
+            compute_seconds=total(kernels, name),
             collective_seconds=total(messages, name),
             exposed_seconds=sum(x for e, x in zip(messages, exposed) if e.category == name),
         )
         for name in (phase.name.lower() for phase in Phase)
-    )  # fmt: skip
+    )
 
 
 _Item = TypeVar("_Item")

@@ -4,12 +4,14 @@ resource 0   the kernels of the device
 resource 1   its collectives, whatever axes they run over: XLA:GPU issues them to one stream, and what they run over
              is said with each. Where the backend does one thing after the other they are on resource 0 too.
 
-Each lane does its tasks in the order of issue (`automap.simulate.issue`), so each task waits for the one before it on its lane,
-and for what makes its data. A trip of a loop begins when the one before has ended on both lanes.
+Each lane does its tasks in the order of issue (`automap.simulate.issue`), so each task waits for
+the one before it on its lane, and for what makes its data. A trip of a loop begins when the one
+before has ended on both lanes.
 
-Loops are unrolled. Where that would be more than MOST_TASKS tasks, a loop of T trips is shown as S < T of them, each of which
-takes T / S times as long: nothing of a trip is done in another, so the loop takes as long as it would.
-                                                                                -> in: `_most_trips`
+Loops are unrolled. Where that would be more than MOST_TASKS tasks, a loop of T trips is shown as S
+    < T of them, each of which
+takes T / S times as long: nothing of a trip is done in another, so the loop takes as long as it
+    would. -> in: `_most_trips`
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ MOST_TASKS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a task is: a node, in which trip of each loop around it (from 0), standing for `trips` of its runs."""
+    """What a task is: a node, in which trip of each loop around it (from 0), standing for `trips`
+    of its runs.
+    """
 
     node: Node
     trip: tuple[int, ...]
@@ -72,9 +76,14 @@ class _Emitter:
                 ends[index] = self._loop(node, node.body, issue.bodies[index], waits, trip, trips)
 
     def _loop(
-        self, node: Node, body: Region, issue: Issue, waits: set[int], trip: tuple[int, ...],
+        self,
+        node: Node,
+        body: Region,
+        issue: Issue,
+        waits: set[int],
+        trip: tuple[int, ...],
         trips: float,
-    ) -> tuple[int, ...]:  # fmt: skip
+    ) -> tuple[int, ...]:
         """Add the trips of a loop; the tasks that end it."""
         lanes = (COMPUTE, self.link) if node.communicates else (COMPUTE,)
         shown = min(node.trips, self.most_trips)
@@ -122,7 +131,9 @@ def simulate_spmd(
 
 
 def _most_trips(program: Region, most_tasks: int) -> int:
-    """How many trips of each loop can be shown: all, or half of that as often as needed, down to one."""
+    """How many trips of each loop can be shown: all, or half of that as often as needed, down to
+    one.
+    """
     most = _longest(program)
     while most > 1 and _count(program, most) > most_tasks:
         most = (most + 1) // 2

@@ -1,14 +1,14 @@
 """The program of one representative device under a plan, as a region (`automap.simulate.region`).
 
-Every device runs the same program on parts of the same size, so one of them stands for all. The ops are walked in the
-order of the schedule; what is fused to a kernel hands on what it waits for:
+Every device runs the same program on parts of the same size, so one of them stands for all. The ops
+are walked in the order of the schedule; what is fused to a kernel hands on what it waits for:
 
     operand edge that communicates    kernels of the operand -> collective -> kernels that the op is part of
     result edge that communicates     kernels that the op is part of -> collective -> kernels that read the result
     parameters, and all that was there before the step or the trip: nothing to wait for
 
-A sum that leaves its loops (`automap.cost.sums`) follows the outermost of them. What a table row runs in a step is
-shared among its places in the program as `automap.cost.order` says.
+A sum that leaves its loops (`automap.cost.sums`) follows the outermost of them. What a table row
+runs in a step is shared among its places in the program as `automap.cost.order` says.
 """
 
 from collections import defaultdict
@@ -43,7 +43,9 @@ class _Message:
 
 @dataclass
 class _Frame:
-    """A region under way: its nodes, and those that each value of it waits for. It runs `runs` times in a step."""
+    """A region under way: its nodes, and those that each value of it waits for. It runs `runs`
+    times in a step.
+    """
 
     runs: int
     enters: int = -1
@@ -104,9 +106,12 @@ class _Builder:
     def _kernel(self, index: int, slot: int, after: frozenset[int]) -> Node:
         waits = bool(self.can_wait[slot])
         return Node(
-            what=What.SPARE if waits else What.KERNEL, number=index, slot=slot,
-            after=tuple(sorted(after)), seconds=float(self.of_kernel[self.row[slot]]),
-        )  # fmt: skip
+            what=What.SPARE if waits else What.KERNEL,
+            number=index,
+            slot=slot,
+            after=tuple(sorted(after)),
+            seconds=float(self.of_kernel[self.row[slot]]),
+        )
 
     def _read(self, frame: _Frame, value: int, op: int) -> frozenset[int]:
         """What an op waits for to read a value, with the collectives that it needs."""
@@ -137,10 +142,14 @@ class _Builder:
         trips = body.runs // frame.runs if frame.runs else 0
         loop = frame.add(
             Node(
-                what=What.LOOP, number=body.enters, slot=self.slot_of[body.enters],
-                after=tuple(sorted(body.after)), trips=trips, body=Region(tuple(body.nodes)),
+                what=What.LOOP,
+                number=body.enters,
+                slot=self.slot_of[body.enters],
+                after=tuple(sorted(body.after)),
+                trips=trips,
+                body=Region(tuple(body.nodes)),
             )
-        )  # fmt: skip
+        )
         for value in op.outputs:
             frame.made_by[value] = self._written(frame, value, index, frozenset({loop}))
         if len(self.frames) == 1:
@@ -168,10 +177,15 @@ def _collective(
     message: _Message, frame: _Frame, value: int, op: int, after: frozenset[int]
 ) -> Node:
     return Node(
-        what=What.COLLECTIVE, number=message.entry, slot=message.slot, after=tuple(sorted(after)),
+        what=What.COLLECTIVE,
+        number=message.entry,
+        slot=message.slot,
+        after=tuple(sorted(after)),
         seconds=message.total_seconds / frame.runs if frame.runs else 0.0,
-        edge_op=op, edge_value=value, is_urgent=message.is_urgent,
-    )  # fmt: skip
+        edge_op=op,
+        edge_value=value,
+        is_urgent=message.is_urgent,
+    )
 
 
 def _messages(
@@ -189,11 +203,14 @@ def _messages(
             slot = n_slots + places.ready[at] if is_late else places.needed[at]
             result[value, op].append(
                 _Message(
-                    entry=entry, edge=edge, total_seconds=float(total[entry] * places.share[at]),
-                    slot=int(slot), is_urgent=not found.combinable[entry],
+                    entry=entry,
+                    edge=edge,
+                    total_seconds=float(total[entry] * places.share[at]),
+                    slot=int(slot),
+                    is_urgent=not found.combinable[entry],
                     leaves_loops=is_sum and times < trips,
                 )
-            )  # fmt: skip
+            )
     return result
 
 

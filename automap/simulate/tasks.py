@@ -1,15 +1,15 @@
 """A task graph as arrays, and its timeline.
 
-Task t takes `seconds[t]` on resource `resource[t]` (a device, a link) once all its predecessors have
-ended. A resource does one task at a time, in the order of (ready, t):
+Task t takes `seconds[t]` on resource `resource[t]` (a device, a link) once all its predecessors
+have ended. A resource does one task at a time, in the order of (ready, t):
 
     ready[t] = max over predecessors p of end[p], 0 without any
     start[t] = max(ready[t], end of the task before t on its resource)
     end[t]   = start[t] + seconds[t]
 
-This is FlexFlow's first-in first-out assumption (section 5.1) with a tie-break that makes the timeline
-unique: tasks are numbered so that predecessors come first, so (ready, t) is an order of time even if
-tasks take no time at all.
+This is FlexFlow's first-in first-out assumption (section 5.1) with a tie-break that makes the
+timeline unique: tasks are numbered so that predecessors come first, so (ready, t) is an order of
+time even if tasks take no time at all.
 
     `simulate`            the compiled simulator (`automap.simulate.fifo`)
     `simulate_reference`  the same in plain Python
@@ -29,8 +29,8 @@ class Tasks:
     """Tasks 0 .. n-1 and what each waits for.
 
     `seconds` float64 [n]; `resource` int32 [n], from 0; the predecessors of task t are
-    `predecessors[first_predecessor[t]:first_predecessor[t + 1]]`, each smaller than t and named once
-    (int32 [edges], int64 [n + 1]). Raises `InputError` for arrays that are none of this.
+    `predecessors[first_predecessor[t]:first_predecessor[t + 1]]`, each smaller than t and named
+    once (int32 [edges], int64 [n + 1]). Raises `InputError` for arrays that are none of this.
     """
 
     seconds: np.ndarray

@@ -1,8 +1,9 @@
 """A timeline as a trace: JSON that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-One process per device, or for all that do the same, with a thread for its computation and one for each link
-that leaves it; one complete event ("ph": "X") per task, with its seconds in `args`, as the format counts in microseconds.
-Source: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+One process per device, or for all that do the same, with a thread for its computation and one for
+each link that leaves it; one complete event ("ph": "X") per task, with its seconds in `args`, as
+the format counts in microseconds. Source: "Trace Event Format",
+docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,9 @@ _MICROSECONDS: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What does one task at a time: the computation of a device, or a link; lanes of a device stand together."""
+    """What does one task at a time: the computation of a device, or a link; lanes of a device stand
+    together.
+    """
 
     device: int
     name: str
@@ -41,7 +44,9 @@ class Event:
 def trace(
     events: Iterable[Event], device_names: Mapping[int, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The trace as JSON values; events of a lane in the order of time. `device_names` are other than `device 3`."""
+    """The trace as JSON values; events of a lane in the order of time. `device_names` are other
+    than `device 3`.
+    """
     ordered = sorted(events, key=lambda e: (e.lane.device, e.start_seconds, e.seconds))
     threads: dict[Lane, int] = {}
     for event in ordered:
@@ -82,7 +87,12 @@ def _names(
 
 def _row(event: Event, thread: int) -> dict[str, Any]:
     return {
-        "ph": "X", "name": event.name, "cat": event.category, "pid": event.lane.device, "tid": thread,
-        "ts": event.start_seconds * _MICROSECONDS, "dur": event.seconds * _MICROSECONDS,
+        "ph": "X",
+        "name": event.name,
+        "cat": event.category,
+        "pid": event.lane.device,
+        "tid": thread,
+        "ts": event.start_seconds * _MICROSECONDS,
+        "dur": event.seconds * _MICROSECONDS,
         "args": {**event.details, "start_seconds": event.start_seconds, "seconds": event.seconds},
-    }  # fmt: skip
+    }

@@ -1,1 +1,1 @@
-"""What can be decided about a workload: decision classes, points, presets."""
+"""What can be decided about a program: points, presets, pins."""

@@ -1,7 +1,7 @@
 """The point that follows what the step's own code imposes: a start for searches, not a restriction.
 
-Every point keeps what is imposed (`automap.space.imposed`); this one computes along it where the space can.  In
-this order, each class where it divides and does not meet one before it:
+Every point keeps what is imposed (`automap.program.imposed`); this one computes along it where the
+space can. In this order, each class where it divides and does not meet one before it:
 
     inputs that are no state, inner values    the class of each dimension on the axes that split it
     parameters                                the same, but where the axis has the batch: stored split
@@ -10,9 +10,10 @@ this order, each class where it divides and does not meet one before it:
 
 from collections.abc import Iterator
 
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.space.space import Space
-from automap.space.specs import ImposedSpec
+from automap.step.specs import ImposedSpec
+from automap.topology.mesh import Mesh
 from hlo_tools.roles import Role
 from hlo_tools.storage import Side
 

@@ -1,20 +1,21 @@
 """All classes of the batch: a step may have several that share no dimension.
 
-The towers of a contrastive loss meet in its logits only, points inside a domain and on its boundary never.  Who runs such a
-step data-parallel splits them all.
+The towers of a contrastive loss meet in its logits only, points inside a domain and on its boundary
+never. Who runs such a step data-parallel splits them all.
 """
 
 import math
 
-from automap.space.problem import Problem
-from automap.space.work import shared_work
+from automap.program.problem import Problem
+from automap.program.work import shared_work
 
 
 def batch_classes(problem: Problem) -> tuple[int, ...]:
-    """The class of the batch first, then those of no parameter that other batch inputs hold on their leading dimension.
+    """The class of the batch first, then those of no parameter that other batch inputs hold on
+    their leading dimension.
 
-    One that meets the batch is of the same size, and less than half of its work and of the batch's is where they meet: else
-    it is a sequence (positions), or a set that all of the batch shares.
+    One that meets the batch is of the same size, and less than half of its work and of the batch's
+    is where they meet: else it is a sequence (positions), or a set that all of the batch shares.
     """
     batch = problem.batch_class
     if batch is None:
@@ -40,7 +41,9 @@ def _is_tower(problem: Problem, batch: int, other: int) -> bool:
 
 
 def undivided(problem: Problem, n_devices: int) -> tuple[str, ...]:
-    """That the batch cannot be split over all devices though it is large enough, and the next size of which it can."""
+    """That the batch cannot be split over all devices though it is large enough, and the next size
+    of which it can.
+    """
     batch = problem.batch_class
     size = 0 if batch is None else int(problem.limits[batch])
     parts = math.gcd(size, n_devices)
@@ -48,6 +51,7 @@ def undivided(problem: Problem, n_devices: int) -> tuple[str, ...]:
         return ()
     more = -(-size // n_devices) * n_devices
     return (
-        f"the batch divides by {size}, so it can be split over {parts} of {n_devices} devices; a multiple of "
+        f"the batch divides by {size}, so it can be split over {parts} of {n_devices} devices; a "
+        "multiple of "
         f"{n_devices} over all of them, as {more}",
     )

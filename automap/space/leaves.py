@@ -1,17 +1,17 @@
 """Leaf classes: parameters that share one storage decision, with the storage classes it turns on.
 
-A parameter of shape (n_0, n_1, ...) may be kept split on any one of its dimensions along a mesh axis; the
-dimension is chosen when the mesh and the compute decisions are known (`storage_dim`), the decision itself
-is only how far: not at all, its optimizer state, or itself too.
+A parameter of shape (n_0, n_1, ...) may be kept split on any one of its dimensions along a mesh
+axis; the dimension is chosen when the mesh and the compute decisions are known (`storage_dim`), the
+decision itself is only how far: not at all, its optimizer state, or itself too.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 import math
 
-from automap.space.problem import Problem
-from automap.space.specs import ImposedSpec
-from automap.space.storage_folding import update_groups
+from automap.program.problem import Problem
+from automap.program.storage_folding import update_groups
+from automap.step.specs import ImposedSpec
 from hlo_tools.roles import Role
 
 
@@ -22,10 +22,12 @@ LANES = 128
 
 @dataclass(frozen=True, slots=True)
 class LeafClass:
-    """Equal parameters. Tuples are per dimension; `none` (the problem's n_classes) where nothing links.
+    """Equal parameters. Tuples are per dimension; `none` (the problem's n_classes) where nothing
+    links.
 
-    `imposed` is the sharding that the user's code gives them.  `inputs` are positions in `Graph.inputs`; `reach[d]` is the number of nodes that storing along d
-    keeps split, which tells a dimension that survives up to the use from one that does not.
+    `imposed` is the sharding that the user's code gives them. `inputs` are positions in
+    `Graph.inputs`; `reach[d]` is the number of nodes that storing along d keeps split, which tells
+    a dimension that survives up to the use from one that does not.
     """
 
     inputs: tuple[int, ...]
@@ -59,9 +61,14 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
         if role is Role.PARAMETER and array.dims:
             optimizer_side = _optimizer_side(problem, position, output_of)
             key = (
-                array.dims, array.dtype, problem.classes_of(value), problem.regional_classes_of(value),
-                problem.storage_classes_of(value), optimizer_side, problem.imposed.of_value.get(value),
-            )  # fmt: skip
+                array.dims,
+                array.dtype,
+                problem.classes_of(value),
+                problem.regional_classes_of(value),
+                problem.storage_classes_of(value),
+                optimizer_side,
+                problem.imposed.of_value.get(value),
+            )
             members.setdefault(key, []).append(position)
     result = []
     for key, positions in members.items():
@@ -79,7 +86,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
                 optimizer_side=_optimizer_side(problem, positions[0], output_of),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),
                 imposed=problem.imposed.of_value.get(value),
-            )  # fmt: skip
+            )
         )
     return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
 
@@ -113,10 +120,11 @@ def storage_dim(
 ) -> int | None:
     """Dimension along which to keep a leaf split by an axis (its name and size), or None.
 
-    `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other axes store along, and
-    `to_come` in how many parts this axis and later ones keep the leaf.  Preferred: what the user's code splits along the
-    axis, the furthest reach, then parts that are whole rows of tiles, then one of `stored`, as axes on one dimension are
-    gathered and scattered by one collective, then a dimension nothing splits yet, then the largest.
+    `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other
+    axes store along, and `to_come` in how many parts this axis and later ones keep the leaf.
+    Preferred: what the user's code splits along the axis, the furthest reach, then parts that are
+    whole rows of tiles, then one of `stored`, as axes on one dimension are gathered and scattered
+    by one collective, then a dimension nothing splits yet, then the largest.
     """
     name, axis_size = axis
     given = leaf.imposed_dim(name)
@@ -141,7 +149,8 @@ def storage_dims(
     parts: Sequence[int],
     none: int,
 ) -> tuple[int | None, ...]:
-    """Along each axis (name, size) the dimension that a leaf is kept split on, None where it is not `wanted` or none is left.
+    """Along each axis (name, size) the dimension that a leaf is kept split on, None where it is not
+    `wanted` or none is left.
 
     `parts[d]` is how many ways computation splits dimension d.
     """

@@ -5,8 +5,8 @@
     spec  := dim ("," dim)*           one per dimension
     dim   := "null" | axis ("+" axis)*
 
-A search keeps to points that split pinned inputs so (`automap.search.pinned`); pins that none keeps are imposed on the
-step, as its own shardings are (`automap.workload.imposing`).
+A search keeps to points that split pinned inputs so (`automap.search.pinned`); pins that none keeps
+are imposed on the step, as its own shardings are (`automap.space.imposing`).
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import difflib
 
 from automap.errors import InputError
-from automap.space.imposed import divides
-from automap.space.point import Mesh
-from automap.space.problem import Problem
-from automap.space.specs import spec_text
+from automap.program.imposed import divides
+from automap.program.problem import Problem
+from automap.step.specs import spec_text
+from automap.topology.mesh import Mesh
 
 
 AxesOfDim = tuple[tuple[str, ...], ...]
@@ -44,9 +44,9 @@ def parse_pins(
 ) -> tuple[Pin, ...]:
     """Pins of every input whose path fits.
 
-    `shapes` are those of the inputs as JAX has them: a random key is one element, not its words.  Raises `InputError` for
-    a text of another form, a path or an axis that is not there, another number of dimensions than the input's, and pins
-    that no mesh suits or that contradict.
+    `shapes` are those of the inputs as JAX has them: a random key is one element, not its words.
+    Raises `InputError` for a text of another form, a path or an axis that is not there, another
+    number of dimensions than the input's, and pins that no mesh suits or that contradict.
     """
     pins = _parse(texts, problem, shapes)
     for pin in pins.values():
@@ -96,7 +96,8 @@ def _check_suits(pin: Pin, problem: Problem, shape: tuple[int, ...]) -> None:
         own is not None and own != axes for own, axes in zip(given, pin.axes_of_dim, strict=True)
     ):
         raise InputError(
-            f"pin {pin.text!r}: the step's own code has {path} as {spec_text(given)}; drop the pin, or "
+            f"pin {pin.text!r}: the step's own code has {path} as {spec_text(given)}; drop the "
+            "pin, or "
             "change the code"
         )
 
@@ -106,7 +107,8 @@ def _parse_spec(text: str, spec: str) -> AxesOfDim:
     names = [axis for axes in dims for axis in axes]
     if not all(name.isidentifier() for name in names) or len(set(names)) != len(names):
         raise InputError(
-            f"pin {text!r}: cannot read the spec {spec!r}; expected per dimension null, an axis, or "
+            f"pin {text!r}: cannot read the spec {spec!r}; expected per dimension null, an axis, "
+            "or "
             "axes joined by +, each axis once, as null,model or data+model,null"
         )
     return tuple(dims)
@@ -123,7 +125,8 @@ def _positions(text: str, path: str, paths: Sequence[str]) -> list[int]:
 def _fits(pattern: str, path: str) -> bool:
     """Whether a path is a pattern's, where each * stands for anything.
 
-    Between the first part and the last, each part may as well be where it comes first, so nothing is tried twice.
+    Between the first part and the last, each part may as well be where it comes first, so nothing
+    is tried twice.
     """
     first, *rest = pattern.split("*")
     if not rest:

@@ -1,15 +1,17 @@
 """A point of the space: a mesh shape and, for each mesh axis, an ordered list of classes.
 
-The list is the axis's order of precedence.  A tensor gives the axis to the first listed class that stands
-on one of its dimensions; an op gives it to the first listed class that stands on one of its factors.  So
-one axis can serve different classes in different regions of the graph (the batch in the convolutions, the
-features in the fully connected layers), and every conflict has a stated outcome.
+The list is the axis's order of precedence. A tensor gives the axis to the first listed class that
+stands on one of its dimensions; an op gives it to the first listed class that stands on one of its
+factors. So one axis can serve different classes in different regions of the graph (the batch in the
+convolutions, the features in the fully connected layers), and every conflict has a stated outcome.
 
 Compute classes come before storage classes: a leaf's storage takes what computation leaves over.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+from automap.topology.mesh import Mesh
 
 
 class Level(IntEnum):
@@ -21,25 +23,13 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mesh:
-    """Logical mesh: axis names and sizes, major to minor, laid row-major on the devices."""
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def axes(self) -> tuple[tuple[str, int], ...]:
-        """(name, size) pairs."""
-        return tuple(zip(self.names, self.sizes, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """Decisions on one mesh.
 
-    `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the level of
-    leaf class k along axis a. A class in `last` splits the last of a tensor's dimensions that hold it, any
-    other class the first. Of a class in `whole` the small tensors stay whole (`automap.space.small`).
+    `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the
+    level of leaf class k along axis a. A class in `last` splits the last of a tensor's dimensions
+    that hold it, any other class the first. Of a class in `whole` the small tensors stay whole
+    (`automap.program.small`).
     """
 
     mesh: Mesh

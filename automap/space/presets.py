@@ -1,17 +1,19 @@
 """Presets: named plans that people write by hand, as points of the space.
 
-Each entry of `PRESETS` makes the points of its kind on one mesh, or nothing if the mesh does not suit it:
-data-parallel and the ZeRO family use every axis for the batch, Megatron one axis for features: the one called
-"model", whatever its place in the mesh, or each in turn if none is called so -> in: `_feature_axes`.  Sources:
-zero-1 and zero-3 Rajbhandari et al. 2020, megatron Shoeybi et al. 2019, sequence-parallel Korthikanti et al.
-2022, expert-parallel Lepikhin et al. 2020 (GShard), one-weird-trick Krizhevsky 2014.
+Each entry of `PRESETS` makes the points of its kind on one mesh, or nothing if the mesh does not
+suit it: data-parallel and the ZeRO family use every axis for the batch, Megatron one axis for
+features: the one called "model", whatever its place in the mesh, or each in turn if none is called
+so -> in: `_feature_axes`. Sources: zero-1 and zero-3 Rajbhandari et al. 2020, megatron Shoeybi et
+al. 2019, sequence-parallel Korthikanti et al. 2022, expert-parallel Lepikhin et al. 2020 (GShard),
+one-weird-trick Krizhevsky 2014.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 _MODEL_AXIS = "model"
@@ -62,7 +64,8 @@ def _feature_axes(mesh: Mesh) -> Sequence[int]:
 def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     """Megatron's choice on one axis: the largest features that do not meet, but for the residual.
 
-    The class that runs through the whole model (the residual stream) is left whole, as is the batch.
+    The class that runs through the whole model (the residual stream) is left whole, as is the
+    batch.
     """
     chosen: list[int] = []
     left_out = {space.residual, *space.activations, *space.regional}
@@ -124,7 +127,8 @@ def _one_weird_trick(space: Space, mesh: Mesh) -> Sequence[Point]:
     ]
     if not any(features):
         return ()
-    # A class that several axes split must divide by all of them: each class on the first axis that fits.
+    # A class that several axes split must divide by all of them: each class on the first axis that
+    # fits.
     taken: set[int] = set()
     for axis, classes in enumerate(features):
         features[axis] = [c for c in classes if c not in taken]

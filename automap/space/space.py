@@ -16,11 +16,12 @@ import re
 
 import numpy as np
 
+from automap.program.problem import Problem
 from automap.space.batches import batch_classes
 from automap.space.leaves import LeafClass, leaf_classes
-from automap.space.point import Lanes, Level, Mesh, Point
-from automap.space.problem import Problem
+from automap.space.point import Lanes, Level, Point
 from automap.space.stored_leaves import StoredLeaves
+from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
@@ -49,10 +50,11 @@ class Space:
 
     @cached_property
     def candidates(self) -> tuple[int, ...]:
-        """Classes worth deciding: features by parameter bytes, regional ones before, the batch last.
+        """Classes worth deciding: features by parameter bytes, regional ones before, the batch
+        last.
 
-        Between them stand classes of no parameter that much of the work runs over: sequences, images (at
-        all scales together).
+        Between them stand classes of no parameter that much of the work runs over: sequences,
+        images (at all scales together).
         """
         problem, batches = self.problem, self.batches
         done, total = problem.work
@@ -78,7 +80,9 @@ class Space:
 
     @cached_property
     def sided(self) -> tuple[int, ...]:
-        """Candidates that stand on several dimensions of some tensor: which one they split is decided."""
+        """Candidates that stand on several dimensions of some tensor: which one they split is
+        decided.
+        """
         met = {conflict.group_class for conflict in self.problem.self_conflicts}
         return tuple(c for c in self.candidates if c in met)
 
@@ -136,7 +140,9 @@ class Space:
         )
 
     def meet(self, first: int, second: int) -> bool:
-        """Whether two classes are features that meet in a tensor or op, so that only one gets an axis there."""
+        """Whether two classes are features that meet in a tensor or op, so that only one gets an
+        axis there.
+        """
         return (min(first, second), max(first, second)) in self._meetings
 
     @cached_property
@@ -181,7 +187,9 @@ class Space:
 
     @cached_property
     def of_both(self) -> dict[tuple[int, int], int]:
-        """What the sizes of dimensions have in common that a class splits, and a regional one too; of inputs."""
+        """What the sizes of dimensions have in common that a class splits, and a regional one too;
+        of inputs.
+        """
         problem, found = self.problem, dict[tuple[int, int], int]()
         for value in dict.fromkeys(problem.graph.inputs):
             sides = zip(problem.classes_of(value), problem.regional_classes_of(value))

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from automap.space.leaves import LeafClass, storage_dims
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
+from automap.topology.mesh import Mesh
 
 
 class _Question(NamedTuple):
-    """Of a leaf: levels by axis, axes that are `taken` (they split it, or are not asked), parts of its dimensions."""
+    """Of a leaf: levels by axis, axes that are `taken` (they split it, or are not asked), parts of
+    its dimensions.
+    """
 
     number: int
     mesh: Mesh
@@ -33,7 +36,9 @@ class StoredLeaves:
     _known: dict[_Question, tuple[tuple[int, int], ...]] = field(default_factory=dict, repr=False)
 
     def of_axes(self, point: Point, parts_of: Mapping[int, int]) -> list[dict[int, None]]:
-        """The storage classes of each axis, in order of the leaves; `parts_of` are the parts of compute classes."""
+        """The storage classes of each axis, in order of the leaves; `parts_of` are the parts of
+        compute classes.
+        """
         found = [dict[int, None]() for _ in point.compute]
         for number, levels in enumerate(zip(*point.storage, strict=True)):
             if any(levels):

@@ -39,8 +39,9 @@ class CatalogueEntry:
 def get_machine(name_or_path: str) -> Topology | Graph:
     """The machine of a name, this machine ("local"), or that of a TOML file.
 
-    Names: `v5e:4x4`, `v5p:4x4x4`, `8xh100`, `2x8xv100`, `flexflow-k80`, `cpu:8`, `local`; what ends in
-    `.toml` or holds a path separator is a file. Raises `TopologyError` that lists what is allowed.
+    Names: `v5e:4x4`, `v5p:4x4x4`, `8xh100`, `2x8xv100`, `flexflow-k80`, `cpu:8`, `local`; what ends
+    in `.toml` or holds a path separator is a file. Raises `TopologyError` that lists what is
+    allowed.
     """
     check_text("topology", name_or_path)
     if name_or_path.endswith(".toml") or os.sep in name_or_path:
@@ -71,8 +72,10 @@ def get_topology(name_or_path: str) -> Topology:
     if isinstance(machine, Graph):
         kinds = ", ".join(kind.name for kind in machine.kinds)
         raise TopologyError(
-            f"topology: got {machine.name!r}, a graph of {machine.device_count} devices ({kinds}) that no "
-            "mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 or v5e:4x4; "
+            f"topology: got {machine.name!r}, a graph of {machine.device_count} devices ({kinds}) "
+            "that no "
+            "mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 or "
+            "v5e:4x4; "
             "a graph serves placement, where every device has its own program"
         )
     return machine

@@ -72,7 +72,9 @@ def _tpu(
     note: str,
     page: str = "",
 ) -> Device:
-    """A TPU; `copies` are the efficiencies of copies that are not fused, and of those into another order of dimensions."""
+    """A TPU; `copies` are the efficiencies of copies that are not fused, and of those into another
+    order of dimensions.
+    """
     peaks = {"f32": tflops["bf16"]} | tflops
     return Device(
         name=name,

@@ -1,10 +1,12 @@
-"""How the hosts of each GPU are wired, as data: links inside a host, innermost first, and its way out.
+"""How the hosts of each GPU are wired, as data: links inside a host, innermost first, and its way
+out.
 
     bytes_per_s        one direction out of one device; half of a datasheet's bidirectional total
     latency_seconds    one step of a ring of NCCL's Simple protocol over that kind of link
     most               the most groups that one link level joins; what is left over goes to the next
 
-The V100's and P100's cube meshes are taken as switches. Networks are switches without oversubscription.
+The V100's and P100's cube meshes are taken as switches. Networks are switches without
+oversubscription.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""A machine as a graph: devices of any kinds, hubs, and the links between them (FlexFlow's device topology).
+"""A machine as a graph: devices of any kinds, hubs, and the links between them (FlexFlow's device
+topology).
 
     device   computes; has a kind (`Device`) and the number of its host; it also passes messages on
     hub      passes messages on and does not compute: a PCIe switch, a root complex, a network's switch
@@ -8,9 +9,9 @@
              medium is one by itself. A host's network card that eight GPUs use is eight links of one
              medium; a PCIe switch with one slot to the host is a hub and one link.
 
-Every regular `Topology` has a graph (`automap.topology.graph_levels`), irregular machines are graphs only.
-Which links a message takes, and how fast it is, is in `automap.topology.routes`; files are read by
-`automap.topology.toml_file`.
+Every regular `Topology` has a graph (`automap.topology.graph_levels`), irregular machines are
+graphs only. Which links a message takes, and how fast it is, is in `automap.topology.routes`; files
+are read by `automap.topology.toml_file`.
 """
 
 from collections import Counter

@@ -1,14 +1,15 @@
 """The graph of a regular topology: device numbers stay, each level becomes links.
 
-With p the devices below a level of size n, s = `shared_by`, b = `bytes_per_s`, h = `latency_seconds`:
+With p the devices below a level of size n, s = `shared_by`, b = `bytes_per_s`, h =
+`latency_seconds`:
 
     switch  a hub for each group of p n devices; every device has a link of b and h / 2 to it
     line    a link of b / 2 and h between devices d and d + p (b counts both neighbours' links)
     ring    the same, and from the last place to the first; a ring of two has one link of b
 
-The links of s neighbouring devices at the same place of a level are one medium: the GPUs of a host on its
-network card, the dies of a chip on its outer links. Hosts are the devices below the first level that reaches
-the network.
+The links of s neighbouring devices at the same place of a level are one medium: the GPUs of a host
+on its network card, the dies of a chip on its outer links. Hosts are the devices below the first
+level that reaches the network.
 """
 
 from collections.abc import Iterator

@@ -60,25 +60,32 @@ def _haswell(name: str, gpus: int) -> Graph:
         hubs=("root", *(f"board:{board}" for board in boards)),
         links=(
             Link(
-                name="memory-bus", ends=("cpu:0", "root"), bytes_per_s=68e9, latency_seconds=1e-6,
+                name="memory-bus",
+                ends=("cpu:0", "root"),
+                bytes_per_s=68e9,
+                latency_seconds=1e-6,
                 source=(_BUS,),
             ),
             *(
                 Link(
-                    name=f"slot:{board}", ends=(f"board:{board}", "root"),
-                    latency_seconds=hop_seconds, **slot,
+                    name=f"slot:{board}",
+                    ends=(f"board:{board}", "root"),
+                    latency_seconds=hop_seconds,
+                    **slot,
                 )
                 for board in boards
             ),
             *(
                 Link(
-                    name=f"pcie:{gpu}", ends=(f"gpu:{gpu}", f"board:{gpu // 2}"),
-                    latency_seconds=hop_seconds, **slot,
+                    name=f"pcie:{gpu}",
+                    ends=(f"gpu:{gpu}", f"board:{gpu // 2}"),
+                    latency_seconds=hop_seconds,
+                    **slot,
                 )
                 for gpu in range(gpus)
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _machine(
@@ -92,37 +99,73 @@ MACHINES: Final[dict[str, Machine]] = {
     machine.name: machine
     for machine in (
         _machine(
-            "flexflow-p100", _regular, 4, 4, "p100", document=_FLEXFLOW,
+            "flexflow-p100",
+            _regular,
+            4,
+            4,
+            "p100",
+            document=_FLEXFLOW,
             note="4 nodes with 4 P100 each, NVLink inside, 100 Gb/s EDR InfiniBand between",
         ),
         _machine(
-            "flexflow-k80", _regular, 16, 4, "k80", document=_FLEXFLOW,
+            "flexflow-k80",
+            _regular,
+            16,
+            4,
+            "k80",
+            document=_FLEXFLOW,
             note="16 nodes with 4 K80 GPUs each, adjacent ones on a PCIe switch, 56 Gb/s between",
         ),
         _machine(
-            "automap-a", _regular, 2, 8, "v100", document=_AUTO_MAP,
+            "automap-a",
+            _regular,
+            2,
+            8,
+            "v100",
+            document=_AUTO_MAP,
             note="config A: 2 servers with 8 V100 each, NVLink inside, 25 Gb/s Ethernet between",
         ),
         _machine(
-            "automap-b", _regular, 3, 8, "v100", document=_AUTO_MAP,
+            "automap-b",
+            _regular,
+            3,
+            8,
+            "v100",
+            document=_AUTO_MAP,
             note="config B: 3 servers of the same kind",
         ),
         _machine(
-            "automap-c", _regular, 4, 8, "v100", document=_AUTO_MAP,
+            "automap-c",
+            _regular,
+            4,
+            8,
+            "v100",
+            document=_AUTO_MAP,
             note="config C: 4 servers of the same kind",
         ),
         _machine(
-            "haswell-2xk80", _haswell, 2, document=_COLOCRL,
+            "haswell-2xk80",
+            _haswell,
+            2,
+            document=_COLOCRL,
             note="one 18-core Haswell processor and 2 K80 GPUs; one board is assumed",
         ),
         _machine(
-            "haswell-4xk80", _haswell, 4, document=_COLOCRL,
+            "haswell-4xk80",
+            _haswell,
+            4,
+            document=_COLOCRL,
             note="one 18-core Haswell processor and 4 K80 GPUs; two boards are assumed",
         ),
         _machine(
-            "gb200-nvl72", _regular, 1, 72, "gb200", document="NVIDIA GB200 NVL72 datasheet",
+            "gb200-nvl72",
+            _regular,
+            1,
+            72,
+            "gb200",
+            document="NVIDIA GB200 NVL72 datasheet",
             note="72 GPUs in one NVLink domain",
         ),
     )
-}  # fmt: skip
+}
 """Name -> machine, in the order shown to users."""

@@ -44,7 +44,8 @@ def nearest_shapes(
 ) -> tuple[tuple[int, ...], ...]:
     """The shapes that lie on the topology closest to one that does not, with no more axes than it.
 
-    Distance is the sum over axes, both sorted, of |log2 of the quotient|. At most four axes are returned.
+    Distance is the sum over axes, both sorted, of |log2 of the quotient|. At most four axes are
+    returned.
     """
     wanted, total = sorted(shape, reverse=True), topology.device_count
 

@@ -26,8 +26,8 @@ Reach = Literal["host", "network"]
 OpClass = Literal["product", "reduce", "copy", "turn", "elementwise"]
 """Classes of ops that a device may have an efficiency of its own for.
 
-A copy is written before a loop: zeros, or what the loop reads in another type. A turn is a copy of a table into another
-order of its dimensions.
+A copy is written before a loop: zeros, or what the loop reads in another type. A turn is a copy of
+a table into another order of its dimensions.
 """
 OP_CLASSES: Final[tuple[OpClass, ...]] = get_args(OpClass)
 MAX_DEVICES: Final = 65536
@@ -59,13 +59,14 @@ class Source:
 class Device:
     """One JAX device: its memory and its speeds.
 
-    `flops_per_s` holds (HLO element type, peak of dense multiply-adds, two operations each);
-    the efficiencies are the fractions of those peaks that a large op reaches, and
-    `launch_seconds` is what an op costs at least. `on_chip_bytes` is memory beside the arithmetic in
-    which a compiler keeps what is read soon; 0 where only caches do. `class_efficiency` holds (class of
-    op, fraction of the memory's peak) where it is not `memory_efficiency`, `matmul_tile` the side of the
-    matrix unit that products are rounded up to, `cores` how many cores share an op. `fresh_seconds_per_byte` is what memory costs that a
-    runtime takes from its operating system anew in every step; 0 where it keeps a pool.
+    `flops_per_s` holds (HLO element type, peak of dense multiply-adds, two operations each); the
+    efficiencies are the fractions of those peaks that a large op reaches, and `launch_seconds` is
+    what an op costs at least. `on_chip_bytes` is memory beside the arithmetic in which a compiler
+    keeps what is read soon; 0 where only caches do. `class_efficiency` holds (class of op, fraction
+    of the memory's peak) where it is not `memory_efficiency`, `matmul_tile` the side of the matrix
+    unit that products are rounded up to, `cores` how many cores share an op.
+    `fresh_seconds_per_byte` is what memory costs that a runtime takes from its operating system
+    anew in every step; 0 where it keeps a pool.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Parts of a machine: neighbouring devices that are a smaller machine of the same levels.
 
-With p_l devices in one place of level l, `count` devices are m = count / p_l neighbouring places of the level in which
-they end, and whole places of all levels inside it, so 1 <= m <= n_l and m is whole. A ring of which only a part is
-taken is a line.
+With p_l devices in one place of level l, `count` devices are m = count / p_l neighbouring places of
+the level in which they end, and whole places of all levels inside it, so 1 <= m <= n_l and m is
+whole. A ring of which only a part is taken is a line.
 """
 
 from dataclasses import replace
@@ -11,7 +11,9 @@ from automap.topology.model import Level, Topology
 
 
 def part_of(topology: Topology, count: int) -> Topology | None:
-    """`count` neighbours as a machine of their own; None if they would take an uneven part of a level."""
+    """`count` neighbours as a machine of their own; None if they would take an uneven part of a
+    level.
+    """
     levels: list[Level] = []
     inner = 1
     for level in topology.levels:

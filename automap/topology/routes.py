@@ -54,7 +54,9 @@ class Routes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """Links crossed by pairs a < b, [steps]: `place` counts from b, `forward` is the way from a to b."""
+    """Links crossed by pairs a < b, [steps]: `place` counts from b, `forward` is the way from a to
+    b.
+    """
 
     low: np.ndarray
     high: np.ndarray
@@ -109,10 +111,13 @@ def _steps(graph: Graph, cost_seconds: np.ndarray) -> _Steps:
         link = link_of[np.searchsorted(key, previous * nodes + here)]
         walked.append(
             _Steps(
-                low=low, high=high, link=link, place=np.full(len(low), place),
+                low=low,
+                high=high,
+                link=link,
+                place=np.full(len(low), place),
                 forward=ends[link, 1] == here,
             )
-        )  # fmt: skip
+        )
         on_the_way = previous != low
         low, high, here = low[on_the_way], high[on_the_way], previous[on_the_way]
         place += 1

@@ -1,4 +1,5 @@
-"""A user's own machine as a TOML file. A regular one has levels, the fields of `Topology`; an example:
+"""A user's own machine as a TOML file. A regular one has levels, the fields of `Topology`; an
+example:
 
     name = "two quiet boxes"
     platform = "cuda"                # tpu | cuda | cpu

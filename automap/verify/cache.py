@@ -3,8 +3,9 @@
     key = SHA-256 of (StableHLO of the planned step, mesh, specs, donation, machine, device memory, compiler's and
                       this package's versions, the compiler's flags)                    -> in: `cache_key`
 
-A folder holds <key>.json and, beside it, <key>.pb.gz, the partitioned program.  Both are written whole or
-not at all, the witness last; a file that cannot be read is a miss, and a link in its place is replaced.
+A folder holds <key>.json and, beside it, <key>.pb.gz, the partitioned program. Both are written
+whole or not at all, the witness last; a file that cannot be read is a miss, and a link in its place
+is replaced.
 """
 
 import hashlib
@@ -17,8 +18,8 @@ import platformdirs
 
 from automap.atomic_file import reason, write_atomically
 from automap.errors import CacheWarning, PlanError
-from automap.plan_file import layout, read
-from automap.plan_json import encode
+from automap.plan.codec import encode
+from automap.plan.file import layout, read
 from automap.verify.compilers import COMPILERS, Machine
 from automap.verify.messages import Layout
 from automap.verify.process import compiler_flags
@@ -54,7 +55,9 @@ def program_name(key: str) -> str:
 
 
 def load_cached(folder: Path, key: str) -> tuple[Witness, bytes | None] | None:
-    """What is kept under `key`, with the program that the witness names; None if there is nothing that can be used."""
+    """What is kept under `key`, with the program that the witness names; None if there is nothing
+    that can be used.
+    """
     path = folder / f"{key}.json"
     if not path.is_file():
         return None
@@ -74,7 +77,9 @@ def load_cached(folder: Path, key: str) -> tuple[Witness, bytes | None] | None:
 
 
 def save_cached(folder: Path, key: str, witness: Witness, program: bytes | None) -> None:
-    """Keep a witness, or warn that it is not kept: a `CacheWarning`; `program` is what `witness.program` names."""
+    """Keep a witness, or warn that it is not kept: a `CacheWarning`; `program` is what
+    `witness.program` names.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if program is not None:
@@ -82,7 +87,8 @@ def save_cached(folder: Path, key: str, witness: Witness, program: bytes | None)
         write_atomically(folder / f"{key}.json", layout(witness.to_json()), links="replace")
     except (PlanError, OSError) as error:
         warnings.warn(
-            f"what the compiler says is not kept in the cache {str(folder)!r}: {reason(error)}; give another --cache-dir, "
+            f"what the compiler says is not kept in the cache {str(folder)!r}: {reason(error)}; "
+            "give another --cache-dir, "
             "or --no-cache",
             CacheWarning,
             stacklevel=2,

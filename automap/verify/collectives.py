@@ -1,8 +1,8 @@
 """Predicted collectives beside the compiled ones.
 
-Both sides are multisets of (kind, mesh axes, bytes), one element per tensor and execution; bytes are the
-full buffer on one device (`automap.cost.collectives`).  What a backend is known to do differently
-(`Backend`) is applied to the prediction.
+Both sides are multisets of (kind, mesh axes, bytes), one element per tensor and execution; bytes
+are the full buffer on one device (`automap.cost.collectives`). What a backend is known to do
+differently (`Backend`) is applied to the prediction.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ from itertools import combinations, product
 from typing import Literal
 
 from automap.cost.flows import KINDS
-from automap.plan_build import Outcome
-from automap.space.point import Mesh
+from automap.planner.records import Outcome
+from automap.topology.mesh import Mesh
 from hlo_tools.collectives import compiled_collectives
 from hlo_tools.groups import Groups
 from hlo_tools.jax_compat import text_to_proto
@@ -38,9 +38,9 @@ class Transfer:
 class Backend:
     """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind.
 
-    `merges` is "into buffers" where tensors are concatenated before they are sent, so that their number is lost
-    and only bytes can be compared. `habit` says in words what it makes of collectives without being asked, that
-    no prediction foresees.
+    `merges` is "into buffers" where tensors are concatenated before they are sent, so that their
+    number is lost and only bytes can be compared. `habit` says in words what it makes of
+    collectives without being asked, that no prediction foresees.
     """
 
     runs_as: Mapping[str, str]
@@ -80,7 +80,8 @@ def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]
 
 
 def compiled_transfers(text: str, mesh: Mesh) -> Counter[Transfer]:
-    """Those of the HLO text of what XLA compiled in this process; `mesh` lies row-major on its partitions.
+    """Those of the HLO text of what XLA compiled in this process; `mesh` lies row-major on its
+    partitions.
 
     Raises `HloError` for text that is no HLO.
     """

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from automap.plan import Plan
+from automap.plan.record import PlanRecord
 from automap.verify.collectives import Backend
 from automap.verify.witness import CompiledRecord, Witness
 
@@ -43,7 +43,8 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A compiled collective of a row that differs: `at` is XLA's name, `source` the line of the user's code.
+    """A compiled collective of a row that differs: `at` is XLA's name, `source` the line of the
+    user's code.
 
     `source` is "" where the compiler forgot.
     """
@@ -71,7 +72,7 @@ class Comparison:
 
 
 def compare(
-    plan: Plan, witness: Witness, backend: Backend, sources: Mapping[str, str]
+    plan: PlanRecord, witness: Witness, backend: Backend, sources: Mapping[str, str]
 ) -> Comparison:
     """Hold a plan's prediction against a witness; `sources` are lines of code by site."""
     predicted, compiled = plan.predicted.peak_bytes, witness.peak_bytes
@@ -91,7 +92,7 @@ def compare(
 
 
 def rows_of(
-    plan: Plan, compiled: tuple[CompiledRecord, ...], backend: Backend
+    plan: PlanRecord, compiled: tuple[CompiledRecord, ...], backend: Backend
 ) -> tuple[CollectiveRow, ...]:
     """Collectives on both sides, the largest difference in bytes first."""
     counts: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
@@ -108,11 +109,16 @@ def rows_of(
         entry[3] += found.count * found.bytes
     rows = (
         CollectiveRow(
-            kind=kind, axes=axes, predicted_count=c[0], predicted_bytes=c[1],
-            compiled_count=c[2], compiled_bytes=c[3], agrees=_agrees(c, backend),
+            kind=kind,
+            axes=axes,
+            predicted_count=c[0],
+            predicted_bytes=c[1],
+            compiled_count=c[2],
+            compiled_bytes=c[3],
+            agrees=_agrees(c, backend),
         )
         for (kind, axes), c in counts.items()
-    )  # fmt: skip
+    )
     return tuple(sorted(rows, key=lambda r: (-abs(r.difference_bytes), r.kind, r.axes)))
 
 

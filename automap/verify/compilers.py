@@ -4,7 +4,8 @@
     gpu   XLA:GPU for hosts x GPUs of a known kind (`automap.verify.gpu_targets`)
     tpu   XLA:TPU for a slice, by its name
 
-A new one is an entry of `COMPILERS` and one of `automap.verify.devices`, which runs in the compiler's process.
+A new one is an entry of `COMPILERS` and one of `automap.verify.devices`, which runs in the
+compiler's process.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,8 @@ MAX_FAKE_DEVICES: Final = 512
 class Compiler:
     """One compiler.
 
-    `platform` is what JAX lowers for; `module` must be importable, `extra` of this package brings it;
-    `packages` are those whose versions decide what it answers.
+    `platform` is what JAX lowers for; `module` must be importable, `extra` of this package brings
+    it; `packages` are those whose versions decide what it answers.
     """
 
     name: CompilerName
@@ -82,7 +83,8 @@ _SLICE: Final = re.compile(rf"(?:{'|'.join(GENERATIONS)}):[0-9]+(?:x[0-9]+){{1,2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What is compiled for: `kind` is a TPU slice's name or a GPU's, `grid` is that of JAX's GPU topologies.
+    """What is compiled for: `kind` is a TPU slice's name or a GPU's, `grid` is that of JAX's GPU
+    topologies.
 
     Both are empty where the compiler does not ask for them.
     """
@@ -96,7 +98,8 @@ class Machine:
 def machine_for(name: CompilerName, topology: Topology) -> Machine:
     """The machine of a topology for a compiler.
 
-    Raises `CompilerError` for a topology of another platform, or one that the compiler cannot be told of.
+    Raises `CompilerError` for a topology of another platform, or one that the compiler cannot be
+    told of.
     """
     compiler, count = COMPILERS[name], topology.device_count
     if name == "cpu":
@@ -119,7 +122,8 @@ def machine_for(name: CompilerName, topology: Topology) -> Machine:
 def _slice(topology: Topology) -> Machine:
     if not _SLICE.fullmatch(topology.name):
         raise CompilerError(
-            f"the TPU compiler knows slices by name; got topology {topology.name!r}; plan for one of "
+            f"the TPU compiler knows slices by name; got topology {topology.name!r}; plan for one "
+            "of "
             f"{', '.join(g.example for g in GENERATIONS.values())} and the like"
         )
     return Machine(compiler="tpu", device_count=topology.device_count, kind=topology.name)
@@ -131,8 +135,11 @@ def _gpus(topology: Topology) -> Machine:
     hosts = next((level.size for level in topology.levels if level.name == "network"), 1)
     count = topology.device_count
     return Machine(
-        compiler="gpu", device_count=count, kind=topology.device.name, grid=f"1x{hosts}x{count // hosts}"
-    )  # fmt: skip
+        compiler="gpu",
+        device_count=count,
+        kind=topology.device.name,
+        grid=f"1x{hosts}x{count // hosts}",
+    )
 
 
 def _version(package: str) -> str:

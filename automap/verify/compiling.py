@@ -12,10 +12,10 @@ from pathlib import Path
 import re
 from typing import Final
 
-from automap.apply.sites import parse_site
 from automap.choices import CompilerName
 from automap.errors import CompilerError
-from automap.space.names import readable
+from automap.jaxpr.names import readable
+from automap.jaxpr.sites import parse_site
 from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, program_name, save_cached
 from automap.verify.collectives import axes_of
@@ -50,8 +50,8 @@ def ask(
 ) -> Witness:
     """The witness of a compiler for a plan; `cache_folder` None asks anew and keeps nothing.
 
-    Raises `CompilerError` for a compiler that is missing, fails or is not done in time, `InputError` for a
-    step that cannot be sent to one.
+    Raises `CompilerError` for a compiler that is missing, fails or is not done in time,
+    `InputError` for a step that cannot be sent to one.
     """
     compiler = COMPILERS[name]
     topology = Topology.from_dict(program.plan.topology)

@@ -3,7 +3,8 @@
     candidates by predicted cost, those predicted to fit first -> compile one after the other
     -> the first that the compiler confirms, which is the best of those confirmed
 
-A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has the last word.
+A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has
+the last word.
 """
 
 from collections.abc import Callable
@@ -11,22 +12,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_VERIFY_TOP
+from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError
-from automap.options import Options
-from automap.plan import Plan, VerifiedRecord
-from automap.plan_build import Outcome, build_plan
-from automap.plan_explain import bytes_text
+from automap.plan.record import PlanRecord, VerifiedRecord
+from automap.planner.records import Outcome, build_plan
+from automap.quantities import bytes_text
+from automap.step.call import TracedCall
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS, OF_PLATFORM
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
-from automap.workload.call import TracedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """How to confirm: at most `top` candidates, `timeout_seconds` for each, `cache_folder` None for none."""
+    """How to confirm: at most `top` candidates, `timeout_seconds` for each, `cache_folder` None for
+    none.
+    """
 
     top: int = DEFAULT_VERIFY_TOP
     timeout_seconds: float = DEFAULT_COMPILE_TIMEOUT_SECONDS
@@ -48,12 +51,13 @@ def confirmed_plan(
     options: Options,
     confirmation: Confirmation,
     *,
-    on_witness: Callable[[Plan, Witness], None] = lambda plan, witness: None,
-) -> Plan:
-    """The best plan of a search that the compiler of its topology confirms to fit, with `verified` set.
+    on_witness: Callable[[PlanRecord, Witness], None] = lambda plan, witness: None,
+) -> PlanRecord:
+    """The best plan of a search that the compiler of its topology confirms to fit, with `verified`
+    set.
 
-    `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed, and what
-    `automap.verify.compiling.ask` raises.
+    `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed,
+    and what `automap.verify.compiling.ask` raises.
     """
     name = OF_PLATFORM[outcome.topology.platform]
     COMPILERS[name].check_installed()
@@ -62,9 +66,11 @@ def confirmed_plan(
     for tried, candidate in enumerate(candidates, start=1):
         plan = build_plan(replace(outcome, best=candidate))
         witness = ask(
-            planned_program(plan, call), name,
-            timeout_seconds=confirmation.timeout_seconds, cache_folder=confirmation.cache_folder,
-        )  # fmt: skip
+            planned_program(plan, call),
+            name,
+            timeout_seconds=confirmation.timeout_seconds,
+            cache_folder=confirmation.cache_folder,
+        )
         on_witness(plan, witness)
         peak = witness.peak_bytes
         if peak is not None and _fits(witness, options):
@@ -72,7 +78,8 @@ def confirmed_plan(
         smallest = peak if smallest is None else min(smallest, peak or smallest)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
     raise InfeasiblePlanError(
-        f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; compile more with "
+        f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; "
+        "compile more with "
         "--verify-top, use more devices, a smaller batch, or bfloat16"
     )
 

@@ -1,10 +1,11 @@
 """GPUs as XLA's compiler wants them described when none is there: a `GpuTargetConfigProto` as text.
 
-One row per GPU; what all of them share is in `_COMMON`.  Numbers are those the CUDA driver reports for the
-device.  Sources: NVIDIA's architecture white papers (SMs, caches, clocks, memory), the compute capability
-table of the CUDA C++ Programming Guide (limits per SM and per block), and the public device specifications
-in XLA's repository (xla/backends/gpu/target_config/specs), which hold the bytes a driver reports as free for
-use.  No cuDNN is at hand when compiling ahead of time, so XLA picks kernels without trying them out.
+One row per GPU; what all of them share is in `_COMMON`. Numbers are those the CUDA driver reports
+for the device. Sources: NVIDIA's architecture white papers (SMs, caches, clocks, memory), the
+compute capability table of the CUDA C++ Programming Guide (limits per SM and per block), and the
+public device specifications in XLA's repository (xla/backends/gpu/target_config/specs), which hold
+the bytes a driver reports as free for use. No cuDNN is at hand when compiling ahead of time, so XLA
+picks kernels without trying them out.
 """
 
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ device_description_str: "{self.description}"
 """
 
 
-# CUDA C++ Programming Guide, technical specifications per compute capability: equal from 7.0 to 10.0.
+# CUDA C++ Programming Guide, technical specifications per compute capability: equal from 7.0 to
+# 10.0.
 _COMMON: Final = """threads_per_block_limit: 1024
   threads_per_warp: 32
   threads_per_core_limit: 2048
@@ -68,18 +70,32 @@ _KIB: Final = 1024
 
 def _v100(description: str, memory_bytes: int) -> GpuTarget:
     return GpuTarget(
-        description=description, compute_capability=(7, 0), sm_count=80, f32_units_per_sm=64,
-        clock_ghz=1.53, memory_bytes=memory_bytes, memory_bytes_per_s=898_048_000_000,
-        l2_bytes=6 * _KIB**2, shared_bytes_per_sm=96 * _KIB, shared_bytes_per_block=96 * _KIB,
-    )  # fmt: skip
+        description=description,
+        compute_capability=(7, 0),
+        sm_count=80,
+        f32_units_per_sm=64,
+        clock_ghz=1.53,
+        memory_bytes=memory_bytes,
+        memory_bytes_per_s=898_048_000_000,
+        l2_bytes=6 * _KIB**2,
+        shared_bytes_per_sm=96 * _KIB,
+        shared_bytes_per_block=96 * _KIB,
+    )
 
 
 def _hopper(description: str, memory_bytes: int, memory_bytes_per_s: int) -> GpuTarget:
     return GpuTarget(
-        description=description, compute_capability=(9, 0), sm_count=132, f32_units_per_sm=128,
-        clock_ghz=1.98, memory_bytes=memory_bytes, memory_bytes_per_s=memory_bytes_per_s,
-        l2_bytes=50 * _KIB**2, shared_bytes_per_sm=228 * _KIB, shared_bytes_per_block=227 * _KIB,
-    )  # fmt: skip
+        description=description,
+        compute_capability=(9, 0),
+        sm_count=132,
+        f32_units_per_sm=128,
+        clock_ghz=1.98,
+        memory_bytes=memory_bytes,
+        memory_bytes_per_s=memory_bytes_per_s,
+        l2_bytes=50 * _KIB**2,
+        shared_bytes_per_sm=228 * _KIB,
+        shared_bytes_per_block=227 * _KIB,
+    )
 
 
 GPU_TARGETS: Final[dict[str, GpuTarget]] = {

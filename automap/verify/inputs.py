@@ -1,4 +1,5 @@
-"""Inputs for a numerics run: those the caller has, the rest drawn so that a train step is well conditioned.
+"""Inputs for a numerics run: those the caller has, the rest drawn so that a train step is well
+conditioned.
 
     given    the caller's own array
     weight   normal with variance 1 / (first dimensions' product) for two dimensions and more; else near 1,
@@ -9,8 +10,8 @@
     bits     0 or 1: integers and booleans, legal as indices of any table with two rows
     key      a typed random key
 
-`kinds_of` chooses on the planner's side, `make` draws in the compiler's process, with numpy, the same on
-every machine for one seed.
+`kinds_of` chooses on the planner's side, `make` draws in the compiler's process, with numpy, the
+same on every machine for one seed.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from automap.plan import LeafRecord
+from automap.plan.record import LeafRecord
 from automap.verify.messages import InputKind
 
 
@@ -74,7 +75,9 @@ def make(kind: InputKind, aval: Any, random: np.random.Generator) -> np.ndarray:
 def rounded_otherwise(
     array: np.ndarray, relative: float, random: np.random.Generator
 ) -> np.ndarray:
-    """A float array with every element moved by `relative` of itself, up or down; others as they are."""
+    """A float array with every element moved by `relative` of itself, up or down; others as they
+    are.
+    """
     if not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
         return array
     signs = random.choice(np.array([-relative, relative], np.float32), array.shape)

@@ -46,8 +46,10 @@ def _guarded(folder: str) -> AbstractContextManager[Any]:
         return nullcontext()
     return child_process(
         [shell, "-c", _REMOVE_AT_THE_END_OF_INPUT, shell, folder],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ,
+    )
 
 
 def _remove_left_over(folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""What the planner's process and the compiler's tell each other, as JSON files in a folder of their own.
+"""What the planner's process and the compiler's tell each other, as JSON files in a folder of their
+own.
 
     request.json     what to do                                   planner -> compiler
     planned.bin      the step under its plan, a serialized `jax.export.Exported` with flat inputs and outputs
@@ -7,13 +8,13 @@
     answer.json      what came of it                              compiler -> planner
     program.pb.gz    the partitioned program, an HLO proto        (for `CompileRequest` only)
 
-The records are read by `automap.plan_json`, so nothing malformed gets in.
+The records are read by `automap.plan.codec`, so nothing malformed gets in.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from automap.plan_checks import Spec, check_numbers
+from automap.plan.checks import Spec, check_numbers
 from automap.verify.compilers import Machine
 
 
@@ -46,8 +47,8 @@ class Layout:
 class RunRequest:
     """How to run the step twice and compare.
 
-    `state` has, per output, the number of the input it replaces, or None. `input_rounding` is the relative
-    rounding error of the least precise type the step computes in.
+    `state` has, per output, the number of the input it replaces, or None. `input_rounding` is the
+    relative rounding error of the least precise type the step computes in.
     """
 
     kinds: tuple[InputKind, ...]
@@ -89,9 +90,10 @@ class MemoryBytes:
 class LeafErrors:
     """Root mean squares over one output leaf, in the units of the leaf.
 
-    `value` and `change` are of the single-device result and of its difference to the state it replaces (to
-    zero for other results), `error` of planned minus single, `rounding` of how far `change` moves when the
-    inputs are rounded otherwise. `finite` is the fraction of elements that are finite in all runs.
+    `value` and `change` are of the single-device result and of its difference to the state it
+    replaces (to zero for other results), `error` of planned minus single, `rounding` of how far
+    `change` moves when the inputs are rounded otherwise. `finite` is the fraction of elements that
+    are finite in all runs.
     """
 
     value: float

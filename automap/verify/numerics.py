@@ -24,9 +24,9 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from automap.apply.reemit import Reemitter
 from automap.errors import CompilerError
-from automap.plan_explain import bytes_text
+from automap.jaxpr.reemit import Reemitter
+from automap.quantities import bytes_text
 from automap.verify.compilers import Machine
 from automap.verify.inputs import is_concrete, kinds_of
 from automap.verify.job_folder import job_folder
@@ -63,7 +63,8 @@ class LeafResult:
 class Numerics:
     """The comparison of all output leaves, the worst first.
 
-    `skipped` says why there is none. `finite` is the smallest fraction of finite elements of a leaf.
+    `skipped` says why there is none. `finite` is the smallest fraction of finite elements of a
+    leaf.
     """
 
     leaves: tuple[LeafResult, ...]
@@ -85,13 +86,14 @@ def compare_numerics(
 ) -> Numerics:
     """Run both steps on fake CPU devices. `args` are the traced leaves, arrays or abstract ones.
 
-    Skipped, with the reason, if it would take more than `limit_bytes` of this machine's memory. Raises
-    `CompilerError` if the run fails or is not done in time.
+    Skipped, with the reason, if it would take more than `limit_bytes` of this machine's memory.
+    Raises `CompilerError` if the run fails or is not done in time.
     """
     needed = bytes_needed(program)
     if needed > limit_bytes:
         return _skipped(
-            f"running both steps takes about {bytes_text(round(needed))}, {bytes_text(round(limit_bytes))} "
+            f"running both steps takes about {bytes_text(round(needed))}, "
+            f"{bytes_text(round(limit_bytes))} "
             "are allowed; give a larger --numerics-limit, or a smaller model"
         )
     plan, avals = program.plan, program.call.jaxpr.in_avals
@@ -118,7 +120,9 @@ def compare_numerics(
 
 
 def bytes_needed(program: PlannedProgram) -> float:
-    """An estimate of what both runs hold in memory: all devices' peaks, and as much on one device twice."""
+    """An estimate of what both runs hold in memory: all devices' peaks, and as much on one device
+    twice.
+    """
     return 3.0 * program.plan.predicted.peak_bytes * program.plan.mesh.device_count
 
 

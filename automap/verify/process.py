@@ -1,4 +1,5 @@
-"""Running a job in the compiler's process: waiting, time-outs, Ctrl-C, a compiler that is busy or aborts.
+"""Running a job in the compiler's process: waiting, time-outs, Ctrl-C, a compiler that is busy or
+aborts.
 
     request -> folder -> python -m automap.verify.worker folder -> answer, or `CompilerError`
 
@@ -19,9 +20,9 @@ from typing import IO, Final
 from rich.console import Console
 
 from automap.errors import CompilerError, PlanError
-from automap.plan_file import layout, read
-from automap.plan_json import decode, encode
-from automap.report.terminal import say
+from automap.plan.codec import decode, encode
+from automap.plan.file import layout, read
+from automap.terminal import say
 from automap.verify.compilers import COMPILERS
 from automap.verify.messages import ANSWER_FILE, REQUEST_FILE, Answer, Request
 from hlo_tools.children import child_process, ending
@@ -32,8 +33,8 @@ _LOCK_FILE: Final = re.compile(r"/[^\s\"]*lockfile")
 _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 3.0
 _LAST_CHARACTERS: Final = 1500
-# Without these libtpu asks a metadata server of a cloud machine, and JAX looks for an accelerator here.
-# What lies in the working folder, wherever a target went, is not imported.
+# Without these libtpu asks a metadata server of a cloud machine, and JAX looks for an accelerator
+# here. What lies in the working folder, wherever a target went, is not imported.
 _ENVIRONMENT: Final = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONSAFEPATH": "1"}
 _FAKE_DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
 
@@ -65,7 +66,8 @@ def run_job(
                 has_told = True
             if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
                 raise CompilerError(
-                    f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that process, "
+                    f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that "
+                    "process, "
                     "or give a larger --timeout"
                 )
             show("waiting for the TPU compiler's lock")
@@ -85,7 +87,8 @@ def _run_once(
         while process.poll() is None:
             if time.monotonic() > deadline_seconds:
                 raise CompilerError(
-                    f"{title} was not done after {timeout_seconds:g} s and was ended; give a larger "
+                    f"{title} was not done after {timeout_seconds:g} s and was ended; give a "
+                    "larger "
                     "--timeout, or a smaller program (scanned layers compile faster)"
                 )
             show("")

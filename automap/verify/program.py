@@ -17,18 +17,19 @@ import jax
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from automap.apply.check import check_is_planned
-from automap.apply.reemit import Reemitter
 from automap.errors import InputError
-from automap.plan import Plan, Spec, check_is_one_program
+from automap.jaxpr.reemit import Reemitter
+from automap.plan.record import PlanRecord, Spec, check_is_one_program
+from automap.program.check import check_is_planned
+from automap.step.call import TracedCall
+from automap.step.rules import user_rules
 from automap.topology.model import Platform
 from automap.verify.messages import Layout
-from automap.workload.call import TracedCall
-from automap.workload.rules import user_rules
 
 
 _TARGET = re.compile(r"custom_call @([\w.$-]+)")
-# Where MLIR's text says which source line made an op: a reference at its end, or the definition of one.
+# Where MLIR's text says which source line made an op: a reference at its end, or the definition of
+# one.
 _LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*\n?", re.MULTILINE)
 
 
@@ -44,7 +45,7 @@ class Program:
 class PlannedProgram:
     """A call of a step under a plan, ready to be exported; made by `planned_program`."""
 
-    plan: Plan
+    plan: PlanRecord
     call: TracedCall
     reemitter: Reemitter
 
@@ -69,7 +70,9 @@ class PlannedProgram:
         return step.trace(*inputs)
 
     def exported_single(self) -> Program:
-        """The step as it was written, on one CPU device; one with a `shard_map` on its mesh, everything else whole on each."""
+        """The step as it was written, on one CPU device; one with a `shard_map` on its mesh,
+        everything else whole on each.
+        """
         step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
         mesh = self._mesh if self.reemitter.manual_shardings else None
         return _exported(step, self._inputs(mesh, [()] * len(self.layout.inputs)), "cpu")
@@ -95,14 +98,16 @@ class PlannedProgram:
     def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:
         return [
             jax.ShapeDtypeStruct(
-                a.shape, a.dtype, weak_type=a.weak_type,
+                a.shape,
+                a.dtype,
+                weak_type=a.weak_type,
                 sharding=None if mesh is None else NamedSharding(mesh, PartitionSpec(*spec)),
             )
             for a, spec in zip(self.call.jaxpr.in_avals, specs, strict=True)
-        ]  # fmt: skip
+        ]
 
 
-def planned_program(plan: Plan, call: TracedCall) -> PlannedProgram:
+def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
     """A traced call under its plan. Raises `PlanError` if the plan is of another step."""
     check_is_one_program(plan)
     reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
@@ -121,7 +126,8 @@ def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platfor
 def _try_export(
     step: Any, inputs: Sequence[Any], platform: Platform, allowed: tuple[str, ...]
 ) -> export.Exported:
-    """Exported with the custom calls of `allowed`; JAX warns of those that may change with its version.
+    """Exported with the custom calls of `allowed`; JAX warns of those that may change with its
+    version.
 
     The program is compiled with the same version right away.
     """
@@ -134,7 +140,8 @@ def _try_export(
             return _try_export(step, inputs, platform, _custom_calls(lowered.as_text()))
         raise InputError(
             f"the step cannot be compiled elsewhere than in this process, for {platform}: "
-            f"{type(error).__name__}: {str(error)[:500]}; a step that calls back into Python (debug.print, "
+            f"{type(error).__name__}: {str(error)[:500]}; a step that calls back into Python "
+            "(debug.print, "
             "io_callback) cannot be verified: plan and verify it without"
         ) from error
 

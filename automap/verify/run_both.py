@@ -1,11 +1,13 @@
-"""The planned step beside the single-device step (or, if it holds a `shard_map`, beside itself on its mesh), on the same inputs, in the compiler's process.
+"""The planned step beside the single-device step (or, if it holds a `shard_map`, beside itself on
+its mesh), on the same inputs, in the compiler's process.
 
     a = single(x),  b = planned(x),  c = single(x'),  x' = x rounded otherwise
     change_r = r - x_s for a new state leaf (s the input it replaces), r for any other result
     error    = rms(b - a),   rounding = rms(change_c - change_a)
 
-`rounding` is what the step makes of one rounding error in its inputs: AdamW divides a gradient by its own size,
-so where a gradient is nothing but rounding, its update is arbitrary, on one device as on many.
+`rounding` is what the step makes of one rounding error in its inputs: AdamW divides a gradient by
+its own size, so where a gradient is nothing but rounding, its update is arbitrary, on one device as
+on many.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,9 @@ _KEY_TYPES: Final = ("threefry2x32", "rbg", "unsafe_rbg")
 def run_both(
     compiled: jax.stages.Compiled, avals: Sequence[Any], folder: Path, request: RunRequest
 ) -> tuple[LeafErrors, ...]:
-    """Errors of every output leaf. `compiled` is the planned step, `avals` its inputs with shardings."""
+    """Errors of every output leaf. `compiled` is the planned step, `avals` its inputs with
+    shardings.
+    """
     random = np.random.default_rng(request.seed)
     inputs = [
         _given(folder / given_file(i), aval) if kind == "given" else make(kind, aval, random)

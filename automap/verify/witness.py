@@ -1,16 +1,16 @@
 """The witness: what a compiler said of a planned step; frozen, JSON, the same in every process.
 
-`automap.plan_json` reads and writes it: unknown fields, wrong types and numbers out of range are refused
-with the field's path.
+`automap.plan.codec` reads and writes it: unknown fields, wrong types and numbers out of range are
+refused with the field's path.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from automap import plan_json
 from automap.choices import CompilerName
-from automap.plan_checks import check_numbers, check_sha256, check_version, refuse
+from automap.plan import codec as plan_json
+from automap.plan.checks import check_numbers, check_sha256, check_version, refuse
 from automap.verify.messages import MemoryBytes
 
 
@@ -22,8 +22,8 @@ VERSION: Final = 1
 class CompiledRecord:
     """Equal collectives of the partitioned program: `bytes` each, `count` per step.
 
-    `kind` is XLA's opcode, `axes` are mesh axes, or "?" for groups that are none; `site` is the equation it was made
-    for, `op_name` what XLA calls it. Both are empty where the compiler forgot.
+    `kind` is XLA's opcode, `axes` are mesh axes, or "?" for groups that are none; `site` is the
+    equation it was made for, `op_name` what XLA calls it. Both are empty where the compiler forgot.
     """
 
     kind: str
@@ -42,11 +42,12 @@ class CompiledRecord:
 class Witness:
     """What one compiler says of one plan.
 
-    `fits` is its verdict where it has one (the TPU compiler refuses what does not fit), else whether
-    `peak_bytes` are within the device's memory. `peak_bytes` are the compiler's buffers on one device,
-    or, when it refuses, what it says it would need; None if it does not say. `memory` is None when it refuses.
-    `refusal` is its text then, "" otherwise. `collectives` is None where the program could not be read, and
-    `program` names the file beside the witness that holds it (gzip of an HLO proto), None if there is none.
+    `fits` is its verdict where it has one (the TPU compiler refuses what does not fit), else
+    whether `peak_bytes` are within the device's memory. `peak_bytes` are the compiler's buffers on
+    one device, or, when it refuses, what it says it would need; None if it does not say. `memory`
+    is None when it refuses. `refusal` is its text then, "" otherwise. `collectives` is None where
+    the program could not be read, and `program` names the file beside the witness that holds it
+    (gzip of an HLO proto), None if there is none.
     """
 
     compiler: CompilerName

@@ -1,8 +1,8 @@
 """The compiler's own process: `python -m automap.verify.worker FOLDER`.
 
-A compiler may abort, hang, or hold a lock of the whole machine; here it hurts nobody. The folder holds the
-request and gets the answer (`automap.verify.messages`). The process ends when its standard input is
-closed, so that it never outlives the one that started it.
+A compiler may abort, hang, or hold a lock of the whole machine; here it hurts nobody. The folder
+holds the request and gets the answer (`automap.verify.messages`). The process ends when its
+standard input is closed, so that it never outlives the one that started it.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ import jax
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from automap.apply.run import mesh_on
 from automap.atomic_file import write_atomically
 from automap.jax_compat import compiled_proto
-from automap.plan_checks import Spec
-from automap.plan_file import layout, parse
-from automap.plan_json import decode, encode
+from automap.plan.checks import Spec
+from automap.plan.codec import decode, encode
+from automap.plan.file import layout, parse
+from automap.runtime.meshes import mesh_on
 from automap.verify.devices import devices_of
 from automap.verify.messages import (
     ANSWER_FILE,

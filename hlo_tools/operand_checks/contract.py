@@ -58,9 +58,13 @@ def convolution(instruction: Instruction, operands: Sequence[Shape]) -> str | No
     lhs, rhs, out = operands[0].dims, operands[1].dims, instruction.shape.dims
     tensors = (
         ("input", lhs, (numbers.input_batch, numbers.input_feature, *numbers.input_spatial)),
-        ("kernel", rhs, (numbers.kernel_input_feature, numbers.kernel_output_feature, *numbers.kernel_spatial)),
+        (
+            "kernel",
+            rhs,
+            (numbers.kernel_input_feature, numbers.kernel_output_feature, *numbers.kernel_spatial),
+        ),
         ("output", out, (numbers.output_batch, numbers.output_feature, *numbers.output_spatial)),
-    )  # fmt: skip
+    )
     for name, dims, of_tensor in tensors:
         wrong = bad_numbers(f"{name} dimensions", of_tensor, dims)
         if wrong or len(of_tensor) != len(dims):
@@ -78,9 +82,12 @@ def convolution(instruction: Instruction, operands: Sequence[Shape]) -> str | No
     features, kernels = lhs[numbers.input_feature], rhs[numbers.kernel_output_feature]
     batch = lhs[numbers.input_batch]
     fits = (
-        groups >= 1 and batch_groups >= 1 and 1 in (groups, batch_groups)
+        groups >= 1
+        and batch_groups >= 1
+        and 1 in (groups, batch_groups)
         and rhs[numbers.kernel_input_feature] * groups == features
-        and kernels % (groups * batch_groups) == 0 and kernels == out[numbers.output_feature]
+        and kernels % (groups * batch_groups) == 0
+        and kernels == out[numbers.output_feature]
         and out[numbers.output_batch] * batch_groups == batch
-    )  # fmt: skip
+    )
     return None if fits else "features, batch and groups that do not fit together"

@@ -1,7 +1,8 @@
 """Files -> Module: HLO text or proto, StableHLO text or bytecode, gzipped or not, or XLA's dumps.
 
-The kind is told from the content.  In a folder of dumps the step is the `before_optimizations` module
-with the most instructions; a proto is preferred to the text of the same module, which holds no less.
+The kind is told from the content. In a folder of dumps the step is the `before_optimizations`
+module with the most instructions; a proto is preferred to the text of the same module, which holds
+no less.
 """
 
 from collections.abc import Sequence

@@ -36,8 +36,12 @@ _SECONDS_PER_MIB: Final = 10
 _MOST_MEMORY_BYTES: Final = 4 * 2**30
 # What libraries write, one way or the other, when an allocation fails.
 _OUT_OF_MEMORY: Final = (
-    "bad_alloc", "out of memory", "Out of memory", "MemoryError", "RESOURCE_EXHAUSTED",
-)  # fmt: skip
+    "bad_alloc",
+    "out of memory",
+    "Out of memory",
+    "MemoryError",
+    "RESOURCE_EXHAUSTED",
+)
 # F1124 11:26:01.234567 1234 hlo_instruction.cc:123] Check failed: ...
 _CHECK: Final = re.compile(r"^F[0-9][^\]\n]*\] (.*)$", re.MULTILINE)
 _LOG_BYTES: Final = 2**16

@@ -1,6 +1,7 @@
 """The rule table: opcode -> how a dimension of one tensor follows from those of the others.
 
-Three states per op: it has a rule, it needs none (`NO_RULE_NEEDED`), or it is unknown, in which case nothing
+Three states per op: it has a rule, it needs none (`NO_RULE_NEEDED`), or it is unknown, in which
+    case nothing
 passes: every operand is gathered, the result is whole on every device, and the caller must say so.
 
 A rule comes from `RULES` by opcode, for a custom call from `CUSTOM_CALLS` by its target, and before both
@@ -65,14 +66,21 @@ RULES: Mapping[str, RuleFunction] = {
 }
 # Loop and branch brackets move values by identity ties; tokens carry no data.
 NO_RULE_NEEDED: frozenset[str] = STRUCTURAL | {
-    "after-all", "add-dependency", "outfeed", "send", "send-done", "domain",
-}  # fmt: skip
+    "after-all",
+    "add-dependency",
+    "outfeed",
+    "send",
+    "send-done",
+    "domain",
+}
 
 
 def find_rule(
     instruction: Instruction, opcode: str, user_rules: Mapping[str, Notation]
 ) -> RuleFunction | None:
-    """How to make the rule of one op, None if it is unknown. Only ops that need a rule may be asked for."""
+    """How to make the rule of one op, None if it is unknown. Only ops that need a rule may be asked
+    for.
+    """
     name = instruction.attributes.custom_call_target
     if opcode == "custom-call":
         notation = user_rules.get(name)
@@ -91,7 +99,8 @@ def rule_of(
 ) -> Rule:
     """The rule of one op with these operand and result shapes; nothing passes where none is known.
 
-    An op that needs no rule has one without factors.  Raises `HloError` for attributes that do not fit the shapes.
+    An op that needs no rule has one without factors. Raises `HloError` for attributes that do not
+    fit the shapes.
     """
     if opcode in NO_RULE_NEEDED:
         # A loop has hundreds of carries; factors for them would make every table as wide.

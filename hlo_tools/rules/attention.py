@@ -1,9 +1,10 @@
 """cuDNN's fused attention, as `jax.nn.dot_product_attention(implementation="cudnn")` calls it.
 
-Operands of rank four are [batch, length, heads, features] (queries, keys, values, and in the backward call
-the forward result and its gradient), results of rank four are [batch, heads, length, features]; softmax
-statistics are [batch, heads, length], sequence lengths [batch], a bias [batch or 1, heads or 1, t, s].
-Batch and heads pass.  With fewer key heads than query heads, query heads are (key head, query of it).
+Operands of rank four are [batch, length, heads, features] (queries, keys, values, and in the
+backward call the forward result and its gradient), results of rank four are [batch, heads, length,
+features]; softmax statistics are [batch, heads, length], sequence lengths [batch], a bias [batch or
+1, heads or 1, t, s]. Batch and heads pass. With fewer key heads than query heads, query heads are
+(key head, query of it).
 """
 
 from hlo_tools.module import Instruction

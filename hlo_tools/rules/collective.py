@@ -1,6 +1,7 @@
 """Collectives that a program already has (it was written with shard_map): they stay as they are.
 
-A dimension that keeps its size passes, one that the collective gathers, scatters or exchanges is whole.
+A dimension that keeps its size passes, one that the collective gathers, scatters or exchanges is
+whole.
 """
 
 from hlo_tools.module import Instruction

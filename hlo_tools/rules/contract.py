@@ -31,9 +31,10 @@ def dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> 
 def ragged_dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Rows of the left side belong to groups, in order; the last operand says how many to each.
 
-    Where a group starts depends on the rows before it, so the ragged dimension cannot be split.  With
-    the groups on the right side (rows times their group's matrix) a device that has some of the groups
-    makes only their rows: a sum.  Without (each group's rows contracted) the groups lead the result.
+    Where a group starts depends on the rows before it, so the ragged dimension cannot be split.
+    With the groups on the right side (rows times their group's matrix) a device that has some of
+    the groups makes only their rows: a sum. Without (each group's rows contracted) the groups lead
+    the result.
     """
     numbers, ragged = _numbers(instruction), instruction.attributes.ragged
     if ragged is None:

@@ -1,15 +1,17 @@
 """Convolutions, with feature and batch groups, strides and dilations.
 
-Batch and output features pass, input features are reduced.  With groups the grouped dimension is an outer
-factor times an inner one; the group factor passes through all three tensors and is major in each.
+Batch and output features pass, input features are reduced. With groups the grouped dimension is an
+outer factor times an inner one; the group factor passes through all three tensors and is major in
+each.
 
-A spatial dimension with a small window is a neighbourhood: input and result are split alike and a device
-reads its neighbours' edges (`hlo_tools.rules.window`).  Where the window covers most of the input, as in
-the gradient of a kernel, it is a sum over the image, and the kernel's taps are the result's.  If there is one
-tap it is a sum as any other.
+A spatial dimension with a small window is a neighbourhood: input and result are split alike and a
+device reads its neighbours' edges (`hlo_tools.rules.window`). Where the window covers most of the
+input, as in the gradient of a kernel, it is a sum over the image, and the kernel's taps are the
+result's. If there is one tap it is a sum as any other.
 
-The plan runs such splits without the partitioner (`automap.apply.convolutions`).  What has a single element is
-not split along that dimension, nor a dilated image of which devices do not have equal shares of all that is read.
+The plan runs such splits without the partitioner (`automap.jaxpr.convolutions`). What has a single
+element is not split along that dimension, nor a dilated image of which devices do not have equal
+shares of all that is read.
 """
 
 from hlo_tools.errors import HloError
@@ -63,7 +65,9 @@ def has_groups(instruction: Instruction) -> bool:
 
 
 def partitioned_alone(instruction: Instruction, rule: Rule) -> frozenset[int]:
-    """Factors of a convolution that, if they are split, `automap.apply.convolutions` splits it along."""
+    """Factors of a convolution that, if they are split, `automap.jaxpr.convolutions` splits it
+    along.
+    """
     attributes = instruction.attributes
     if attributes.conv is None:
         return frozenset()

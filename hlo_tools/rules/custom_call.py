@@ -1,4 +1,6 @@
-"""Custom calls by name: the targets that JAX itself emits; others are unknown unless the user has a rule."""
+"""Custom calls by name: the targets that JAX itself emits; others are unknown unless the user has a
+rule.
+"""
 
 from collections.abc import Callable
 import re

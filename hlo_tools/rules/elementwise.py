@@ -21,7 +21,8 @@ FREE_PRODUCERS: frozenset[str] = frozenset({"constant", "iota", "partition-id", 
 def elementwise(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Operands of the result's shape share its factors; scalars have none.
 
-    A bitcast between widths has one dimension more on one side, the bytes of an element: they stay together.
+    A bitcast between widths has one dimension more on one side, the bytes of an element: they stay
+    together.
     """
     builder = RuleBuilder(operands, results)
     shape = results[0]

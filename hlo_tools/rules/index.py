@@ -13,9 +13,9 @@ _COMMUTATIVE = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", 
 def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Batch dimensions follow the indices, offset dimensions taken whole follow the table.
 
-    An indexed dimension of which one row is taken (an embedding's vocabulary) is a reduction: a device
-    that does not hold the row contributes zero (Shardy's rule).  One of which a window is taken is
-    blocked.
+    An indexed dimension of which one row is taken (an embedding's vocabulary) is a reduction: a
+    device that does not hold the row contributes zero (Shardy's rule). One of which a window is
+    taken is blocked.
     """
     if instruction.attributes.gather is None:
         raise HloError(f"{instruction.name}: a gather without dimension numbers")
@@ -46,9 +46,9 @@ def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) 
 def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """n tables, the indices, n updates -> n tables.
 
-    Rows of the table pass (a device ignores updates outside its rows), window dimensions covered wholly
-    pass.  The updates' own batch dimensions are a reduction into the table if updates are combined; if the
-    last one wins, their order matters and every device needs them all.
+    Rows of the table pass (a device ignores updates outside its rows), window dimensions covered
+    wholly pass. The updates' own batch dimensions are a reduction into the table if updates are
+    combined; if the last one wins, their order matters and every device needs them all.
     """
     if instruction.attributes.scatter is None:
         raise HloError(f"{instruction.name}: a scatter without dimension numbers")

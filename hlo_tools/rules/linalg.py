@@ -1,4 +1,6 @@
-"""Decompositions, solves and Fourier transforms: leading dimensions are a batch, the last ones are whole."""
+"""Decompositions, solves and Fourier transforms: leading dimensions are a batch, the last ones are
+whole.
+"""
 
 from hlo_tools.module import Instruction
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder

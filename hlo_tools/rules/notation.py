@@ -2,9 +2,10 @@
 
     bthd,bshd,bshd->bthd replicate=t,s,d
 
-One letter per dimension, a bracket for a dimension of several factors (major first), `1` for a dimension
-of size one, `.` for a scalar.  A letter on both sides passes, one of the operands only is summed over, one of
-the results only is made whole on every device; `reduce=`, `permute=` and `replicate=` say otherwise.
+One letter per dimension, a bracket for a dimension of several factors (major first), `1` for a
+dimension of size one, `.` for a scalar. A letter on both sides passes, one of the operands only is
+summed over, one of the results only is made whole on every device; `reduce=`, `permute=` and
+`replicate=` say otherwise.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,8 @@ class Notation:
         stated = [len(t) for t in (*self.operands, *self.results)]
         if len(operands) != len(self.operands) or ranks != stated:
             raise HloError(
-                f"rule {self.text!r} of {name}: it is used on {_shapes(operands)}->{_shapes(results)}, "
+                f"rule {self.text!r} of {name}: it is used on "
+                f"{_shapes(operands)}->{_shapes(results)}, "
                 "which has other numbers of tensors or dimensions"
             )
         tensors = list(zip((*self.operands, *self.results), (*operands, *results)))
@@ -78,7 +80,8 @@ class Notation:
                 known = sizes.setdefault(letters, size)
                 if known != size and self._kind(letters) is FactorKind.PASSTHROUGH:
                     raise HloError(
-                        f"rule {self.text!r} of {name}: {letters} is {known} in one place and {size} "
+                        f"rule {self.text!r} of {name}: {letters} is {known} in one place and "
+                        f"{size} "
                         "in another"
                     )
                 sizes[letters] = max(known, size)
@@ -96,7 +99,8 @@ class Notation:
             sizes[unknown[0]] = size // product
         elif unknown or (len(letters) > 1 and product != size) or (letters == "1" and size != 1):
             raise HloError(
-                f"rule {self.text!r} of {name}: {letters} does not make a dimension of {size}; each "
+                f"rule {self.text!r} of {name}: {letters} does not make a dimension of {size}; "
+                "each "
                 "of its letters but one must stand alone elsewhere, and their product must be it"
             )
 

@@ -9,11 +9,12 @@ factor's kind says what splitting it over devices means:
     PERMUTATION   parts of other devices are needed (windows, slices, reversals)
     REPLICATION   every device needs all of it (a sorted dimension)
 
-The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden tests.
+The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden
+tests.
 
-A window needs only the elements next to a device's own part, its *halo*; a slice or a reversal moves parts
-as a whole and has none.  The size of a permuted or replicated dimension may differ from tensor to tensor; so
-may that of a factor with a halo; the factor has the largest.
+A window needs only the elements next to a device's own part, its *halo*; a slice or a reversal
+moves parts as a whole and has none. The size of a permuted or replicated dimension may differ from
+tensor to tensor; so may that of a factor with a halo; the factor has the largest.
 """
 
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ class FactorKind(Enum):
 class Halo:
     """How far a window reads past both ends of a device's part (`hlo_tools.rules.window`).
 
-    `low` and `high` are positions before and after a part of which both tensors have equal shares, negative
-    where the window ends inside; `drift` is by how many positions the input is longer than all that the
-    window steps over, and `step` how many positions its elements lie apart.
+    `low` and `high` are positions before and after a part of which both tensors have equal shares,
+    negative where the window ends inside; `drift` is by how many positions the input is longer than
+    all that the window steps over, and `step` how many positions its elements lie apart.
     """
 
     low: int
@@ -95,7 +96,9 @@ def _letter(factor: int) -> str:
 
 
 class RuleBuilder:
-    """Collects factors, then `build()`s a `Rule`; dimensions never mentioned get a factor of their own."""
+    """Collects factors, then `build()`s a `Rule`; dimensions never mentioned get a factor of their
+    own.
+    """
 
     def __init__(self, operands: list[tuple[int, ...]], results: list[tuple[int, ...]]):
         """A rule to be for tensors of these shapes."""

@@ -33,8 +33,9 @@ def transpose(instruction: Instruction, operands: list[Dims], results: list[Dims
 def reshape(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Cut both shapes at their common prefix products; inside a block, factors keep their order.
 
-    Within a block both sides are split further wherever one boundary divides the other, so that
-    `(a b) c -> a (b c)` has three factors.  A block where none does (6 4 -> 4 6 is 2 3 4 against 4 6) is whole.
+    Within a block both sides are split further wherever one boundary divides the other, so that `(a
+    b) c -> a (b c)` has three factors. A block where none does (6 4 -> 4 6 is 2 3 4 against 4 6) is
+    whole.
     """
     builder = RuleBuilder(operands, results)
     if 0 in operands[0]:
@@ -67,7 +68,9 @@ def _blocks(left: Dims, right: Dims) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _common_factors(left: list[int], right: list[int]) -> list[tuple[int, int, int]] | None:
-    """(size, position on the left, on the right), major first; None if the boundaries do not divide."""
+    """(size, position on the left, on the right), major first; None if the boundaries do not
+    divide.
+    """
     factors: list[tuple[int, int, int]] = []
     rest = [list(left), list(right)]
     at = [0, 0]

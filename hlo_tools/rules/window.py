@@ -1,9 +1,9 @@
 """Windows: which elements of its neighbours a device needs, and the ops that slide a window.
 
-Position o of the result reads positions o s - p + k d (k = 0 .. w - 1) of the input, whose n elements lie b
-apart (s stride, p low padding, w window, d and b its dilation and the input's).  When both are cut into P parts
-of equal share, device i makes results from i m / P and holds input from i n / P, so with D = n b - m s it
-reads beyond its part by
+Position o of the result reads positions o s - p + k d (k = 0 .. w - 1) of the input, whose n
+elements lie b apart (s stride, p low padding, w window, d and b its dilation and the input's). When
+both are cut into P parts of equal share, device i makes results from i m / P and holds input from i
+n / P, so with D = n b - m s it reads beyond its part by
 
     low   p + i D / P                            -> in: `Halo.low` + i `Halo.drift` / P
     high  (w - 1) d + 1 - s - p - (i + 1) D / P  -> in: `Halo.high` - (i + 1) `Halo.drift` / P
@@ -48,7 +48,9 @@ def window_halo(window: WindowDim, read: int, made: int) -> Halo:
 
 
 def neighbours(halos: "Halos", parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Elements that each of `parts` > 1 devices receives from those before it, and from those after it."""
+    """Elements that each of `parts` > 1 devices receives from those before it, and from those after
+    it.
+    """
     drift = halos.drift
     before = halos.low + np.maximum(drift * (parts - 1), drift) / parts
     after = halos.high + np.maximum(-drift, -drift * (parts - 1)) / parts
@@ -80,7 +82,9 @@ def halos(each: Sequence[Halo]) -> Halos:
 
 
 def reduce_window(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
-    """Pools pass with a halo; a window as long as its dimension (a cumulative sum) needs all before it."""
+    """Pools pass with a halo; a window as long as its dimension (a cumulative sum) needs all before
+    it.
+    """
     builder = RuleBuilder(operands, results)
     arrays = range(len(operands) // 2)
     for dim, window in enumerate(instruction.attributes.window):
@@ -93,7 +97,8 @@ def reduce_window(instruction: Instruction, operands: list[Dims], results: list[
 def select_and_scatter(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """The gradient of a pool: (input, gradient of the output, initial) -> gradient of the input.
 
-    Windows that overlap need neighbours of both, which no partitioner exchanges well: all is gathered.
+    Windows that overlap need neighbours of both, which no partitioner exchanges well: all is
+    gathered.
     """
     builder = RuleBuilder(operands, results)
     for dim, window in enumerate(instruction.attributes.window):

@@ -16,7 +16,9 @@ def places(node, path=()):
 
 
 def changed(data, path, action, junk):
-    """A copy of `data` in which the node at `path` is deleted, replaced by `junk`, or given `junk` as a neighbour."""
+    """A copy of `data` in which the node at `path` is deleted, replaced by `junk`, or given `junk`
+    as a neighbour.
+    """
     data = copy.deepcopy(data)
     parent = data
     for key in path[:-1]:

@@ -1,4 +1,6 @@
-"""Clocks for searches that tests want to end: they go on when they are looked at, or when work is done."""
+"""Clocks for searches that tests want to end: they go on when they are looked at, or when work is
+done.
+"""
 
 from automap.deadline import Clock
 

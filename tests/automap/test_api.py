@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import automap
-from automap import api
+from automap.api import planning as api
+from automap.api.plan import Plan
 from automap.errors import CacheWarning, PlanError
-from automap.plan import Plan
 from tests.steps import mlp
 
 
@@ -180,7 +180,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import automap
 from tests.automap.test_api import _equal, _problem
-automap.api.plan_workload = None  # a search would fail
+automap.api.planning.plan_workload = None  # a search would fail
 step, make = _problem()
 args = make(jax.random.key(0))
 run = automap.Plan.load({str(path)!r}).jit(step)

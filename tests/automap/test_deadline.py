@@ -5,17 +5,17 @@ import math
 
 import pytest
 
+from automap.config import Options
 from automap.cost.evaluate import Evaluator
 from automap.deadline import WALL_SECONDS_OF_A_BUDGET_SECOND, Clock, Deadline
-from automap.options import Options
-from automap.planner import find
+from automap.planner.sharding import find
+from automap.program.trace import trace_step
 from automap.search import STRATEGIES
-from automap.search.exact.eliminate import Elimination
+from automap.search.factored.eliminate import Elimination
 from automap.search.factored.model import Model
 from automap.search.first_presets import MOST_MESHES
 from automap.topology import get_topology, mesh_shapes
 from automap.topology.model import Level
-from automap.workload.trace import trace_step
 from tests.automap.clocks import Work
 from tests.steps import decoder
 
@@ -59,7 +59,8 @@ def test_a_share_ends_earlier_and_never_is_never():
     assert Deadline.never().seconds_left == math.inf
 
 
-# What a strategy may still do once its time is up: one batch of 32 points, and the last decisions of `auto`.
+# What a strategy may still do once its time is up: one batch of 32 points, and the last decisions
+# of `auto`.
 _MOST_LATE = 60
 
 

@@ -18,8 +18,12 @@ ROOT = Path(automap.__file__).parents[1]
 def _fresh(code: str) -> str:
     """What a fresh interpreter prints."""
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
@@ -89,6 +93,10 @@ def test_the_version_is_that_of_the_package():
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "automap.__version__"}
     assert _fresh("import automap; print(automap.__version__)") == automap.__version__
     run = subprocess.run(
-        [sys.executable, "-m", "automap", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
-    )  # fmt: skip
+        [sys.executable, "-m", "automap", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert run.stdout.strip() == f"automap, version {automap.__version__}"

@@ -1,4 +1,6 @@
-"""Steps that do little: no ops, no inputs, no outputs. They are planned, explained, simulated and run like any other."""
+"""Steps that do little: no ops, no inputs, no outputs. They are planned, explained, simulated and
+run like any other.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +8,13 @@ import numpy as np
 import pytest
 
 import automap
-from automap.options import Options
-from automap.plan import Plan
-from automap.planner import plan_workload
+from automap.api.plan import Plan
+from automap.api.simulation import Simulation, simulated
+from automap.config import Options
+from automap.planner.spaces import plan_workload
+from automap.program import trace_step
 from automap.search import STRATEGIES
-from automap.simulate.api import simulated
 from automap.topology import get_topology
-from automap.workload import trace_step
 
 
 ARRAY = jax.ShapeDtypeStruct((8, 8), "float32")
@@ -33,10 +35,10 @@ def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
         pytest.importorskip("torch")
     workload = trace_step(*STEPS[name], platform="tpu")
     options = Options(strategy=strategy, budget_seconds=2.0)
-    plan = plan_workload(workload, get_topology("v5e:2x4"), options)
+    plan = Plan.of(plan_workload(workload, get_topology("v5e:2x4"), options))
     assert plan.predicted.fits
     assert "predicted step" in plan.explain()
-    simulation = simulated(plan, workload)
+    simulation = Simulation.of(simulated(plan, workload))
     assert simulation.predicted_seconds == plan.predicted.step_seconds
     assert simulation.explain()
     plan.save(tmp_path / "plan.json")

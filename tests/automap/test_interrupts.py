@@ -183,9 +183,13 @@ sys.argv = ["automap", "plan", "tests.steps:mlp", "--topology", "cpu:4"]
 runpy.run_module("automap", run_name="__main__")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (128 + number, f"automap: {said}\n")
 
 

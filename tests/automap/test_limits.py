@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from automap.api.plan import Plan
 from automap.calibrate.machine import find_machine
 from automap.cli import main
 from automap.cost.profile import KernelProfile
 from automap.errors import CalibrationError, InputError, PlanError, ProfileError, TopologyError
 from automap.pipeline.agent.network import load_weights
-from automap.plan import Plan
-from automap.plan_file import parse
-from automap.plan_pipeline import PipelineRecord, StageRecord
+from automap.plan.file import parse
+from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.space.pins import _fits
 from automap.topology.toml_file import parse_machine, read_machine
 
@@ -57,11 +57,17 @@ def test_a_file_of_many_empty_lists_is_refused_before_it_is_parsed(tmp_path):
 def test_a_pipeline_has_so_many_passes_at_most(count):
     stages = tuple(
         StageRecord(
-            devices=(device,), cut_after=cut, layers="", forward_seconds=1.0, backward_seconds=1.0,
-            reduce_seconds=0.0, sent_bytes=0, peak_bytes=0,
+            devices=(device,),
+            cut_after=cut,
+            layers="",
+            forward_seconds=1.0,
+            backward_seconds=1.0,
+            reduce_seconds=0.0,
+            sent_bytes=0,
+            peak_bytes=0,
         )
         for device, cut in ((0, "1"), (1, None))
-    )  # fmt: skip
+    )
     PipelineRecord(schedule="gpipe", microbatches=2**16, stages=stages)
     with pytest.raises(
         PlanError, match="microbatches: got .*; allowed: an integer from 1 to 65536"
@@ -78,12 +84,24 @@ def test_toml_that_python_cannot_read_is_one_error(text):
 @pytest.mark.parametrize(
     ("pattern", "path", "fits"),
     [
-        ("a", "a", True), ("a", "ab", False), ("*", "", True), ("a*", "abc", True), ("*c", "abc", True),
-        ("a*c", "abc", True), ("a*c", "ab", False), ("ab*ba", "aba", False), ("a*b*c", "axbxc", True),
-        ("a*b*c", "acb", False), ("**", "x", True), ("*b*b*", "ab", False), ("*a*a*", "aba", True),
-        ("[0]*", "[0]['w']", True), ("a.c", "abc", False), ("a*", "a\nb", True),
+        ("a", "a", True),
+        ("a", "ab", False),
+        ("*", "", True),
+        ("a*", "abc", True),
+        ("*c", "abc", True),
+        ("a*c", "abc", True),
+        ("a*c", "ab", False),
+        ("ab*ba", "aba", False),
+        ("a*b*c", "axbxc", True),
+        ("a*b*c", "acb", False),
+        ("**", "x", True),
+        ("*b*b*", "ab", False),
+        ("*a*a*", "aba", True),
+        ("[0]*", "[0]['w']", True),
+        ("a.c", "abc", False),
+        ("a*", "a\nb", True),
     ],
-)  # fmt: skip
+)
 def test_stars_stand_for_anything(pattern, path, fits):
     assert _fits(pattern, path) is fits
 

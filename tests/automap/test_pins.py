@@ -1,4 +1,6 @@
-"""Pinned inputs through `plan`: stored exactly so, in the order of axes that was given, and the step computes the same."""
+"""Pinned inputs through `plan`: stored exactly so, in the order of axes that was given, and the
+step computes the same.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +8,9 @@ import numpy as np
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.errors import InputError
-from automap.plan import Plan
-from automap.plan_rebuild import planned_workload, rebuilt
+from automap.planner.rebuild import planned_workload, rebuilt
 from automap.topology import get_topology
 from tests.steps import mlp
 
@@ -66,9 +68,13 @@ def test_what_is_split_with_a_pinned_input_has_its_order_of_axes(order):
     """Else the parts would change places among the devices."""
     step, shapes = mlp()
     plan = automap.plan(
-        step, shapes, topology="cpu:8", mesh="data=4,model=2", preset="data-parallel",
+        step,
+        shapes,
+        topology="cpu:8",
+        mesh="data=4,model=2",
+        preset="data-parallel",
         pin=f"[1]['x']={order},null",
-    )  # fmt: skip
+    )
     batch = [leaf for leaf in plan.inputs if leaf.role == "batch"]
     assert [_text(leaf.spec) for leaf in batch] == [f"{order},null"] * 2
     compiled = plan.jit(step).lower(*shapes).compile()
@@ -80,9 +86,14 @@ def test_what_no_mesh_divides_together_is_named(mesh):
     step, shapes = mlp(batch=12)
     with pytest.raises(InputError, match=r"\[1\]\['x'\]"):
         automap.plan(
-            step, shapes, topology="cpu:8", mesh=mesh, pin=["[1]['x']=data,null", f"{W1}=null,data"]
-            if mesh == "data=8" else ["[1]['x']=data+model+replica,null"],
-        )  # fmt: skip
+            step,
+            shapes,
+            topology="cpu:8",
+            mesh=mesh,
+            pin=["[1]['x']=data,null", f"{W1}=null,data"]
+            if mesh == "data=8"
+            else ["[1]['x']=data+model+replica,null"],
+        )
 
 
 def test_random_keys_cannot_be_pinned():

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from automap.api.plan import Plan
 from automap.errors import PlanError
-from automap.plan import Plan, check_matches_leaves
+from automap.plan.record import check_matches_leaves
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")

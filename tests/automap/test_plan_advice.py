@@ -1,4 +1,6 @@
-"""What would make a step fit that does not: each lever only where it applies, and what follows it fits."""
+"""What would make a step fit that does not: each lever only where it applies, and what follows it
+fits.
+"""
 
 import re
 
@@ -8,11 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 from automap.cli import main
+from automap.config import Options
 from automap.errors import InfeasiblePlanError
-from automap.options import Options
-from automap.planner import find, plan_workload
+from automap.planner.sharding import find
+from automap.planner.spaces import plan_workload
+from automap.program.trace import trace_step
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models.llama import llama_tiny
 from models.mlp import mlp_tiny
 from tests.steps import decoder
@@ -52,7 +55,9 @@ def number(pattern, text):
 
 @pytest.fixture(scope="module")
 def large():
-    """A float32 train step that keeps much, what it needs at least, and what is said if it may have 7/10 of that."""
+    """A float32 train step that keeps much, what it needs at least, and what is said if it may have
+    7/10 of that.
+    """
     step = llama_tiny(**LONG)
     limit_bytes = 0.7 * least_bytes(step)
     return limit_bytes, refused(step, limit_bytes)
@@ -170,9 +175,10 @@ def test_pipelines_and_comparisons_say_the_same(large):
     for space in ("pipeline", "hybrid"):
         with pytest.raises(InfeasiblePlanError) as error:
             plan_workload(
-                trace_step(*llama_tiny(**LONG)), FOUR,
+                trace_step(*llama_tiny(**LONG)),
+                FOUR,
                 Options(space=space, memory_limit_bytes=limit_bytes / 2, stages=1, microbatches=1),
-            )  # fmt: skip
+            )
         assert "one program for all devices needs" in str(error.value)
         assert "rematerialize each layer with jax.checkpoint" in str(error.value)
 
@@ -182,6 +188,7 @@ def test_a_pipeline_that_fits_nowhere_is_told_of_one_program_that_does():
     limit_bytes = 1.2 * least_bytes(step)
     with pytest.raises(InfeasiblePlanError, match=r"on each: plan with --space sharding"):
         plan_workload(
-            trace_step(*step), FOUR,
+            trace_step(*step),
+            FOUR,
             Options(space="pipeline", memory_limit_bytes=limit_bytes, stages=1),
-        )  # fmt: skip
+        )

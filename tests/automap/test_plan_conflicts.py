@@ -1,4 +1,6 @@
-"""A conflict says where its class meets itself, also where the parameter that names the class is a vector."""
+"""A conflict says where its class meets itself, also where the parameter that names the class is a
+vector.
+"""
 
 import jax
 import jax.numpy as jnp

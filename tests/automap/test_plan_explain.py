@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from automap.api.plan import Plan
 from automap.errors import PlanError
-from automap.plan import Plan
-from automap.plan_explain import bytes_text, seconds_text
+from automap.quantities import bytes_text, seconds_text
 
 
 PLAN = Plan.load(Path(__file__).with_name("plan_sample.json"))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from automap.api.plan import Plan
 from automap.errors import PlanError
-from automap.plan import Plan
-from automap.plan_file import parse
+from automap.plan.file import parse
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")

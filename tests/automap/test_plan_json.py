@@ -12,13 +12,13 @@ from hypothesis import given, settings, strategies as st
 import jax
 import pytest
 
+from automap.api.plan import Plan
 from automap.cost.collectives import CollectiveKind
 from automap.errors import PlanError
-from automap.plan import Plan
-from automap.plan_checks import DTYPES
-from automap.plan_file import layout, parse
-from automap.plan_parts import CollectiveName, Phase, Role
-from automap.plan_point import PointRecord
+from automap.plan.checks import DTYPES
+from automap.plan.file import layout, parse
+from automap.plan.parts import CollectiveName, Phase, Role
+from automap.plan.point import PointRecord
 from automap.topology import get_topology
 from tests.automap.broken_json import ACTIONS, changed, places
 

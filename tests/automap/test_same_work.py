@@ -1,4 +1,6 @@
-"""A plan that leaves devices doing the same work says how many, of how much, and why; others say nothing."""
+"""A plan that leaves devices doing the same work says how many, of how much, and why; others say
+nothing.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ def said(params, x, **options):
         for warning in plan.warnings
         if "same work" in warning or "splits nothing" in warning
     ]
-    assert all(warning in automap.plan_explain.overview(plan) for warning in found)
+    assert all(warning in plan.explain() for warning in found)
     return "\n".join(found)
 
 
@@ -52,9 +54,11 @@ def test_everything_is_small():
 
 def test_a_small_batch_beside_dimensions_that_do_not_divide():
     text = said(
-        {"w1": array(1024, 1023), "w2": array(1023, 511)}, array(4096, 1024),
-        mesh={"data": 4, "model": 2}, preset="data-parallel",
-    )  # fmt: skip
+        {"w1": array(1024, 1023), "w2": array(1023, 511)},
+        array(4096, 1024),
+        mesh={"data": 4, "model": 2},
+        preset="data-parallel",
+    )
     assert not text
     text = said(
         {"w1": array(1023, 1023), "w2": array(1023, 511)},

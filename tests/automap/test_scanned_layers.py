@@ -1,16 +1,18 @@
-"""A scan over layers gets the decisions of the unrolled model: forward, backward, recomputed, and the optimizer."""
+"""A scan over layers gets the decisions of the unrolled model: forward, backward, recomputed, and
+the optimizer.
+"""
 
 from collections import Counter
 import re
 
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 from models.gpt import gpt_tiny
 from models.llama import llama_tiny
 from models.t5 import t5_tiny
@@ -29,7 +31,9 @@ def _plan(make, layers, preset, **options):
 
 
 def _specs(plan):
-    """Specs of the state by path without layer numbers; those of stacked leaves without the stacking."""
+    """Specs of the state by path without layer numbers; those of stacked leaves without the
+    stacking.
+    """
     found = {}
     for leaf in plan.inputs:
         if leaf.role in ("parameter", "optimizer state"):
@@ -68,8 +72,8 @@ def _bytes_moved(plan):
     return moved
 
 
-# Not ZeRO-3, where the loop of the backward pass gathers what the unrolled program has at hand, and not T5, whose
-# loops carry the gradients of what all layers share.
+# Not ZeRO-3, where the loop of the backward pass gathers what the unrolled program has at hand, and
+# not T5, whose loops carry the gradients of what all layers share.
 @pytest.mark.parametrize("preset", ["data-parallel", "zero-1", "megatron"])
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_as_many_bytes_are_moved(name, preset):

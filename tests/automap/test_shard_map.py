@@ -1,4 +1,6 @@
-"""Steps that hold `shard_map` are planned around it: equal numbers, its collectives counted, or a refusal before the search."""
+"""Steps that hold `shard_map` are planned around it: equal numbers, its collectives counted, or a
+refusal before the search.
+"""
 
 from collections import Counter
 from functools import partial
@@ -11,14 +13,15 @@ import numpy as np
 import pytest
 
 import automap
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import InputError
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import read_workload, trace_step
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import read_workload, trace_step
 
 
 AXES = {"data": 4, "model": 2}
@@ -133,9 +136,12 @@ def whole_step(mesh):
         return w - 0.1 * m, m
 
     step = jax.shard_map(
-        local, mesh=mesh, in_specs=(P(), P(), P(("data", "model"))), out_specs=(P(), P()),
+        local,
+        mesh=mesh,
+        in_specs=(P(), P(), P(("data", "model"))),
+        out_specs=(P(), P()),
         check_vma=False,
-    )  # fmt: skip
+    )
     return step, (normal(16, 8), normal(16, 8), normal(32, 16))
 
 
@@ -171,7 +177,9 @@ def test_planned_without_devices_and_run_on_them():
 
 
 def test_its_collectives_are_counted():
-    """A weight that is gathered over "model" in each of three layers, twice as remat makes it again; its gradient back."""
+    """A weight that is gathered over "model" in each of three layers, twice as remat makes it
+    again; its gradient back.
+    """
     step, args = STEPS["in a scan with remat"](mesh_of(AXES))
     plan = automap.plan(step, args, topology="cpu:8", preset="data-parallel")
     found = Counter()
@@ -191,7 +199,7 @@ def test_its_collectives_are_counted():
 def test_what_is_sent_is_what_is_predicted(name):
     step, args = STEPS[name](mesh_of(AXES))
     outcome = find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy"))
-    plan = build_plan(outcome)
+    plan = Plan.of(build_plan(outcome))
     compiled = plan.jit(step).lower(*args).compile().as_text()
     laid = Mesh(tuple(AXES), tuple(AXES.values()))
     assert compiled_transfers(compiled, laid) == predicted_transfers(outcome, CPU)

@@ -80,7 +80,9 @@ def test_a_rule_without_its_op_is_a_warning():
 
 @pytest.mark.parametrize(("letters", "dims"), [("i,o", (0, None)), ("b,i", (None, 1))])
 def test_a_function_with_a_rule_is_one_op(letters, dims):
-    """Of three letters two are said to stay whole, so the third is split: the batch, or the features."""
+    """Of three letters two are said to stay whole, so the third is split: the batch, or the
+    features.
+    """
     rules = {"mix": f"{RULE} replicate={letters}"}
     plan = automap.plan(_step, ARGS, topology="v5e:2x4", rules=rules, mesh={"data": 8}, strict=True)
     (w, x) = plan.inputs

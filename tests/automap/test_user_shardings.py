@@ -1,4 +1,6 @@
-"""Shardings in a user's code through `plan`, the decorator and the command: meshes, inputs, outputs, errors."""
+"""Shardings in a user's code through `plan`, the decorator and the command: meshes, inputs,
+outputs, errors.
+"""
 
 from functools import partial
 import json
@@ -12,10 +14,10 @@ import pytest
 
 import automap
 from automap.errors import InputError, PlanError
-from automap.planner import meshes_of
+from automap.planner.sharding import meshes_of
 from automap.space import point
+from automap.step.user_mesh import UserMesh
 from automap.topology import get_topology
-from automap.workload.user_mesh import UserMesh
 from tests.user_shardings import (
     FOUR_BY_TWO,
     PROGRAMS,
@@ -110,8 +112,15 @@ def test_one_plan_through_all_three_ways(own, tmp_path):
     assert largest_difference(result, jax.jit(PLAIN)(*args)) < 1e-6
     path = tmp_path / "plan.json"
     done = command(
-        "plan", "tests.user_shardings:target", "--arg", f"own={own}", "--topology", "cpu:8", "-o", str(path),
-    )  # fmt: skip
+        "plan",
+        "tests.user_shardings:target",
+        "--arg",
+        f"own={own}",
+        "--topology",
+        "cpu:8",
+        "-o",
+        str(path),
+    )
     assert done.exit_code == 0, done.output
     commanded = automap.Plan.load(path)
     for other in (decorated.plan, commanded):
@@ -131,8 +140,10 @@ def test_a_cached_plan_is_of_the_same_shardings(tmp_path):
         return _axes(decorated.plan_for(*args).inputs[-1].spec)
 
     assert [planned("data"), planned("model"), planned("data")] == [
-        (("data",), ()), (("model",), ()), (("data",), ()),
-    ]  # fmt: skip
+        (("data",), ()),
+        (("model",), ()),
+        (("data",), ()),
+    ]
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -235,12 +246,20 @@ def test_sizes_fix_the_mesh_in_every_order():
 @pytest.mark.parametrize(
     ("sharding", "options", "message"),
     [
-        (FOUR_BY_TWO("data"), {"mesh": "x=4,model=2"},
-         "with_sharding_constraint at .*name the axis 'data'; the mesh has x, model; give a mesh with the axes data"),
-        (FOUR_BY_TWO("data"), {"topology": "v5e:4x4"},
-         "of 8 devices, v5e:4x4 has 16; make the step for 16 devices, or .*--mesh data=N,model=N"),
+        (
+            FOUR_BY_TWO("data"),
+            {"mesh": "x=4,model=2"},
+            "with_sharding_constraint at .*name the axis 'data'; the mesh has x, model; give a "
+            "mesh with the axes data",
+        ),
+        (
+            FOUR_BY_TWO("data"),
+            {"topology": "v5e:4x4"},
+            "of 8 devices, v5e:4x4 has 16; make the step for 16 devices, or .*--mesh "
+            "data=N,model=N",
+        ),
     ],
-)  # fmt: skip
+)
 def test_meshes_that_cannot_be_are_refused(sharding, options, message):
     with pytest.raises(InputError, match=message):
         automap.plan(_constrained(sharding), arguments(), **{"topology": "cpu:8", **options})

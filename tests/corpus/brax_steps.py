@@ -14,9 +14,11 @@ def analytic_policy_gradient():
         envs.get_environment("inverted_pendulum", backend="spring"), episode_length=100
     )
     nets = networks.make_ppo_networks(
-        env.observation_size, env.action_size, policy_hidden_layer_sizes=(16, 16),
+        env.observation_size,
+        env.action_size,
+        policy_hidden_layer_sizes=(16, 16),
         value_hidden_layer_sizes=(16,),
-    )  # fmt: skip
+    )
     policy = networks.make_inference_fn(nets)
     key = jax.random.PRNGKey(0)
     params = nets.policy_network.init(key)
@@ -49,9 +51,11 @@ def ppo():
     """
     env = envs.training.wrap(envs.get_environment("fast"), episode_length=50)
     nets = networks.make_ppo_networks(
-        env.observation_size, env.action_size, policy_hidden_layer_sizes=(16, 16),
+        env.observation_size,
+        env.action_size,
+        policy_hidden_layer_sizes=(16, 16),
         value_hidden_layer_sizes=(16,),
-    )  # fmt: skip
+    )
     make_policy = networks.make_inference_fn(nets)
     key = jax.random.PRNGKey(1)
     params = losses.PPONetworkParams(
@@ -67,13 +71,16 @@ def ppo():
             action, extras = act(env_state.obs, key)
             after = env.step(env_state, action)
             return after, Transition(
-                observation=env_state.obs, action=action, reward=after.reward,
-                discount=1 - after.done, next_observation=after.obs,
+                observation=env_state.obs,
+                action=action,
+                reward=after.reward,
+                discount=1 - after.done,
+                next_observation=after.obs,
                 extras={
                     "policy_extras": extras,
                     "state_extras": {"truncation": after.info["truncation"]},
                 },
-            )  # fmt: skip
+            )
 
         return jax.lax.scan(one, env_state, jax.random.split(key, 8))
 

@@ -14,9 +14,10 @@ from random import Random
 import zlib
 
 import automap
+from automap.api.plan import Plan
 from automap.errors import InputError
-from automap.plan import Plan
-from automap.plan_build import build_plan
+from automap.planner.records import build_plan
+from automap.program import Workload, trace_step
 from automap.space.point import Level
 from automap.verify.messages import LeafErrors
 from automap.verify.numerics import (
@@ -27,7 +28,6 @@ from automap.verify.numerics import (
     tolerance,
 )
 from automap.verify.run_both import leaf_errors
-from automap.workload import Workload, trace_step
 from tests.automap.apply.random_outcomes import random_outcome
 from tests.corpus.entry import Entry
 from tests.corpus.trajectory import Made, Trajectory, run, run_with_noise
@@ -140,11 +140,13 @@ def run_random(entry: Entry) -> Trajectory | None:
         outcome = random_outcome(_workload(entry), rng, tuple(Level))
         point = outcome.best.point
         if any(point.compute) and outcome.context.space.is_valid(point):
-            return run(build_plan(outcome).jit(call.step), call, entry.carried)
+            return run(Plan.of(build_plan(outcome)).jit(call.step), call, entry.carried)
     return None
 
 
 RUNS: dict[str, Callable[[Entry], Trajectory | None]] = {
-    "searched": run_searched, f"plan for {MACHINES[-1]}": run_of_machine, "zero-3": run_zero_3,
+    "searched": run_searched,
+    f"plan for {MACHINES[-1]}": run_of_machine,
+    "zero-3": run_zero_3,
     "random": run_random,
-}  # fmt: skip
+}

@@ -75,9 +75,14 @@ class _NeuralCDE(eqx.Module):
         first, second, third = jax.random.split(key, 3)
         self.initial = eqx.nn.MLP(data_size, hidden_size, width, 1, key=first)
         field = eqx.nn.MLP(
-            hidden_size, hidden_size * data_size, width, 1,
-            activation=jax.nn.softplus, final_activation=jax.nn.tanh, key=second,
-        )  # fmt: skip
+            hidden_size,
+            hidden_size * data_size,
+            width,
+            1,
+            activation=jax.nn.softplus,
+            final_activation=jax.nn.tanh,
+            key=second,
+        )
         self.func = _CDEField(field, data_size, hidden_size)
         self.linear = eqx.nn.Linear(hidden_size, 1, key=third)
 
@@ -133,9 +138,15 @@ class _SDE(eqx.Module):
             diffrax.ControlTerm(lambda t, y, args: _diagonal(jnp.exp(self.log_scale)), motion),
         )
         return diffrax.diffeqsolve(
-            terms, diffrax.Euler(), ts[0], ts[-1], dt0=1 / 16, y0=y0,
-            saveat=diffrax.SaveAt(ts=ts), adjoint=diffrax.RecursiveCheckpointAdjoint(),
-        ).ys  # fmt: skip
+            terms,
+            diffrax.Euler(),
+            ts[0],
+            ts[-1],
+            dt0=1 / 16,
+            y0=y0,
+            saveat=diffrax.SaveAt(ts=ts),
+            adjoint=diffrax.RecursiveCheckpointAdjoint(),
+        ).ys
 
 
 def _diagonal(scale):

@@ -11,10 +11,14 @@ import optax
 
 def _flow():
     def conditioner(size):
-        return hk.Sequential([
-            hk.Linear(32), jax.nn.relu,
-            hk.Linear(2 * size, w_init=jnp.zeros, b_init=jnp.zeros), hk.Reshape((size, 2)),
-        ])  # fmt: skip
+        return hk.Sequential(
+            [
+                hk.Linear(32),
+                jax.nn.relu,
+                hk.Linear(2 * size, w_init=jnp.zeros, b_init=jnp.zeros),
+                hk.Reshape((size, 2)),
+            ]
+        )
 
     def bijector(params):
         return distrax.ScalarAffine(shift=params[..., 0], log_scale=jnp.tanh(params[..., 1]))

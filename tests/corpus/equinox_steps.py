@@ -123,13 +123,15 @@ def partitioned():
     """
     key = jax.random.key(0)
     first, second = jax.random.split(key)
-    model = eqx.nn.Sequential([
-        eqx.nn.Conv2d(1, 8, 3, key=first),
-        eqx.nn.Lambda(jax.nn.relu),
-        eqx.nn.MaxPool2d(2, 2),
-        eqx.nn.Lambda(jnp.ravel),
-        eqx.nn.Linear(72, 10, key=second),
-    ])  # fmt: skip
+    model = eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(1, 8, 3, key=first),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.MaxPool2d(2, 2),
+            eqx.nn.Lambda(jnp.ravel),
+            eqx.nn.Linear(72, 10, key=second),
+        ]
+    )
     trained = jax.tree.map(lambda _: False, model)
     trained = eqx.tree_at(lambda m: (m[-1].weight, m[-1].bias), trained, replace=(True, True))
     params, static = eqx.partition(model, trained)

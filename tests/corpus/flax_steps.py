@@ -31,17 +31,21 @@ def linen_batch_norm():
     batch = {"image": x, "label": jnp.arange(16) % 8}
     variables = model.init(jax.random.key(1), x, train=False)
     state = _TrainState.create(
-        apply_fn=model.apply, params=variables["params"],
-        batch_stats=variables["batch_stats"], tx=optax.sgd(0.1, momentum=0.9, nesterov=True),
-    )  # fmt: skip
+        apply_fn=model.apply,
+        params=variables["params"],
+        batch_stats=variables["batch_stats"],
+        tx=optax.sgd(0.1, momentum=0.9, nesterov=True),
+    )
 
     @jax.jit
     def train_step(state, batch):
         def loss_fn(params):
             logits, updates = state.apply_fn(
                 {"params": params, "batch_stats": state.batch_stats},
-                x=batch["image"], train=True, mutable=["batch_stats"],
-            )  # fmt: skip
+                x=batch["image"],
+                train=True,
+                mutable=["batch_stats"],
+            )
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
             return loss, (logits, updates)
 

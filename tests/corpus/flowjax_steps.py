@@ -39,9 +39,14 @@ def masked_autoregressive():
 def block_autoregressive():
     """A block neural autoregressive flow, conditioned on a variable."""
     flow = block_neural_autoregressive_flow(
-        jax.random.key(0), base_dist=Normal(jnp.zeros(4)), cond_dim=2, nn_block_dim=4,
-        flow_layers=1, nn_depth=1, invert=True,
-    )  # fmt: skip
+        jax.random.key(0),
+        base_dist=Normal(jnp.zeros(4)),
+        cond_dim=2,
+        nn_block_dim=4,
+        flow_layers=1,
+        nn_depth=1,
+        invert=True,
+    )
     x = jax.random.normal(jax.random.key(1), (32, 4))
     return _called(flow, MaximumLikelihoodLoss(), x, x[:, :2], jax.random.key(2))
 
@@ -53,7 +58,11 @@ def variational():
         return -0.5 * jnp.sum((x - 1.0) ** 2) - jnp.sum(jnp.sin(3 * x))
 
     flow = masked_autoregressive_flow(
-        jax.random.key(0), base_dist=Normal(jnp.zeros(4)), flow_layers=2, nn_width=16,
-        nn_depth=1, invert=False,
-    )  # fmt: skip
+        jax.random.key(0),
+        base_dist=Normal(jnp.zeros(4)),
+        flow_layers=2,
+        nn_width=16,
+        nn_depth=1,
+        invert=False,
+    )
     return _called(flow, ElboLoss(target, 32), jax.random.key(2))

@@ -29,10 +29,14 @@ def resnet():
         x = hk.Conv2D(8, 3)(images)
         for channels, stride in ((8, 1), (16, 2)):
             x = hk.nets.ResNet.BlockGroup(
-                channels=channels, num_blocks=1, stride=stride, bn_config={"create_scale": True,
-                "create_offset": True, "decay_rate": 0.9}, resnet_v2=True, bottleneck=False,
+                channels=channels,
+                num_blocks=1,
+                stride=stride,
+                bn_config={"create_scale": True, "create_offset": True, "decay_rate": 0.9},
+                resnet_v2=True,
+                bottleneck=False,
                 use_projection=True,
-            )(x, True, False)  # fmt: skip
+            )(x, True, False)
         return hk.Linear(10)(x.mean((1, 2)))
 
     model = hk.without_apply_rng(hk.transform_with_state(forward))
@@ -127,14 +131,18 @@ def transformer():
         updates, opt_state = optimizer.update(grads, state["opt_state"])
         new = {
             "params": optax.apply_updates(state["params"], updates),
-            "rng": next_rng, "opt_state": opt_state, "step": state["step"] + 1,
-        }  # fmt: skip
+            "rng": next_rng,
+            "opt_state": opt_state,
+            "step": state["step"] + 1,
+        }
         return new, {"loss": loss, "step": new["step"]}
 
     state = {
-        "params": params, "opt_state": optimizer.init(params), "rng": jax.random.key(2),
+        "params": params,
+        "opt_state": optimizer.init(params),
+        "rng": jax.random.key(2),
         "step": jnp.zeros([], jnp.int32),
-    }  # fmt: skip
+    }
     return update, (state, tokens)
 
 

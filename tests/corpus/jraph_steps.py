@@ -19,10 +19,14 @@ def _graphs():
         graphs.append(
             jraph.GraphsTuple(
                 nodes=jax.random.normal(jax.random.fold_in(key, i), (n, 8)),
-                edges=jnp.ones((n * n, 2)), senders=senders, receivers=jnp.tile(jnp.arange(n), n),
-                globals=jnp.zeros((1, 4)), n_node=jnp.array([n]), n_edge=jnp.array([n * n]),
+                edges=jnp.ones((n * n, 2)),
+                senders=senders,
+                receivers=jnp.tile(jnp.arange(n), n),
+                globals=jnp.zeros((1, 4)),
+                n_node=jnp.array([n]),
+                n_edge=jnp.array([n * n]),
             )
-        )  # fmt: skip
+        )
     return jraph.pad_with_graphs(jraph.batch(graphs), n_node=32, n_edge=128, n_graph=_GRAPHS)
 
 

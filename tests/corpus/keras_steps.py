@@ -44,16 +44,18 @@ def _train_step(model, optimizer, loss_fn, metric):
 def convolutions():
     """Images through convolutions, batch norm and dropout, whose seed is a variable."""
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([
-        keras.Input((12, 12, 3)),
-        keras.layers.Conv2D(16, 3, activation="relu"),
-        keras.layers.BatchNormalization(),
-        keras.layers.MaxPooling2D(2),
-        keras.layers.SeparableConv2D(16, 3, activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dropout(0.3, seed=1),
-        keras.layers.Dense(8),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((12, 12, 3)),
+            keras.layers.Conv2D(16, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.MaxPooling2D(2),
+            keras.layers.SeparableConv2D(16, 3, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dropout(0.3, seed=1),
+            keras.layers.Dense(8),
+        ]
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metric = keras.metrics.SparseCategoricalAccuracy()
     step, state = _train_step(model, keras.optimizers.Adam(1e-3), loss, metric)

@@ -55,9 +55,13 @@ def gumbel_muzero():
         logits, value = predict.apply(params["predict"], embedding)
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
         found = mctx.gumbel_muzero_policy(
-            jax.lax.stop_gradient(params), rng_key, jax.lax.stop_gradient(root), recurrent_fn,
-            num_simulations=8, max_num_considered_actions=_ACTIONS,
-        )  # fmt: skip
+            jax.lax.stop_gradient(params),
+            rng_key,
+            jax.lax.stop_gradient(root),
+            recurrent_fn,
+            num_simulations=8,
+            max_num_considered_actions=_ACTIONS,
+        )
         targets = jax.lax.stop_gradient(found.action_weights)
         next_embedding, reward = dynamics.apply(params["dynamics"], embedding, batch["action"])
         _, next_value = predict.apply(params["predict"], next_embedding)

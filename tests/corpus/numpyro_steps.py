@@ -57,9 +57,13 @@ def nuts():
     found = initialize_model(jax.random.key(4), _regression, model_args=(x, y), dynamic_args=True)
     init_kernel, sample_kernel = hmc(potential_fn_gen=found.potential_fn, algo="NUTS")
     state = init_kernel(
-        found.param_info, num_warmup=10, max_tree_depth=4, rng_key=jax.random.key(5),
-        model_args=(x, y), inverse_mass_matrix=None,
-    )  # fmt: skip
+        found.param_info,
+        num_warmup=10,
+        max_tree_depth=4,
+        rng_key=jax.random.key(5),
+        model_args=(x, y),
+        inverse_mass_matrix=None,
+    )
 
     @jax.jit
     def step(state, x, y):

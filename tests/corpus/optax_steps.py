@@ -75,9 +75,11 @@ def sharpness_aware():
     """Sharpness-aware minimization, its inner step in the optimizer."""
     params, batch = _network()
     optimizer = contrib.sam(
-        optax.adam(1e-2), optax.chain(contrib.normalize(), optax.sgd(0.05)), sync_period=2,
+        optax.adam(1e-2),
+        optax.chain(contrib.normalize(), optax.sgd(0.05)),
+        sync_period=2,
         opaque_mode=True,
-    )  # fmt: skip
+    )
 
     @jax.jit
     def step(params, opt_state, batch):

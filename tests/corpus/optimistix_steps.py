@@ -30,9 +30,13 @@ class _Equilibrium(eqx.Module):
 
         solver = optx.FixedPointIteration(rtol=1e-5, atol=1e-5)
         found = optx.fixed_point(
-            cell, solver, jnp.zeros(16), args=(self.weight, injected), max_steps=64,
+            cell,
+            solver,
+            jnp.zeros(16),
+            args=(self.weight, injected),
+            max_steps=64,
             adjoint=optx.ImplicitAdjoint(),
-        )  # fmt: skip
+        )
         return self.out(found.value)
 
 

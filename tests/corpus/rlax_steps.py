@@ -20,9 +20,11 @@ def double_q():
 
     def seen(key):
         return {
-            "obs": jax.random.normal(key, (8,)), "action": jax.random.randint(key, (), 0, 4),
-            "reward": jax.random.normal(key, ()), "discount": jnp.float32(0.99),
-        }  # fmt: skip
+            "obs": jax.random.normal(key, (8,)),
+            "action": jax.random.randint(key, (), 0, 4),
+            "reward": jax.random.normal(key, ()),
+            "discount": jnp.float32(0.99),
+        }
 
     memory = buffer.init(seen(key))
     for i in range(32):

@@ -1,4 +1,6 @@
-"""The corpus' own check tells a wrong step from one that rounds otherwise; it needs none of its libraries."""
+"""The corpus' own check tells a wrong step from one that rounds otherwise; it needs none of its
+libraries.
+"""
 
 import math
 
@@ -19,7 +21,9 @@ ROUNDING = 2.0**-24
 
 
 def _call(scale=1.0, shift=0, order=slice(None)):
-    """Gradient descent on least squares; the other arguments make it wrong, or sum in another order."""
+    """Gradient descent on least squares; the other arguments make it wrong, or sum in another
+    order.
+    """
     x = jax.random.normal(jax.random.key(0), (64, 8))
 
     @jax.jit

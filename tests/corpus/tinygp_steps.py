@@ -11,9 +11,11 @@ def marginal_likelihood():
     x = jax.random.uniform(jax.random.key(0), (64, 2), maxval=4.0)
     y = jnp.sin(x).sum(1)
     params = {
-        "log_amp": jnp.zeros(2), "log_scale": jnp.zeros(2), "log_diag": jnp.array(-2.0),
+        "log_amp": jnp.zeros(2),
+        "log_scale": jnp.zeros(2),
+        "log_diag": jnp.array(-2.0),
         "mean": jnp.zeros(()),
-    }  # fmt: skip
+    }
     optimizer = optax.adam(1e-2)
 
     def loss(params, x, y):

@@ -1,8 +1,8 @@
 """The fuzzer: `make fuzz`, or `python -m tests.fuzz [--inputs N] [--format NAME]... [-o FILE]`.
 
 Each format's inputs are tried by workers (`worker.py`), some hundreds by each; one that ends before
-its time is a failure, and the next goes on. Inputs that failed are kept in a folder, to be tried again
-and to become tests.
+its time is a failure, and the next goes on. Inputs that failed are kept in a folder, to be tried
+again and to become tests.
 """
 
 from collections import Counter
@@ -75,9 +75,12 @@ def _run_worker(result: Result, count: int, number: int, kept: Path) -> None:
         words = [sys.executable, "-m", "tests.fuzz.worker", result.name, str(count), str(number)]
         process = subprocess.Popen(
             ["/bin/sh", "-c", f'exec "$@" 3>&{writing}', "sh", *words, folder],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(writing,),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(writing,),
             env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+        )
         os.close(writing)
         is_done = False
         try:
@@ -145,14 +148,17 @@ def table(results: list[Result], how: str) -> str:
 )
 @click.option("-o", "--output", help="write the table here, in Markdown")
 def main(inputs: int, names: tuple[str, ...], seed: int, keep: str, output: str | None) -> None:
-    """Try changed inputs of every format; exit status 1 if something else than a refusal came of one."""
+    """Try changed inputs of every format; exit status 1 if something else than a refusal came of
+    one.
+    """
     results = []
     for name in names or FORMATS:
         start = time.monotonic()
         result = run_format(name, inputs, seed, Path(keep))
         results.append(result)
         click.echo(
-            f"{name}: {len(result.tried)} inputs in {time.monotonic() - start:.0f} s, {result.count('refused')} refused, "
+            f"{name}: {len(result.tried)} inputs in {time.monotonic() - start:.0f} s, "
+            f"{result.count('refused')} refused, "
             f"{result.count('accepted')} accepted, slowest {result.slowest_seconds:.1f} s, peak "
             f"{result.peak_bytes / 2**30:.2f} GiB, {sum(result.failures.values())} failures"
         )

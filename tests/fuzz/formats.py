@@ -1,4 +1,5 @@
-"""Every format that is read from outside: how an input is made, and where it goes, as a user's would.
+"""Every format that is read from outside: how an input is made, and where it goes, as a user's
+would.
 
 What a command reads goes through the command, in this process; its own errors are refusals, anything
 else that is raised is a failure. Parsers of XLA run in a child as always, but one child serves many
@@ -20,16 +21,16 @@ from unittest import mock
 import jax
 import tomli_w
 
-from automap.apply.reemit import Reemitter
+from automap.api.plan import Plan
+from automap.api.plan_cache import load_cached as load_plan
 from automap.cli import main
 from automap.errors import AutomapError
 from automap.exit_status import ExitStatus
+from automap.jaxpr.reemit import Reemitter
 from automap.pipeline.agent.network import load_weights
-from automap.plan import Plan
-from automap.plan_cache import load_cached as load_plan
+from automap.program import read_workload
+from automap.step.call import TracedCall, trace_call
 from automap.verify.cache import load_cached as load_witness, program_name
-from automap.workload import read_workload
-from automap.workload.call import TracedCall, trace_call
 from hlo_tools.read import content
 from hlo_tools.read.parser import Parser
 from rl.checkpoint import load as load_checkpoint, part

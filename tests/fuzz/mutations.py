@@ -1,7 +1,8 @@
 """Changes to valid inputs that keep most of their structure: texts, JSON values, protos, bytes.
 
 Each takes a `random.Random` and gives a changed copy. Numbers become those at the edges of types,
-names become other names of the same input, parts are left out, doubled, or put in the place of others.
+names become other names of the same input, parts are left out, doubled, or put in the place of
+others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +14,55 @@ from typing import Any
 
 
 NUMBERS = (
-    0, 1, -1, 2, 3, 7, 63, 64, 127, 255, 256, 65535, 10**6, 2**31 - 1, 2**31, -(2**31), 2**32, 10**12, 2**62,
-    2**63 - 1, 2**63, -(2**63), 2**64 - 1,
-)  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    63,
+    64,
+    127,
+    255,
+    256,
+    65535,
+    10**6,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32,
+    10**12,
+    2**62,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    2**64 - 1,
+)
 JUNK: tuple[Any, ...] = (
-    None, True, False, "", "x", "x" * 5000, "\x1b[31m", "a\0b", "\ud800", "0", [], {}, [[]], [None], {"": 1}, 0.5, -0.0,
-    1e308, 1e-320, float("nan"), float("inf"), 10**5000, *NUMBERS,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "x" * 5000,
+    "\x1b[31m",
+    "a\0b",
+    "\ud800",
+    "0",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": 1},
+    0.5,
+    -0.0,
+    1e308,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    10**5000,
+    *NUMBERS,
+)
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _HUGE = "9" * 5000
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from automap.api import plan
+from automap.api.planning import plan
 from automap.cost.profile import FORMAT as PROFILE_FORMAT, KernelProfile, Transfer
 from automap.cost.signatures import ConvolutionSignature, DotSignature, Spatial, StreamSignature
 from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT, shapes
-from automap.plan_json import encode
+from automap.plan.codec import encode
 from automap.topology import get_topology
 from automap.topology.toml_file import __doc__ as toml_doc
 from automap.verify.messages import MemoryBytes
@@ -140,15 +140,20 @@ def profiles() -> tuple[Mapping[str, Any], ...]:
             (DotSignature(dtype="f32", batch=1, m=8, n=16, k=8), 1e-6),
             (
                 ConvolutionSignature(
-                    dtype="f32", batch=8, in_features=4, out_features=8, feature_groups=1,
-                    batch_groups=1, spatial=(around,),
+                    dtype="f32",
+                    batch=8,
+                    in_features=4,
+                    out_features=8,
+                    feature_groups=1,
+                    batch_groups=1,
+                    spatial=(around,),
                 ),
                 1e-6,
             ),
             (StreamSignature(family="elementwise", elements="wide float", n_bytes=4096), 1e-6),
             (Transfer(kind="all-reduce", sizes=(4,), axis=0, n_bytes=4096), 1e-6),
         ]
-    )  # fmt: skip
+    )
     return ({"format": PROFILE_FORMAT, "version": 1, **encode(known)},)
 
 
@@ -160,10 +165,19 @@ def witnesses() -> tuple[Mapping[str, Any], ...]:
         kind="all-reduce", axes=("data",), bytes=64, count=2, site="12", op_name="jvp()"
     )
     said = Witness(
-        compiler="tpu", versions=(("jax", "0.10.2"),), topology="v5e:2x4", planned_sha256="0" * 64,
-        fits=True, memory_limit_bytes=16 * 10**9, peak_bytes=11, memory=used, refusal="",
-        collectives=(moved,), compile_seconds=1.5, program="input.pb.gz",
-    )  # fmt: skip
+        compiler="tpu",
+        versions=(("jax", "0.10.2"),),
+        topology="v5e:2x4",
+        planned_sha256="0" * 64,
+        fits=True,
+        memory_limit_bytes=16 * 10**9,
+        peak_bytes=11,
+        memory=used,
+        refusal="",
+        collectives=(moved,),
+        compile_seconds=1.5,
+        program="input.pb.gz",
+    )
     return (said.to_json(),)
 
 

@@ -51,9 +51,12 @@ def try_inputs(name: str, count: int, number: int, folder: Path) -> Iterator[Tri
 
     @seed(number)
     @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(st.randoms(use_true_random=False))
     def each(random: Random) -> None:
         found.append(_tried(made.make, made.use, random, folder))

@@ -22,8 +22,11 @@ _KINDS = {"reduction": "reduce", "permutation": "permute", "need_replication": "
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 # Ours -> StableHLO's, where the names differ by more than a dash.
 _NAMES = {
-    "dot": "dot_general", "broadcast": "broadcast_in_dim", "topk": "top_k", "conditional": "case",
-}  # fmt: skip
+    "dot": "dot_general",
+    "broadcast": "broadcast_in_dim",
+    "topk": "top_k",
+    "conditional": "case",
+}
 
 
 def rules_of(function, arguments, opcode):
@@ -41,7 +44,9 @@ def rules_of(function, arguments, opcode):
 
 
 def comparable(rule):
-    """Our rule as algebra, with dimensions that only one tensor has and that stay whole written as size one."""
+    """Our rule as algebra, with dimensions that only one tensor has and that stay whole written as
+    size one.
+    """
     tensors = (*rule.operands, *rule.results)
     places = [f for tensor in tensors for dim in tensor for f in dim]
     whole = {
@@ -70,7 +75,8 @@ def _walk(operation):
 def _algebra(text):
     """`([i, jk])->([ij, k]) {i=2, j=3, k=4} reduction={k}` as `a(bc)->(ab)c reduce=c`.
 
-    What stands in one place and is replicated or permuted, or is a custom call's, stays whole: size one.
+    What stands in one place and is replicated or permuted, or is a custom call's, stays whole: size
+    one.
     """
     found = _RULE.search(text)
     pairs = (pair.split("=") for pair in (found["sizes"] or "").split(", ") if pair)

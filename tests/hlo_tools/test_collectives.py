@@ -162,7 +162,8 @@ ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {
 
 def test_a_collective_written_in_steps_counts_once():
     steps = "\n".join(
-        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, dimensions={{0}}"
+        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, "
+        "dimensions={0}"
         for i in range(3)
     )
     found = _collectives(
@@ -178,7 +179,8 @@ def test_a_collective_written_in_steps_counts_once():
 def test_steps_that_are_fused_into_other_ops_count_once():
     names = "q", "attention/q", "mlp/dot/q"
     steps = "\n".join(
-        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, dimensions={{0}}"
+        f"  %g{i} = f32[64]{{0}} all-gather(%p), channel_id=3, replica_groups={{}}, "
+        "dimensions={0}"
         f', metadata={{op_name="{name}"}}'
         for i, name in enumerate(names)
     )
@@ -193,7 +195,9 @@ def test_steps_that_are_fused_into_other_ops_count_once():
 
 
 def test_steps_in_a_loop_of_which_one_is_fused_count_once():
-    """As libtpu writes the gather of a kernel in a scan: only the step in the fusion has the fusion's name before its own."""
+    """As libtpu writes the gather of a kernel in a scan: only the step in the fusion has the
+    fusion's name before its own.
+    """
     gather = (
         "all-gather(%x), channel_id=3, replica_groups={}, dimensions={0}"
         ', metadata={op_name="squeeze"}'
@@ -260,8 +264,9 @@ ENTRY %e (p: f32[64], q: f32[32]) -> (f32[8], f32[4]) {
 }"""
     found = _collectives(text)
     assert [(c.kind, c.n_bytes, c.message) for c in found] == [
-        ("reduce-scatter", 256, 0), ("reduce-scatter", 128, 0)
-    ]  # fmt: skip
+        ("reduce-scatter", 256, 0),
+        ("reduce-scatter", 128, 0),
+    ]
     text = text.replace("tuple(%c, %d)", "tuple(%c, %b)").replace(
         "f32[8], f32[4])", "f32[8], f32[32])"
     )

@@ -24,7 +24,9 @@ STEPS = {
 
 
 def _constants(make):
-    """The graph of a step with the array that `make` makes as its only result, and the array's value there."""
+    """The graph of a step with the array that `make` makes as its only result, and the array's
+    value there.
+    """
     graph = problem_of(lambda x: make(), (jax.ShapeDtypeStruct((), "float32"),)).graph
     return Constants(graph), graph.outputs[0]
 

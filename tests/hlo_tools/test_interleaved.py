@@ -8,11 +8,11 @@ import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
+from automap.program.problem_build import interleaved
 from automap.space.presets import PRESETS
-from automap.space.problem_build import interleaved
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from hlo_tools.interleaved import fused_dimensions
 from tests.steps import problem_of
 
@@ -26,7 +26,9 @@ def _f32(*shape):
 
 
 def _attention(parts_of):
-    """A step of one attention layer; `parts_of(w, x)` are its queries, keys and values [B, T, INNER]."""
+    """A step of one attention layer; `parts_of(w, x)` are its queries, keys and values [B, T,
+    INNER].
+    """
 
     def loss(params, x):
         q, k, v = (y.reshape(BATCH, LENGTH, HEADS, SIZE) for y in parts_of(params["qkv"], x))

@@ -144,7 +144,8 @@ def test_products_of_high_precision_read_whole_floats():
 def test_residuals_of_products_are_stacked_narrow_and_others_are_not():
     def loss(weights, x):
         def layer(c, w):
-            # Of the sine the weight's gradient needs the value, a product; its own gradient the cosine, as it is.
+            # Of the sine the weight's gradient needs the value, a product; its own gradient the
+            # cosine, as it is.
             return jnp.sin(c) @ w + c, None
 
         return lax.scan(layer, x, weights)[0].sum()
@@ -267,8 +268,13 @@ def test_an_elementwise_kernel_writes_over_what_it_reads_last(is_last, make):
 
 @pytest.mark.parametrize(
     ("platform", "is_input", "whole"),
-    [("tpu", True, {"convert"}), ("tpu", False, {"sine"}), ("cuda", True, set()), ("cpu", True, set())],
-)  # fmt: skip
+    [
+        ("tpu", True, {"convert"}),
+        ("tpu", False, {"sine"}),
+        ("cuda", True, set()),
+        ("cpu", True, set()),
+    ],
+)
 def test_a_table_that_is_given_is_converted_whole_before_rows_are_looked_up(
     platform, is_input, whole
 ):

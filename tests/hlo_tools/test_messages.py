@@ -92,10 +92,16 @@ def test_messages_nest_but_not_without_end():
         _varint(99 << 3 | 4),
     ],
     ids=[
-        "cut off", "huge length", "cut off inside", "number cut off", "endless number",
-        "no such wire type", "groups without end", "end of no group",
+        "cut off",
+        "huge length",
+        "cut off inside",
+        "number cut off",
+        "endless number",
+        "no such wire type",
+        "groups without end",
+        "end of no group",
     ],
-)  # fmt: skip
+)
 def test_damaged_bytes_are_refused(data):
     with pytest.raises(HloError, match="damaged protobuf"):
         OUTER.parse(data)

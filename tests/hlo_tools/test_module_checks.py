@@ -72,7 +72,8 @@ ENTRY e {
 }
 """.replace(
     "ENTRY e {",
-    "less2 { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT l = pred[] compare(a, b), direction=LT }\n\nENTRY e {",
+    "less2 { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT l = pred[] compare(a, b), "
+    "direction=LT }\n\nENTRY e {",
 )
 
 
@@ -124,8 +125,31 @@ def test_no_instruction_is_let_pass_without_an_operand(name, operands):
         check_module(module)
 
 
-@pytest.mark.parametrize("name", ["t", "product", "total", "spread", "turned", "flat", "part", "padded", "joined",
-    "rows", "put", "seen", "pooled", "sorted", "cut", "set", "called", "loop", "h", "carry"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t",
+        "product",
+        "total",
+        "spread",
+        "turned",
+        "flat",
+        "part",
+        "padded",
+        "joined",
+        "rows",
+        "put",
+        "seen",
+        "pooled",
+        "sorted",
+        "cut",
+        "set",
+        "called",
+        "loop",
+        "h",
+        "carry",
+    ],
+)
 def test_no_result_of_another_shape_is_let_pass(name):
     with pytest.raises(HloError):
         check_module(_changed(name=name, shape=Shape("f32", (4, 9))))
@@ -145,10 +169,13 @@ def test_no_result_of_another_shape_is_let_pass(name):
         ({"name": "count", "dimensions": ()}, r"count \(iota\): 0 dimensions"),
         ({"name": "loop", "called": ()}, "1 operands and 0 computations"),
         ({"name": "called", "called": ()}, "calls 0 computations"),
-        ({"name": "w", "parameter_number": 4}, r"'e': its 5 parameters have the numbers \[0, 2, 3, 4\]"),
+        (
+            {"name": "w", "parameter_number": 4},
+            r"'e': its 5 parameters have the numbers \[0, 2, 3, 4\]",
+        ),
         ({"name": "w", "parameter_number": -1}, "its 5 parameters"),
     ],
-)  # fmt: skip
+)
 def test_attributes_out_of_range_are_named(changes, message):
     with pytest.raises(HloError, match=message):
         check_module(_changed(**changes))
@@ -195,12 +222,14 @@ def _nested_loops(n: int, trips: int) -> str:
         inside = "f = f32[4] get-tuple-element(c), index=1"
         if level:
             inside = (
-                f"g = f32[4] get-tuple-element(c), index=1\n s = s32[] constant(0)\n d = {shape} tuple(s, g)\n"
+                f"g = f32[4] get-tuple-element(c), index=1\n s = s32[] constant(0)\n d = {shape} "
+                "tuple(s, g)\n"
                 f" x = {shape} while(d), condition=test{level - 1}, body=body{level - 1}\n"
                 " f = f32[4] get-tuple-element(x), index=1"
             )
         text.append(
-            f"body{level} {{\n c = {shape} parameter(0)\n i = s32[] get-tuple-element(c), index=0\n one = s32[] constant(1)\n"
+            f"body{level} {{\n c = {shape} parameter(0)\n i = s32[] get-tuple-element(c), "
+            "index=0\n one = s32[] constant(1)\n"
             f" j = s32[] add(i, one)\n {inside}\n ROOT r = {shape} tuple(j, f)\n}}\n"
             f"test{level} {{\n c = {shape} parameter(0)\n i = s32[] get-tuple-element(c), index=0\n"
             f" n = s32[] constant({trips})\n ROOT l = pred[] compare(i, n), direction=LT\n}}"

@@ -1,4 +1,6 @@
-"""Parsers in a process of their own: what crashes, hangs or eats memory there is one `HloError` here."""
+"""Parsers in a process of their own: what crashes, hangs or eats memory there is one `HloError`
+here.
+"""
 
 import os
 from pathlib import Path

@@ -84,7 +84,9 @@ def test_dot_and_gather_dimension_numbers_are_read():
 
 @pytest.mark.parametrize("at", range(0, len(PROTO), 97))
 def test_a_truncated_proto_is_refused_unless_the_program_is_whole(at):
-    """Cut between the last fields of the file, which are of no computation, it is a file without these."""
+    """Cut between the last fields of the file, which are of no computation, it is a file without
+    these.
+    """
     try:
         found = _opcodes(decode_module(PROTO[:at]))
     except HloError:

@@ -27,11 +27,14 @@ def _mixture(experts_first):
 
     f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
     params = {
-        "gate": f32(WIDTH, EXPERTS), "up": f32(EXPERTS, WIDTH, HIDDEN), "down": f32(EXPERTS, HIDDEN, WIDTH),
-    }  # fmt: skip
+        "gate": f32(WIDTH, EXPERTS),
+        "up": f32(EXPERTS, WIDTH, HIDDEN),
+        "down": f32(EXPERTS, HIDDEN, WIDTH),
+    }
     batch = {
-        "x": f32(GROUPS, TOKENS, WIDTH), "place": jax.ShapeDtypeStruct((GROUPS, TOKENS), "int32"),
-    }  # fmt: skip
+        "x": f32(GROUPS, TOKENS, WIDTH),
+        "place": jax.ShapeDtypeStruct((GROUPS, TOKENS), "int32"),
+    }
     return step, (params, batch)
 
 

@@ -1,7 +1,7 @@
 """Golden rows: each rule as algebra, read off the HLO of a one-line function, beside Shardy's own.
 
-A row whose last part is missing has Shardy's rule; else it says Shardy's (of older and newer jaxlibs, where they
-differ) and why ours is another.
+A row whose last part is missing has Shardy's rule; else it says Shardy's (of older and newer
+jaxlibs, where they differ) and why ours is another.
 """
 
 import jax
@@ -142,8 +142,8 @@ GOLDEN = [
 ]  # fmt: skip
 
 ROWS, MATRICES, COUNTS = (8, 4), (2, 4, 6), (INT, 2)
-# What only other platforms' programs have; Shardy has no rule for ragged dots, and only other names for
-# dimensions that stay whole in the rest.
+# What only other platforms' programs have; Shardy has no rule for ragged dots, and only other names
+# for dimensions that stay whole in the rest.
 GOLDEN_ON_TPU = [
     ("cholesky", lax.linalg.cholesky, [(3, 4, 4)], "abc->ade replicate=b,c,d,e"),
     ("custom-call", jnp.linalg.qr, [(3, 4, 4)], "abc->ade,af replicate=b,c,d,e,f"),
@@ -229,10 +229,18 @@ def test_rule_of_a_program_for_tpu(row):
 def test_rule_of_an_op_in_hlo_text(row):
     opcode, instruction, expected = row
     lines = (
-        "HloModule m, num_partitions=2", "%add {", "%a = f32[] parameter(0)", "%b = f32[] parameter(1)",
-        "ROOT %c = f32[] add(%a, %b)", "}", "ENTRY %e {", "%p = f32[4,6] parameter(0)",
-        "%zero = f32[] constant(0)", f"ROOT %r = {instruction}", "}",
-    )  # fmt: skip
+        "HloModule m, num_partitions=2",
+        "%add {",
+        "%a = f32[] parameter(0)",
+        "%b = f32[] parameter(1)",
+        "ROOT %c = f32[] add(%a, %b)",
+        "}",
+        "ENTRY %e {",
+        "%p = f32[4,6] parameter(0)",
+        "%zero = f32[] constant(0)",
+        f"ROOT %r = {instruction}",
+        "}",
+    )
     graph = flatten(decode_module(text_to_proto("\n".join(lines))))
     assert [str(r) for op, r in zip(graph.ops, rules_of(graph, {})) if op.opcode == opcode] == [
         expected
@@ -245,12 +253,14 @@ HEADS, KEY_HEADS = (2, 8, 6, 4), (2, 8, 3, 4)
 @pytest.mark.parametrize(
     ("operands", "results", "expected"),
     [
-        ([HEADS] * 3, [(2, 6, 8, 4), (16,)],
-         "abcd,aecf,agch->acij,k replicate=b,d,e,f,g,h,i,j,k"),
-        ([HEADS, KEY_HEADS, KEY_HEADS, (1, 6, 8, 8)], [(2, 6, 8, 4), (2, 6, 8)],
-         "ab(cd)e,afcg,ahci,1(cd)jk->a(cd)lm,a(cd)n replicate=b,e,f,g,h,i,j,k,l,m,n"),
+        ([HEADS] * 3, [(2, 6, 8, 4), (16,)], "abcd,aecf,agch->acij,k replicate=b,d,e,f,g,h,i,j,k"),
+        (
+            [HEADS, KEY_HEADS, KEY_HEADS, (1, 6, 8, 8)],
+            [(2, 6, 8, 4), (2, 6, 8)],
+            "ab(cd)e,afcg,ahci,1(cd)jk->a(cd)lm,a(cd)n replicate=b,e,f,g,h,i,j,k,l,m,n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rule_of_fused_attention(operands, results, expected):
     """By shapes, as cuDNN's call cannot be lowered without it."""
     assert str(cudnn_attention(None, operands, results)) == expected

@@ -43,7 +43,9 @@ def _varint(number: int) -> bytes:
 
 
 def _executable(module: bytes, before: int) -> bytes:
-    """A module in an HloProto in a Riegeli file after a number of other bytes, with other modules beside it."""
+    """A module in an HloProto in a Riegeli file after a number of other bytes, with other modules
+    beside it.
+    """
     wrapped = b"\n" + _varint(len(module)) + module
     source = text_to_proto(PROGRAM.replace("estimated_cycles", "other"))
     records = bytes(before) + b"\n" + _varint(len(source)) + source + wrapped + b"the end"
@@ -88,7 +90,9 @@ def test_configurations_that_a_module_keeps_once_are_those_of_its_instructions()
 
 
 def _operands_at_update(module: bytes) -> bytes:
-    """The same program as SparseCores have it: started with nothing, the operands come with the update."""
+    """The same program as SparseCores have it: started with nothing, the operands come with the
+    update.
+    """
     message = schema.MODULE.parse(module)
     (entry,) = (c for c in message.computations if c.id == message.computations[-1].id)
     of_opcode = {i.opcode: i for i in entry.instructions}

@@ -17,17 +17,25 @@ def cut_windows(draw):
     size, stride, dilation, base = (draw(st.integers(1, most)) for most in (7, 3, 3, 3))
     read, made = (parts * draw(st.integers(1, 8)) for _ in range(2))
     window = WindowDim(
-        size=size, stride=stride, padding_low=draw(st.integers(-2, 6)),
-        padding_high=0, base_dilation=base, window_dilation=dilation, reversal=False,
-    )  # fmt: skip
+        size=size,
+        stride=stride,
+        padding_low=draw(st.integers(-2, 6)),
+        padding_high=0,
+        base_dilation=base,
+        window_dilation=dilation,
+        reversal=False,
+    )
     return window, read, made, parts
 
 
 def _around(reads, read, base, parts):
-    """(elements before, elements after) that the neediest device lacks; `reads` [parts] are (first, last)."""
+    """(elements before, elements after) that the neediest device lacks; `reads` [parts] are (first,
+    last).
+    """
     share, before, after = read // parts, [0], [0]
     for device, (first, last) in enumerate(reads):
-        # Elements stand at multiples of `base`; those that a window meets are between first and last.
+        # Elements stand at multiples of `base`; those that a window meets are between first and
+        # last.
         needed = range(-(-first // base), last // base + 1)
         if device > 0:
             before.append(device * share - needed.start)
@@ -78,9 +86,14 @@ def test_a_window_that_is_cut_reads_as_far(case):
 )
 def test_known_windows_on_eight_devices(size, stride, low, read, made, want, extra):
     window = WindowDim(
-        size=size, stride=stride, padding_low=low, padding_high=0, base_dilation=1,
-        window_dilation=1, reversal=False,
-    )  # fmt: skip
+        size=size,
+        stride=stride,
+        padding_low=low,
+        padding_high=0,
+        base_dilation=1,
+        window_dilation=1,
+        reversal=False,
+    )
     around, parts = halos([result_halo(window, read, made)]), np.array([8])
     assert tuple(int(n[0]) for n in neighbours(around, parts)) == want
     assert overlap(around, parts)[0] == extra

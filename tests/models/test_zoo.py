@@ -6,18 +6,18 @@ from pathlib import Path
 import jax
 import pytest
 
+from automap.config import Options
 from automap.errors import InputError
-from automap.options import Options
-from automap.planner import plan_workload
-from automap.space.point import Mesh
+from automap.planner.spaces import plan_workload
+from automap.program import load_target, trace_step
 from automap.topology import get_topology
-from automap.workload import load_target, trace_step
+from automap.topology.mesh import Mesh
 import models
 from models import llama
 
 
-# Published counts, but for GPT's vocabulary, padded from 50,257 to 50,304, and `moe_8x`: GPT-2 medium
-# so padded, with 8 feed-forwards without biases and a gate for one in 12 of its layers.
+# Published counts, but for GPT's vocabulary, padded from 50,257 to 50,304, and `moe_8x`: GPT-2
+# medium so padded, with 8 feed-forwards without biases and a gate for one in 12 of its layers.
 COUNTS = {
     "alexnet:alexnet": 61_100_840,
     "gpt:gpt_124m": 124_439_808 + 47 * 768,
@@ -132,7 +132,8 @@ def test_search_splits_t5s_features_and_beats_megatron_when_the_batch_is_pinned_
             name
         )
     assert _split(_parameters(plan, "['tokens']['embedding']"), ["model"]) != {()}
-    # The stream between layers is split too: a scattered sum and a gather where Megatron sums up whole activations.
+    # The stream between layers is split too: a scattered sum and a gather where Megatron sums up
+    # whole activations.
     (megatron,) = (preset for preset in plan.presets if preset.name == "megatron")
     assert plan.predicted.step_seconds < 0.9 * megatron.step_seconds
     assert _split(_batch(plan), ["model"]) == {()}

@@ -8,9 +8,11 @@ from rl.env import EnvShape, Observation, Outcome
 
 
 class TableEnv:
-    """States are rows of tables, moves are certain: `after[s, a]` with `reward[s, a]`; a state without moves ends.
+    """States are rows of tables, moves are certain: `after[s, a]` with `reward[s, a]`; a state
+    without moves ends.
 
-    Not every action is allowed everywhere. Episodes begin in states drawn from the environment's own generator.
+    Not every action is allowed everywhere. Episodes begin in states drawn from the environment's
+    own generator.
     """
 
     def __init__(self, n_states: int, n_actions: int, n_envs: int, seed: int):

@@ -1,4 +1,6 @@
-"""Learning from an oracle: the best action is learnt, and a saved learner goes on as if nothing had been."""
+"""Learning from an oracle: the best action is learnt, and a saved learner goes on as if nothing had
+been.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ SHAPE = EnvShape(n_envs=1, n_actions=6, n_flat=2, n_features=3)
 
 
 def lessons(count, seed, known="all"):
-    """q* = x y - 0.1 z of features (x, y, z), under a mask; with `known` "best" the others are not told."""
+    """q* = x y - 0.1 z of features (x, y, z), under a mask; with `known` "best" the others are not
+    told.
+    """
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(count, 6, 3)).astype(np.float32)
     mask = rng.random((count, 6)) < 0.8

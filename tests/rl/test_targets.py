@@ -46,8 +46,8 @@ STEP = Step(
 
 
 def test_double_q_by_hand():
-    # Online after: 0.25 + 4, 0.5 + 3: the first is best. Target after: 0.25 - 4. Target 1 + 0.5 * -3.75 = -0.875,
-    # online now 10 + 1. The second has ended: target -1, online now 20 + 5.
+    # Online after: 0.25 + 4, 0.5 + 3: the first is best. Target after: 0.25 - 4. Target 1 + 0.5 *
+    # -3.75 = -0.875, online now 10 + 1. The second has ended: target -1, online now 20 + 5.
     found = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), STEP)
     assert found.surprises.tolist() == [11.875, 26.0]
     assert found.losses.tolist() == [11.375, 25.5]

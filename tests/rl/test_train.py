@@ -204,11 +204,17 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"network": "round"}, {"gamma": 1.5}, {"alpha": float("nan")}, {"batch": 0}, {"hidden": ()},
-        {"learning_rate": 0.0}, {"warm_up": 501}, {"distribution": Distribution(1, 0.0, 1.0)},
+        {"network": "round"},
+        {"gamma": 1.5},
+        {"alpha": float("nan")},
+        {"batch": 0},
+        {"hidden": ()},
+        {"learning_rate": 0.0},
+        {"warm_up": 501},
+        {"distribution": Distribution(1, 0.0, 1.0)},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_impossible_configurations_are_refused(change):
     with pytest.raises(ConfigError, match="give|choose"):
         replace(SMALL, **change)

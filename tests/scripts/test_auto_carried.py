@@ -4,16 +4,16 @@ import re
 
 import pytest
 
+from automap.config import Options
 from automap.errors import PlanError
 from automap.jax_compat import lowered_for_gspmd
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import load_target, trace_step
+from automap.step.step import traced_call
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.program import planned_program
-from automap.workload import load_target, trace_step
-from automap.workload.step import traced_call
 from scripts.auto_carried import carried_plan
 
 

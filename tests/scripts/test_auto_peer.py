@@ -1,4 +1,6 @@
-"""The auto-sharder's process, played by a script: answers, what is kept, errors; and the real worker without its JAX."""
+"""The auto-sharder's process, played by a script: answers, what is kept, errors; and the real
+worker without its JAX.
+"""
 
 from dataclasses import replace
 import json
@@ -10,7 +12,7 @@ from click.testing import CliRunner
 import pytest
 
 from automap.errors import CompilerError, InputError, PlanError
-from automap.plan_json import decode
+from automap.plan.codec import decode
 from scripts.auto_newer import with_newer
 from scripts.auto_peer import (
     PACKAGES,
@@ -44,9 +46,14 @@ folder.joinpath("program.pb.gz").write_bytes(folder.joinpath("program.bin").read
 folder.joinpath("answer.json").write_text(json.dumps(ANSWER))
 """
 ANSWER = {
-    "outcome": "done", "message": "", "inputs": ["{replicated}"], "outputs": [],
-    "peak_bytes": 5, "seconds": 1.5, "process_seconds": 1.0,
-}  # fmt: skip
+    "outcome": "done",
+    "message": "",
+    "inputs": ["{replicated}"],
+    "outputs": [],
+    "peak_bytes": 5,
+    "seconds": 1.5,
+    "process_seconds": 1.0,
+}
 
 
 @pytest.fixture
@@ -67,7 +74,9 @@ def _asked(peer):
 
 
 def test_a_process_finds_its_own_packages_and_compiler(peer, monkeypatch):
-    """JAX names the compiler of this environment in TPU_LIBRARY_PATH where the extra `tpu` is installed."""
+    """JAX names the compiler of this environment in TPU_LIBRARY_PATH where the extra `tpu` is
+    installed.
+    """
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/elsewhere/libtpu.so")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     body = "import os; assert not {os.environ.get(n) for n in ('TPU_LIBRARY_PATH', 'PYTHONPATH')} - {None, ''}"
@@ -80,8 +89,10 @@ def test_a_program_is_asked_about_once(peer):
     assert found.program == b"cba"
     assert found.pass_seconds == 3.25
     assert json.loads((peer().python.with_name("asked")).read_text()) == {
-        "slice": "v5e:2x4", "mesh": [2, 4], "options": {"flag": "1"},
-    }  # fmt: skip
+        "slice": "v5e:2x4",
+        "mesh": [2, 4],
+        "options": {"flag": "1"},
+    }
     assert peer().ask(b"abc", "sha", REQUEST) == found
     assert _asked(peer()) == 1
     peer().ask(b"abc", "sha", AutoRequest(slice="v5e:2x4", mesh=None))
@@ -158,19 +169,31 @@ def _row(origin, milliseconds, planning_seconds=None, model="m"):
         compute_seconds=milliseconds / 2e3, collective_seconds=milliseconds / 2e3
     )
     return Row(
-        model=model, origin=origin, where="8", step=step or None, note="", peak_bytes=None,
-        planning_seconds=planning_seconds, compile_seconds=1.0,
-    )  # fmt: skip
+        model=model,
+        origin=origin,
+        where="8",
+        step=step or None,
+        note="",
+        peak_bytes=None,
+        planning_seconds=planning_seconds,
+        compile_seconds=1.0,
+    )
 
 
 def test_the_report_compares_with_the_best_that_was_compiled():
     text = report(
         [
-            _row("AUTO", 8.0, 3.0), _row("AUTO", 4.0, 2.0), _row("zero-3", 5.0), _row("ours", 2.0, 0.1),
-            _row("AUTO", None, None, "n"), _row("megatron", 1.0, None, "n"), _row("ours", 2.0, 0.1, "n"),
-            _row("AUTO", 1.0, 1.0, "o"), _row("ours", None, 0.1, "o"),
+            _row("AUTO", 8.0, 3.0),
+            _row("AUTO", 4.0, 2.0),
+            _row("zero-3", 5.0),
+            _row("ours", 2.0, 0.1),
+            _row("AUTO", None, None, "n"),
+            _row("megatron", 1.0, None, "n"),
+            _row("ours", 2.0, 0.1, "n"),
+            _row("AUTO", 1.0, 1.0, "o"),
+            _row("ours", None, 0.1, "o"),
         ]
-    )  # fmt: skip
+    )
     assert "geometric mean 1.00, worst 2.00, of 2 models, for 1 of which AUTO had a plan" in text
     assert "| m | 4.00 (8) | 5.00 (zero-3 8) | 2.00 (8) | 0.50 | 5.0 | 2.0 | 0.1 |" in text
     assert "| n | none | 1.00 (megatron 8) | 2.00 (8) | 2.00 | not done | 1.0 | 0.1 |" in text
@@ -179,14 +202,17 @@ def test_the_report_compares_with_the_best_that_was_compiled():
 
 def test_the_report_of_two_compilers_has_a_table_of_each():
     rows = [
-        replace(_row("AUTO", 8.0), newer_seconds=0.006), _row("AUTO", 9.0), _row("zero-3", 5.0),
-        replace(_row("megatron", 5.5), newer_seconds=0.003), replace(_row("ours", 4.0), newer_seconds=0.0024),
+        replace(_row("AUTO", 8.0), newer_seconds=0.006),
+        _row("AUTO", 9.0),
+        _row("zero-3", 5.0),
+        replace(_row("megatron", 5.5), newer_seconds=0.003),
+        replace(_row("ours", 4.0), newer_seconds=0.0024),
         _row("ours", 1.0, 0.1, "n"),
-    ]  # fmt: skip
+    ]
     text = report(rows)
     assert (
-        "Ours over the best of all by today's compiler: geometric mean 0.80, worst 0.80, of 1 models"
-        in text
+        "Ours over the best of all by today's compiler: geometric mean 0.80, worst 0.80, of 1 "
+        "models" in text
     )
     assert "| m | 6.00 (8) | 3.00 (megatron 8) | 2.40 (8) | 0.80 |" in text
     assert "| n | none | none | none |  |" in text
@@ -205,9 +231,13 @@ def _planned(*names):
 
 def test_todays_compiler_is_asked_about_the_fastest_and_presets_near_it():
     rows = [
-        _row("AUTO", 8.0), _row("AUTO", 7.9), _row("ours", 4.0),
-        _row("data-parallel", 6.0), _row("zero-3", 5.0), _row("megatron", 6.5),
-    ]  # fmt: skip
+        _row("AUTO", 8.0),
+        _row("AUTO", 7.9),
+        _row("ours", 4.0),
+        _row("data-parallel", 6.0),
+        _row("zero-3", 5.0),
+        _row("megatron", 6.5),
+    ]
     asked, plans = _planned(*range(len(rows)))
     found = with_newer(rows, dict(zip(rows, plans, strict=True)), lambda plan: plan * 1e-3)
     assert asked == [1, 2, 3, 4]

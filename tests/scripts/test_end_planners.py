@@ -1,4 +1,6 @@
-"""Planners that are ended lose no plan and leave nothing behind: a few moments here, hundreds by the script."""
+"""Planners that are ended lose no plan and leave nothing behind: a few moments here, hundreds by
+the script.
+"""
 
 import random
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.space.point import Mesh
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from hlo_tools.jax_compat import text_to_proto
 from scripts.scheduled import CLOCK_HZ, scheduled_step
 

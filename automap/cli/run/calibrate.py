@@ -8,7 +8,7 @@ from automap.calibrate.calibration import calibrate
 from automap.calibrate.grid import Depth
 from automap.calibrate.hardware import write_hardware
 from automap.calibrate.session import Session
-from automap.report.terminal import say, say_result
+from automap.terminal import say, say_result
 from automap.topology.model import Topology
 
 

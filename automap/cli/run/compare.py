@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from automap.cli.run.plan import read_request, read_target
-from automap.compare import compared
+from automap.planner.comparison import compared
 from automap.report.console import table_console
 from automap.report.progress import SearchProgress
-from automap.report.terminal import printable
+from automap.terminal import printable
 
 
 def run(**given: Any) -> None:
@@ -19,9 +19,12 @@ def run(**given: Any) -> None:
     with SearchProgress(request.options.budget_seconds) as progress:
         workload, _ = read_target(request)
         found = compared(
-            workload, request.topology, request.options, on_progress=progress.update,
+            workload,
+            request.topology,
+            request.options,
+            on_progress=progress.update,
             on_stages=progress.update_stages,
-        )  # fmt: skip
+        )
     table = Table("plan", "step", "peak memory", "fits")
     for row in found.rows:
         step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"

@@ -2,8 +2,8 @@
 
 import os
 
-from automap.plan import Plan
-from automap.report.terminal import say_result
+from automap.api.plan import Plan
+from automap.terminal import say_result
 
 
 def run(*, plan_file: str, what: str | None) -> None:

@@ -7,22 +7,24 @@ from typing import Any
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
 from automap.cli.run.verify import PLAN_THE_STEP, confirmation_of, tell
+from automap.config import Options, read_options
 from automap.errors import InputError
 from automap.interrupts import noted
-from automap.options import Options, read_options
-from automap.plan import Plan
-from automap.planner import find, plan_workload
+from automap.plan.explain import overview
+from automap.plan.record import PlanRecord
+from automap.planner.sharding import find
+from automap.planner.spaces import plan_workload
+from automap.program import Workload, load_target, read_workload
+from automap.program.contained import contained
+from automap.program.trace import lower_call
 from automap.report.progress import SearchProgress
-from automap.report.terminal import say, say_json, say_result
+from automap.step.call import TracedCall
+from automap.step.rules import user_rules
+from automap.step.step import traced_call
+from automap.terminal import say, say_json, say_result
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
-from automap.workload import Workload, load_target, read_workload
-from automap.workload.call import TracedCall
-from automap.workload.contained import contained
-from automap.workload.rules import user_rules
-from automap.workload.step import traced_call
-from automap.workload.trace import lower_call
 from hlo_tools.collector import collector_paused
 
 
@@ -52,7 +54,7 @@ def run(
         if as_json:
             say_json(plan.to_json())
         else:
-            say_result(plan.explain())
+            say_result(overview(plan))
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,10 @@ def _plan(
     given: dict[str, Any],
     confirmation: Confirmation | None,
     until_the_end: ExitStack,
-) -> Plan:
-    """The plan; Ctrl-C is noted from the search `until_the_end`, where there is no compiler to wait for after it."""
+) -> PlanRecord:
+    """The plan; Ctrl-C is noted from the search `until_the_end`, where there is no compiler to wait
+    for after it.
+    """
     request = read_request(preset, given)
     topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
@@ -91,11 +95,14 @@ def _plan(
         if confirmation is None:
             until_the_end.enter_context(noted())
             plan = plan_workload(
-                workload, topology, options, on_progress=progress.update,
+                workload,
+                topology,
+                options,
+                on_progress=progress.update,
                 on_stages=progress.update_stages,
-            )  # fmt: skip
+            )
             if plan.pipeline is not None and call is not None:
-                from automap.apply.pipeline.step import check_separable
+                from automap.runtime.pipeline.step import check_separable
 
                 with contained():
                     check_separable(call, plan.pipeline)
@@ -120,7 +127,11 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
         step, args = load_target(target, given)
         call = traced_call(step, args, mesh=options.axes, name=target)
         workload = lower_call(
-            call, platform=request.topology.platform, target=target, rules=rules,
-            layers=options.layers, arguments=given,
-        )  # fmt: skip
+            call,
+            platform=request.topology.platform,
+            target=target,
+            rules=rules,
+            layers=options.layers,
+            arguments=given,
+        )
     return workload, call

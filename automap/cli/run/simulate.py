@@ -1,11 +1,19 @@
 """`automap simulate`: options -> `automap.simulate` -> text, JSON, a trace file.
 
-A plan has the seconds of its tasks, or of its stages: neither the target function nor a program file is needed, unless
-another machine or profile is to price them.
+A plan has the seconds of its tasks, or of its stages: neither the target function nor a program
+file is needed, unless another machine or profile is to price them.
 """
 
 from collections.abc import Mapping, Sequence
 
+from automap.api.simulation import (
+    PipelineSimulation,
+    Simulation,
+    check_seconds_are_its_own,
+    simulate,
+    simulate_recorded,
+    simulated,
+)
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import (
     is_program_file,
@@ -15,18 +23,11 @@ from automap.cli.run.target import (
     step_of,
 )
 from automap.errors import InputError
-from automap.plan import Plan
-from automap.plan_rebuild import planned_program_file
-from automap.report.terminal import say, say_json, say_result
-from automap.simulate.api import (
-    check_seconds_are_its_own,
-    simulate,
-    simulate_recorded,
-    simulated,
-)
-from automap.simulate.pipelined import PipelineSimulation, simulate_pipeline
-from automap.simulate.simulation import Simulation
-from automap.workload.contained import contained
+from automap.pipeline.schedules.simulated import simulate_pipeline
+from automap.plan.record import PlanRecord
+from automap.planner.rebuild import planned_program_file
+from automap.program.contained import contained
+from automap.terminal import say, say_json, say_result
 
 
 def run(
@@ -44,7 +45,7 @@ def run(
         leave_accelerators_alone()
     if trace is not None:
         check_can_be_written("--trace", trace)
-    plan = Plan.load(plan_file)
+    plan = PlanRecord.load(plan_file)
     options = {"--topology": topology, "--profile": profile}
     found = (
         _of_record(plan, options | {"--arg": arguments})
@@ -60,22 +61,22 @@ def run(
         say_result(found.explain())
 
 
-def _of_record(plan: Plan, options: Mapping[str, object]) -> Simulation | PipelineSimulation:
+def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> Simulation | PipelineSimulation:
     """By the seconds that the plan has; none of `options` may be given."""
     if plan.pipeline is not None:
         check_seconds_are_its_own(plan.pipeline, options)
-        return simulate_pipeline(plan, plan.pipeline)
+        return PipelineSimulation.of(simulate_pipeline(plan, plan.pipeline))
     for name, value in options.items():
         if value:
             raise needs_target(plan, "simulate", f"{name} needs what was planned")
     if plan.program is None:
         why = "the plan was written by an earlier automap, which did not record its tasks"
         raise needs_target(plan, "simulate", why)
-    return simulate_recorded(plan)
+    return Simulation.of(simulate_recorded(plan))
 
 
 def _of_target(
-    plan: Plan, target: str, arguments: Sequence[str], options: Mapping[str, str | None]
+    plan: PlanRecord, target: str, arguments: Sequence[str], options: Mapping[str, str | None]
 ) -> Simulation | PipelineSimulation:
     """What was planned again, priced as `options` say."""
     if plan.pipeline is not None:
@@ -85,7 +86,7 @@ def _of_target(
         if arguments:
             raise InputError(f"--arg {arguments[0]!r}: {target} is a program, not a function")
         workload = planned_program_file(plan, target)
-        return simulated(plan, workload, topology=topology, profile=profile)
+        return Simulation.of(simulated(plan, workload, topology=topology, profile=profile))
     with contained(), saying_the_arguments(plan, arguments):
         step, args = step_of(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

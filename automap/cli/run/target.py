@@ -1,4 +1,5 @@
-"""The step that a plan is of, from the command line: what a plan file names is never imported, called or opened.
+"""The step that a plan is of, from the command line: what a plan file names is never imported,
+called or opened.
 
 Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the words that the plan itself
 suggests, for people to read before they type them                                 -> in: `needs_target`
@@ -13,8 +14,8 @@ from typing import Any, Literal
 import jax
 
 from automap.errors import InputError, PlanError
-from automap.plan import Plan
-from automap.workload import load_target
+from automap.plan.record import PlanRecord
+from automap.program import load_target
 
 
 Purpose = Literal["verify", "simulate"]
@@ -47,14 +48,16 @@ def is_program_file(target: str) -> bool:
     return os.path.exists(target) or ":" not in target
 
 
-def needs_target(plan: Plan, purpose: Purpose, why: str) -> InputError:
+def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
     """The error where `--target` is missing; `why` says what for."""
     words = ["--target", plan.workload.target]
     for name, value in plan.workload.arguments:
         words += ["--arg", f"{name}={value}"]
     return InputError(
-        f"{why}; a plan file never has code run, so --target has to say what may be imported and called. The plan says that it "
-        f"was made from {plan.workload.target}: if you trust that, type the command again with {shlex.join(words)} behind it. "
+        f"{why}; a plan file never has code run, so --target has to say what may be imported and "
+        "called. The plan says that it "
+        f"was made from {plan.workload.target}: if you trust that, type the command again with "
+        f"{shlex.join(words)} behind it. "
         f"For a plan made in Python there is automap.{purpose}(plan, step, args)"
     )
 
@@ -73,7 +76,7 @@ def step_of(
 
 
 @contextmanager
-def saying_the_arguments(plan: Plan, given: Sequence[str]) -> Iterator[None]:
+def saying_the_arguments(plan: PlanRecord, given: Sequence[str]) -> Iterator[None]:
     """Add to a `PlanError` which arguments the plan was made with, if others are given."""
     planned: Mapping[str, str] = dict(plan.workload.arguments)
     try:

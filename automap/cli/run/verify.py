@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from automap.api.verification import Verification, verify
 from automap.choices import CompilerName
 from automap.cli.run.target import (
     leave_accelerators_alone,
@@ -13,15 +14,15 @@ from automap.cli.run.target import (
     step_of,
 )
 from automap.exit_status import ExitStatus
-from automap.plan import Plan
-from automap.plan_explain import bytes_text, seconds_text
-from automap.report.terminal import say, say_json, say_result
-from automap.verify.api import Verification, check_options, verify
+from automap.plan.record import PlanRecord
+from automap.program.contained import contained
+from automap.quantities import bytes_text, seconds_text
+from automap.terminal import say, say_json, say_result
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS
 from automap.verify.confirm import Confirmation
+from automap.verify.verified import check_options
 from automap.verify.witness import Witness
-from automap.workload.contained import contained
 
 
 PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
@@ -36,9 +37,11 @@ def run(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Print what the compiler says of a plan; exits with another status than 0 if it does not confirm it."""
+    """Print what the compiler says of a plan; exits with another status than 0 if it does not
+    confirm it.
+    """
     leave_accelerators_alone()
-    plan = Plan.load(plan_file)
+    plan = PlanRecord.load(plan_file)
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
     if target is None:
@@ -71,7 +74,7 @@ def confirmation_of(
     )
 
 
-def tell(plan: Plan, witness: Witness) -> None:
+def tell(plan: PlanRecord, witness: Witness) -> None:
     """A line on stderr for each plan that was compiled."""
     peak = "?" if witness.peak_bytes is None else bytes_text(witness.peak_bytes)
     verdict = "fits" if witness.fits else "does not fit"

@@ -1,4 +1,5 @@
-"""The pretrained agent: divides a pipeline in milliseconds, from weights that come with the package.
+"""The pretrained agent: divides a pipeline in milliseconds, from weights that come with the
+package.
 
 `divisions`    a good division of stages that are not decided yet, and whether there is any
 `heads`        what else is known of them

@@ -1,4 +1,5 @@
-"""The actions of a state that are worth a look, as features: no unit of time, bytes or size is left in them.
+"""The actions of a state that are worth a look, as features: no unit of time, bytes or size is left
+in them.
 
 N_CANDIDATES actions: a third each by the least step, by the one made, and by both (their product); what is
 named twice leaves room for more by the least.                                                -> in: `_chosen`
@@ -15,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.agent.heads import Heads, heads_of
 from automap.pipeline.agent.states import (
     State,
@@ -25,21 +27,55 @@ from automap.pipeline.agent.states import (
 )
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.value import stage_bytes
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
 
 
 N_CANDIDATES: Final = 192
 ACTION_FEATURES: Final = (
-    "least", "made", "made / least", "least's rank", "made's rank", "stage", "forward", "link after",
-    "link before", "reduction", "memory", "least slowest", "least slowest / its work", "tail U", "tail V",
-    "tail P", "tail Q", "units", "points", "work", "units left", "points left", "cut / mean", "cut / near", "link / slowest link",
-    "head's slowest", "head's links", "head's reductions", "head's next stage", "head's next units",
-)  # fmt: skip
+    "least",
+    "made",
+    "made / least",
+    "least's rank",
+    "made's rank",
+    "stage",
+    "forward",
+    "link after",
+    "link before",
+    "reduction",
+    "memory",
+    "least slowest",
+    "least slowest / its work",
+    "tail U",
+    "tail V",
+    "tail P",
+    "tail Q",
+    "units",
+    "points",
+    "work",
+    "units left",
+    "points left",
+    "cut / mean",
+    "cut / near",
+    "link / slowest link",
+    "head's slowest",
+    "head's links",
+    "head's reductions",
+    "head's next stage",
+    "head's next units",
+)
 STATE_FEATURES: Final = (
-    "stages", "left", "decided", "microbatches", "microbatches / stages", "1f1b", "bound", "memory", "usable",
-    "units", "matched", "made",
-)  # fmt: skip
+    "stages",
+    "left",
+    "decided",
+    "microbatches",
+    "microbatches / stages",
+    "1f1b",
+    "bound",
+    "memory",
+    "usable",
+    "units",
+    "matched",
+    "made",
+)
 _NEAR: Final = 4
 _N_FEATURES: Final = len(ACTION_FEATURES)
 
@@ -63,8 +99,8 @@ class Game:
 class Candidates:
     """`points`, `units` int64 [A], A from 1 to N_CANDIDATES: there are no dead ends.
 
-    `least`, `made` float64 [A] seconds, `features` float32 [A, F], `flat` float32 [D], `baseline` float32 [A], in the
-    order of `least`.
+    `least`, `made` float64 [A] seconds, `features` float32 [A, F], `flat` float32 [D], `baseline`
+    float32 [A], in the order of `least`.
     """
 
     points: np.ndarray
@@ -88,7 +124,9 @@ def game_of(arrays: Arrays, stages: int) -> Game | None:
 
 
 def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) -> Candidates:
-    """The candidates of a state in which at least two actions are left; `wanted` (i, d) is one of them for certain."""
+    """The candidates of a state in which at least two actions are left; `wanted` (i, d) is one of
+    them for certain.
+    """
     least, made = actions(game.arrays, game.heads, state)
     chosen = _chosen(least.ravel(), made.ravel())
     if wanted is not None:
@@ -98,14 +136,27 @@ def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) 
     points, units = np.unravel_index(chosen, least.shape)
     least, made = least.ravel()[chosen], made.ravel()[chosen]
     features = _features(
-        game.arrays, game.heads, state.tail, state.cuts[0], state.parts[0], state.following,
-        state.decided, points, units, least, made,
-    )  # fmt: skip
+        game.arrays,
+        game.heads,
+        state.tail,
+        state.cuts[0],
+        state.parts[0],
+        state.following,
+        state.decided,
+        points,
+        units,
+        least,
+        made,
+    )
     return Candidates(
-        points, units, least, made, features.astype(np.float32),
+        points,
+        units,
+        least,
+        made,
+        features.astype(np.float32),
         _state(game, state, float(least.min()), float(made.min())),
         np.log(game.bound_seconds / made).astype(np.float32),
-    )  # fmt: skip
+    )
 
 
 def _chosen(least: np.ndarray, made: np.ndarray) -> np.ndarray:
@@ -126,20 +177,39 @@ def _chosen(least: np.ndarray, made: np.ndarray) -> np.ndarray:
 def _state(game: Game, state: State, least: float, made: float) -> np.ndarray:
     arrays, stages, k = game.arrays, game.stages, state.decided
     limit = arrays.memory_limit_bytes
-    return np.array([
-        stages / 8, (stages - k - 1) / 8, k / 8, np.log2(arrays.microbatches) / 6,
-        np.log2(arrays.microbatches / stages) / 4, arrays.schedule,
-        10.0 * min(np.log(least / game.bound_seconds), 1.0),
-        0.0 if np.isinf(limit) else 1.0, arrays.usable[1:].mean(), np.log2(arrays.n_units) / 6,
-        arrays.transfers_differ, 10.0 * min(np.log(made / least), 1.0),
-    ], np.float32)  # fmt: skip
+    return np.array(
+        [
+            stages / 8,
+            (stages - k - 1) / 8,
+            k / 8,
+            np.log2(arrays.microbatches) / 6,
+            np.log2(arrays.microbatches / stages) / 4,
+            arrays.schedule,
+            10.0 * min(np.log(least / game.bound_seconds), 1.0),
+            0.0 if np.isinf(limit) else 1.0,
+            arrays.usable[1:].mean(),
+            np.log2(arrays.n_units) / 6,
+            arrays.transfers_differ,
+            10.0 * min(np.log(made / least), 1.0),
+        ],
+        np.float32,
+    )
 
 
 @compiled
 def _features(
-    arrays: Arrays, heads: Heads, tail: Array, j: int, e: int, f: int, k: int, points: Array, units: Array,
-    least: Array, made: Array,
-) -> Array:  # fmt: skip
+    arrays: Arrays,
+    heads: Heads,
+    tail: Array,
+    j: int,
+    e: int,
+    f: int,
+    k: int,
+    points: Array,
+    units: Array,
+    least: Array,
+    made: Array,
+) -> Array:
     count, m, h = len(points), arrays.microbatches, heads.stages - k - 1
     n, all_units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     bound, best = least.min(), made.min()
@@ -159,9 +229,15 @@ def _features(
         near = _least_near(arrays.cut_bytes, i, n)
         slow, links, reductions = _divided(arrays, heads, h, i, d)
         needed = stage_bytes(
-            arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
-            arrays.cut_bytes[i], r * arrays.unit_devices, m, k + 1, arrays.schedule,
-        )  # fmt: skip
+            arrays.state_bytes[i, j],
+            arrays.kept_bytes[i, j],
+            arrays.working_bytes[i, j],
+            arrays.cut_bytes[i],
+            r * arrays.unit_devices,
+            m,
+            k + 1,
+            arrays.schedule,
+        )
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]
         row[0] = 10.0 * np.log(least[c] / bound)
@@ -200,7 +276,9 @@ def _features(
 
 @inner
 def _divided(arrays: Arrays, heads: Heads, h: int, j: int, e: int) -> tuple[float, float, float]:
-    """The slowest stage, link and reduction of a head's good division, one microbatch's seconds but for the last."""
+    """The slowest stage, link and reduction of a head's good division, one microbatch's seconds but
+    for the last.
+    """
     slow = links = reductions = 0.0
     for left in range(h, 0, -1):
         i, d = heads.points[left, j, e], heads.units[left, j, e]

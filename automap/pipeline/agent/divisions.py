@@ -1,4 +1,5 @@
-"""A good division of every head: the first i points on the first d units in h stages, before any of it is decided.
+"""A good division of every head: the first i points on the first d units in h stages, before any of
+it is decided.
 
     points, units [h, i, d]  where the last of the h stages begins; the stages before it are those of the head that ends
                              there. -1 where, and only where, no division fits the memory and is allowed
@@ -19,19 +20,18 @@ and with goal_f, goal_b, below which the slowest stage of the tail cannot be    
 each with the cheapest transfer to the tail. A head keeps one division, so one that is better for some tail may be lost. Not
 all places are tried for the beginning of the last stage, or the tables would take ten times as long:  -> in: `_last_stage`
 
-    NEAR of where the slowest of both its sides cross, each way; then one of BLOCK points, that of the smallest cut, while
-    a bound is below the best score; unless both sides are slower than they need be and all was SLACK times the best;
-    all BLOCK points each way from the best of these
-    of a head whose slowest stage or tail is WORTH times the goal: only the former, until something fits
+    NEAR of where the slowest of both its sides cross, each way; then one of BLOCK points, that of
+    the smallest cut, while a bound is below the best score; unless both sides are slower than they
+    need be and all was SLACK times the best; all BLOCK points each way from the best of these of a
+    head whose slowest stage or tail is WORTH times the goal: only the former, until something fits
 """
 
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from automap.numba_jit import Array, inner, inner_making_arrays
 from automap.pipeline.arrays import Arrays
-from automap.simulate.arrays import Array
-from automap.simulate.jit import inner, inner_making_arrays
 
 
 NEAR: Final = 2
@@ -41,11 +41,14 @@ WORTH: Final = 3.0
 
 
 class Bounds(NamedTuple):
-    """What is known before: S; `most` [S + 1, n + 1, U + 1], the last point that a stage of h has memory for.
+    """What is known before: S; `most` [S + 1, n + 1, U + 1], the last point that a stage of h has
+    memory for.
 
-    `line` [U + 1, n + 1] seconds of the points before, on so many replicas; `slow` [S + 1, n + 1, U + 1] that some stage of a head takes; `sums` [U + 1, n + 1] of all its stages on so many
+    `line` [U + 1, n + 1] seconds of the points before, on so many replicas; `slow` [S + 1, n + 1, U
+    + 1] that some stage of a head takes; `sums` [U + 1, n + 1] of all its stages on so many
     replicas; `forward`, `backward` that some stage of the pipeline takes; `wf`, `wb` [n + 1] as in
-    `automap.pipeline.exact`; `leaving` [U + 1, U + 1] seconds per byte of the cheapest transfer from a stage.
+    `automap.pipeline.solvers.exact`; `leaving` [U + 1, U + 1] seconds per byte of the cheapest
+    transfer from a stage.
     """
 
     stages: int
@@ -61,7 +64,9 @@ class Bounds(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """`points`, `units` as above; of the last two h the best score and its (A, C, E, G, H); one more of these."""
+    """`points`, `units` as above; of the last two h the best score and its (A, C, E, G, H); one
+    more of these.
+    """
 
     points: Array
     units: Array
@@ -81,8 +86,10 @@ def divisions_of(arrays: Arrays, bounds: Bounds) -> tuple[Array, Array]:
     tables = _Tables(
         np.full((stages, n + 1, units + 1), -1, np.int32),
         np.full((stages, n + 1, units + 1), -1, np.int32),
-        best, known, np.empty(5),
-    )  # fmt: skip
+        best,
+        known,
+        np.empty(5),
+    )
     small = _small_cuts(arrays.cut_bytes)
     for h in range(1, stages):
         best[h % 2] = known[h % 2, :, :, 0] = np.inf
@@ -101,7 +108,9 @@ def divisions_of(arrays: Arrays, bounds: Bounds) -> tuple[Array, Array]:
 
 @inner_making_arrays
 def _small_cuts(cut_bytes: Array) -> Array:
-    """[2, n]: before and after each point, the next one whose cut is the smallest of its BLOCK points."""
+    """[2, n]: before and after each point, the next one whose cut is the smallest of its BLOCK
+    points.
+    """
     n = len(cut_bytes) - 1
     found = np.empty((2, n), np.int32)
     least = np.zeros(n, np.bool_)
@@ -120,9 +129,18 @@ def _small_cuts(cut_bytes: Array) -> Array:
 
 @inner
 def _last_stage(
-    arrays: Arrays, bounds: Bounds, tables: _Tables, small: Array, h: int, d: int, e: int, again: int
-) -> None:  # fmt: skip
-    """Heads of h stages on e units whose last stage has units [d, e); `again` those that have so already, near by."""
+    arrays: Arrays,
+    bounds: Bounds,
+    tables: _Tables,
+    small: Array,
+    h: int,
+    d: int,
+    e: int,
+    again: int,
+) -> None:
+    """Heads of h stages on e units whose last stage has units [d, e); `again` those that have so
+    already, near by.
+    """
     n, r, m, now = len(arrays.cut_bytes) - 1, e - d, arrays.microbatches, h % 2
     line, left = bounds.line[r], len(arrays.latency_seconds) - 1 - e
     slow, points, best = bounds.slow[h - 1, :, d], tables.points[h, :, e], tables.best[now, :, e]

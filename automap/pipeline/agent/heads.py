@@ -1,4 +1,5 @@
-"""What is known of heads: the first i points on the first d units in h stages, before any of it is decided.
+"""What is known of heads: the first i points on the first d units in h stages, before any of it is
+decided.
 
     slowest_f, slowest_b [h, i, d]  no division that fits the memory has a less slow slowest stage, forwards and backwards
                           = min over (i', d') of max(slowest[h - 1, i', d'], seconds of [i', i) on d - d')
@@ -6,7 +7,7 @@
                       For the first to rise everywhere, stages may be empty here, which can only make it less
     points, units     a good division                             -> in: `automap.pipeline.agent.divisions`
     cheapest[d, e]    the least seconds per byte that any stage before [d, e) sends to it at
-    fs, bs            as in `automap.pipeline.exact`
+    fs, bs            as in `automap.pipeline.solvers.exact`
     line              seconds of the points before each, on the fewest replicas that a stage may have
 
 They are made once for a problem. In the number of points and units: about O(S n U^2).
@@ -16,12 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.agent.divisions import Bounds, divisions_of
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import least_sums
+from automap.pipeline.solvers.exact import least_sums
 from automap.pipeline.value import stage_bytes
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
 
 
 class Heads(NamedTuple):
@@ -66,9 +66,17 @@ def heads_of(arrays: Arrays, stages: int) -> Heads:
                     leaving[d, e] = min(leaving[d, e], per_byte)
     fs, bs, wf, wb = least_sums(arrays)
     bounds = Bounds(
-        stages, most, arrays.forward + arrays.backward, slowest_f + slowest_b, fs + bs,
-        slowest_f[stages, n, units], slowest_b[stages, n, units], wf, wb, leaving,
-    )  # fmt: skip
+        stages,
+        most,
+        arrays.forward + arrays.backward,
+        slowest_f + slowest_b,
+        fs + bs,
+        slowest_f[stages, n, units],
+        slowest_b[stages, n, units],
+        wf,
+        wb,
+        leaving,
+    )
     points, parts = divisions_of(arrays, bounds)
     fewest = 1
     while not arrays.usable[fewest]:
@@ -79,7 +87,9 @@ def heads_of(arrays: Arrays, stages: int) -> Heads:
 
 @inner
 def _most_points(arrays: Arrays, k: int, most: Array) -> None:
-    """most[i, r]: the last point that a stage from i on r replicas, with k - 1 stages after it, has memory for."""
+    """most[i, r]: the last point that a stage from i on r replicas, with k - 1 stages after it, has
+    memory for.
+    """
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     if arrays.memory_limit_bytes == np.inf:
         most[:] = n
@@ -90,10 +100,15 @@ def _most_points(arrays: Arrays, k: int, most: Array) -> None:
             while low < high:
                 j = (low + high + 1) // 2
                 needed = stage_bytes(
-                    arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
-                    arrays.cut_bytes[i], r * arrays.unit_devices, arrays.microbatches, k,
+                    arrays.state_bytes[i, j],
+                    arrays.kept_bytes[i, j],
+                    arrays.working_bytes[i, j],
+                    arrays.cut_bytes[i],
+                    r * arrays.unit_devices,
+                    arrays.microbatches,
+                    k,
                     arrays.schedule,
-                )  # fmt: skip
+                )
                 if needed <= arrays.memory_limit_bytes:
                     low = j
                 else:
@@ -103,7 +118,9 @@ def _most_points(arrays: Arrays, k: int, most: Array) -> None:
 
 @inner
 def _least_points(most: Array, least: Array) -> None:
-    """least[r, j]: before it, no stage on r replicas that ends at j or later may begin; j if none may at all."""
+    """least[r, j]: before it, no stage on r replicas that ends at j or later may begin; j if none
+    may at all.
+    """
     n = len(most) - 1
     for r in range(1, len(least)):
         i = 0

@@ -44,7 +44,9 @@ def shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(path: Path) -> Weights:
-    """Read weights. Raises `InputError` for a file that is absent, malformed, or of another network."""
+    """Read weights. Raises `InputError` for a file that is absent, malformed, or of another
+    network.
+    """
     remedy = "install the package anew, or train them with scripts/train_pipeline_agent.py"
     try:
         check_file(path, _MOST_BYTES)
@@ -71,7 +73,8 @@ def load_weights(path: Path) -> Weights:
     for name, array in weights.items():
         if array.shape != wanted[name] or array.dtype != np.float32:
             raise InputError(
-                f"{path}: {name} is {array.dtype} {list(array.shape)}, allowed: float32 {list(wanted[name])}; {remedy}"
+                f"{path}: {name} is {array.dtype} {list(array.shape)}, allowed: float32 "
+                f"{list(wanted[name])}; {remedy}"
             )
         if not np.isfinite(array).all():
             raise InputError(f"{path}: {name} has numbers that are not finite; {remedy}")
@@ -85,7 +88,9 @@ def shipped_weights() -> Weights:
 
 
 def values(weights: Weights, found: Candidates) -> np.ndarray:
-    """Q of the candidates of a state, float32 [A]: what the agent thinks that log(L0 / L) can be made."""
+    """Q of the candidates of a state, float32 [A]: what the agent thinks that log(L0 / L) can be
+    made.
+    """
     hidden = _perceptron(weights, "action", found.features)
     context = _perceptron(
         weights, "context", np.concatenate([hidden.mean(0), hidden.max(0), found.flat])[None]

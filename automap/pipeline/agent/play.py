@@ -7,8 +7,8 @@ beam w x b   of each state of a level the b best actions of Q (of the first stat
 infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search;
              above TRAINED_STAGES, where a state costs more, greedy only
 
-A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With three stages
-there are two actions: the search is all there is, and its answer is the optimum.
+A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With
+three stages there are two actions: the search is all there is, and its answer is the optimum.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from automap.pipeline.agent.candidates import Candidates, Game, candidates, game
 from automap.pipeline.agent.network import Weights, values
 from automap.pipeline.agent.states import State, actions, after, last_two, whole
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import Partition
-from automap.pipeline.local import even_split, improved
+from automap.pipeline.solvers.exact import Partition
+from automap.pipeline.solvers.local import even_split, improved
 from automap.pipeline.value import value
 
 

@@ -1,15 +1,17 @@
 """Generated pipeline problems of mixed distributions: what the agent is trained and held out on.
 
-A problem has seconds c, bytes a after each of `FINE` instructions and gradient bytes w, each of a family of FAMILIES,
-coarsened to n points by the smallest a in each segment, and
+A problem has seconds c, bytes a after each of `FINE` instructions and gradient bytes w, each of a
+family of FAMILIES, coarsened to n points by the smallest a in each segment, and
 
     sum c = 1 s;  sum w over the slowest link takes 10^U(-2.5, 0) s;  mean a over it 10^U(-3, -0.7) s for a whole batch
 
-With a problem's own chance each: a spike of w at one end (embedding, softmax), a tensor that crosses all later cuts
-(encoder and decoder), a parameter shared by both ends, kernels that do not become faster than a floor, replicas that divide
-a microbatch's examples, a limit of memory between what the smallest partition needs and what all of it takes.
+With a problem's own chance each: a spike of w at one end (embedding, softmax), a tensor that
+crosses all later cuts (encoder and decoder), a parameter shared by both ends, kernels that do not
+become faster than a floor, replicas that divide a microbatch's examples, a limit of memory between
+what the smallest partition needs and what all of it takes.
 
-Only uniform and normal data, as in Auto-MAP, make a straight line of 128 points whose answer is nearly constant.
+Only uniform and normal data, as in Auto-MAP, make a straight line of 128 points whose answer is
+nearly constant.
 """
 
 from collections.abc import Callable
@@ -21,8 +23,8 @@ import numpy as np
 
 from automap.pipeline.arrays import Arrays, Schedule, Terms, divisible, from_lines
 from automap.pipeline.fabric import Fabric, Transfers, fabric_of
-from automap.pipeline.smallest import least_bytes
-from automap.pipeline.uses import segment_maximum
+from automap.pipeline.profile.uses import segment_maximum
+from automap.pipeline.solvers.smallest import least_bytes
 from automap.topology import get_topology
 from automap.topology.model import Level, Topology
 
@@ -98,8 +100,9 @@ def generated(seed: int, size: Size) -> Problem:
     fabric = _fabric(size.servers, size.per_server, ratio, sharing, transfers)
     terms = Terms(
         microbatches=int(rng.choice(_MICROBATCHES)),
-        schedule=Schedule(int(rng.integers(2))), memory_limit_bytes=np.inf,
-    )  # fmt: skip
+        schedule=Schedule(int(rng.integers(2))),
+        memory_limit_bytes=np.inf,
+    )
     seconds, cut_bytes, gradient_bytes = _lines(rng, size.points, _INNER_BYTES_PER_S / ratio)
     arrays = from_lines(seconds, cut_bytes, gradient_bytes, fabric, terms)
     if rng.random() < 0.2:
@@ -113,7 +116,9 @@ def generated(seed: int, size: Size) -> Problem:
 
 
 def plain(seed: int, size: Size) -> Problem:
-    """The lines of a seed in Auto-MAP's own setting: GPipe, 16 microbatches, no floors, no limit of memory."""
+    """The lines of a seed in Auto-MAP's own setting: GPipe, 16 microbatches, no floors, no limit of
+    memory.
+    """
     rng = np.random.default_rng([seed, size.stages, size.points, size.servers, size.per_server])
     ratio = _RATIOS[-1]
     fabric = _fabric(size.servers, size.per_server, ratio, size.per_server, "adjacent")
@@ -141,10 +146,15 @@ def _fabric(
 
 def _level(like: Level, size: int, bytes_per_s: float, shared_by: int) -> Level:
     return Level(
-        name=like.name, size=size, kind="switch", bytes_per_s=bytes_per_s,
-        latency_seconds=like.latency_seconds, shared_by=shared_by, reach=like.reach,
+        name=like.name,
+        size=size,
+        kind="switch",
+        bytes_per_s=bytes_per_s,
+        latency_seconds=like.latency_seconds,
+        shared_by=shared_by,
+        reach=like.reach,
         source=like.source,
-    )  # fmt: skip
+    )
 
 
 def _lines(
@@ -205,15 +215,18 @@ def _with_examples(rng: np.random.Generator, arrays: Arrays, stages: int) -> Arr
 
 
 def _with_memory(rng: np.random.Generator, arrays: Arrays, stages: int) -> Arrays:
-    """State of 3 to 8 times the gradients; what waits for its backward pass is of the order of the cuts' bytes."""
+    """State of 3 to 8 times the gradients; what waits for its backward pass is of the order of the
+    cuts' bytes.
+    """
     n, m = arrays.n_points, arrays.microbatches
     kept = np.concatenate([[0.0], np.cumsum(rng.uniform(0.5, 1.5, n))])
     kept *= arrays.gradient_bytes[0, n] * rng.uniform(0.1, 6.0) / (kept[-1] * m)
     between = np.maximum(kept[None, :] - kept[:, None], 0.0)
     arrays = arrays._replace(
-        state_bytes=arrays.gradient_bytes * rng.uniform(3.0, 8.0), kept_bytes=between,
+        state_bytes=arrays.gradient_bytes * rng.uniform(3.0, 8.0),
+        kept_bytes=between,
         working_bytes=segment_maximum(rng.uniform(0.0, 2.0, n) * kept[-1] / n),
-    )  # fmt: skip
+    )
     if rng.random() < 0.6:
         return arrays
     least = least_bytes(arrays, stages)

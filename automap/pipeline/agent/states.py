@@ -1,4 +1,5 @@
-"""A state: the last k stages are decided; and what each way to decide the one before them would mean.
+"""A state: the last k stages are decided; and what each way to decide the one before them would
+mean.
 
     tail        row of `automap.pipeline.value.joined` of the decided stages, which begin at point j and unit e
     action      (i, d): the stage before has points [i, j) and units [d, e)
@@ -17,11 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.agent.heads import Heads
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.value import finished, joined, stage_bytes
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,15 @@ def first_state(arrays: Arrays, stages: int) -> State:
 def after(arrays: Arrays, state: State, point: int, unit: int) -> State:
     """The state after an action."""
     tail = _joined(
-        arrays, state.tail, point, state.cuts[0], unit, state.parts[0], state.following,
+        arrays,
+        state.tail,
+        point,
+        state.cuts[0],
+        unit,
+        state.parts[0],
+        state.following,
         state.decided + 1,
-    )  # fmt: skip
+    )
     return State(tail, (point, *state.cuts), (unit, *state.parts))
 
 
@@ -65,7 +71,9 @@ def actions(arrays: Arrays, heads: Heads, state: State) -> tuple[np.ndarray, np.
 
 
 def whole(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray, np.ndarray]:
-    """(cuts, parts) int64 [S + 1] of the state with an action and the good division before it, whose step is `made`."""
+    """(cuts, parts) int64 [S + 1] of the state with an action and the good division before it,
+    whose step is `made`.
+    """
     cuts, parts = [point, *state.cuts], [unit, *state.parts]
     for h in range(heads.stages - state.decided - 1, 0, -1):
         point, unit = int(heads.points[h, point, unit]), int(heads.units[h, point, unit])
@@ -77,11 +85,19 @@ def whole(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray
 def last_two(
     arrays: Arrays, heads: Heads, state: State, bound_seconds: float
 ) -> tuple[float, int, int]:
-    """(step, i, d) of the best first of the last two actions; inf if none makes a step below the bound."""
+    """(step, i, d) of the best first of the last two actions; inf if none makes a step below the
+    bound.
+    """
     return _last_two(
-        arrays, heads, state.tail, state.cuts[0], state.parts[0], state.following, state.decided,
+        arrays,
+        heads,
+        state.tail,
+        state.cuts[0],
+        state.parts[0],
+        state.following,
+        state.decided,
         bound_seconds,
-    )  # fmt: skip
+    )
 
 
 @inner
@@ -99,13 +115,17 @@ def join(
 ) -> None:
     """`joined` of stage [i, j) on [d, e) before a tail of k - 1 stages whose first ends at unit f."""
     joined(
-        pool, z, new,
+        pool,
+        z,
+        new,
         arrays.forward[e - d, j] - arrays.forward[e - d, i],
         arrays.backward[e - d, j] - arrays.backward[e - d, i],
         link_seconds(arrays, d, e, f, j),
         arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
-        arrays.microbatches, k, arrays.schedule,
-    )  # fmt: skip
+        arrays.microbatches,
+        k,
+        arrays.schedule,
+    )
 
 
 @compiled
@@ -158,10 +178,15 @@ def _actions(
             if not (arrays.may_cut[i] and heads.points[h, i, d] >= 0):
                 continue
             needed = stage_bytes(
-                arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
-                arrays.cut_bytes[i], r * arrays.unit_devices, arrays.microbatches, k + 1,
+                arrays.state_bytes[i, j],
+                arrays.kept_bytes[i, j],
+                arrays.working_bytes[i, j],
+                arrays.cut_bytes[i],
+                r * arrays.unit_devices,
+                arrays.microbatches,
+                k + 1,
                 arrays.schedule,
-            )  # fmt: skip
+            )
             if needed > arrays.memory_limit_bytes:
                 continue
             join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
@@ -202,7 +227,9 @@ def _last_two(
 def _last_one(
     arrays: Arrays, heads: Heads, pool: Array, j: int, e: int, f: int, k: int, bound: float
 ) -> float:
-    """The best step of the tail in pool[0], of k stages, with two before it; `bound` if none is below it."""
+    """The best step of the tail in pool[0], of k stages, with two before it; `bound` if none is
+    below it.
+    """
     m = arrays.microbatches
     best = bound
     for d in range(1, e):
@@ -220,18 +247,29 @@ def _last_one(
             if m * first >= best or not (arrays.may_cut[i] and heads.points[1, i, d] >= 0):
                 continue
             needed = stage_bytes(
-                arrays.state_bytes[i, j], arrays.kept_bytes[i, j], arrays.working_bytes[i, j],
-                arrays.cut_bytes[i], r * arrays.unit_devices, m, k + 1, arrays.schedule,
-            )  # fmt: skip
+                arrays.state_bytes[i, j],
+                arrays.kept_bytes[i, j],
+                arrays.working_bytes[i, j],
+                arrays.cut_bytes[i],
+                r * arrays.unit_devices,
+                m,
+                k + 1,
+                arrays.schedule,
+            )
             if needed > arrays.memory_limit_bytes:
                 continue
             joined(
-                pool, 0, pool[1],
+                pool,
+                0,
+                pool[1],
                 arrays.forward[r, j] - arrays.forward[r, i],
-                arrays.backward[r, j] - arrays.backward[r, i], x,
-                arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j], m, k + 1,
+                arrays.backward[r, j] - arrays.backward[r, i],
+                x,
+                arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
+                m,
+                k + 1,
                 arrays.schedule,
-            )  # fmt: skip
+            )
             join(arrays, pool, 1, pool[2], 0, i, 0, d, e, k + 2)
             best = min(best, finished(pool[2, 1], pool[2, 2], m, arrays.schedule))
     return best

@@ -1,7 +1,7 @@
 """A stage of average size: what inner plans are judged by before there are any cuts.
 
-Of S stages it has 1 / S of all seconds and bytes. The stages in front keep the most microbatches, so a device has room if
-the average stage has it with as many as the schedule allows.
+Of S stages it has 1 / S of all seconds and bytes. The stages in front keep the most microbatches,
+so a device has room if the average stage has it with as many as the schedule allows.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,9 @@ from automap.space.point import Lanes, Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """For which pipeline inner plans are chosen: S stages, M microbatches, of which a stage keeps `in_flight`."""
+    """For which pipeline inner plans are chosen: S stages, M microbatches, of which a stage keeps
+    `in_flight`.
+    """
 
     stages: int
     microbatches: int
@@ -78,6 +80,8 @@ class StageEvaluator(Evaluator):
         inner = Inner(self.topology.device_count, point, lanes, "search")
         found = totals(self.pricer.costs(inner, setting.microbatches), setting)
         return Estimate(
-            compute_seconds=found.step_seconds(setting), collective_seconds=0.0,
-            hidden_seconds=0.0, peak_bytes=found.peak_bytes(setting),
-        )  # fmt: skip
+            compute_seconds=found.step_seconds(setting),
+            collective_seconds=0.0,
+            hidden_seconds=0.0,
+            peak_bytes=found.peak_bytes(setting),
+        )

@@ -21,10 +21,11 @@ from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
 from automap.search.candidate import Objective
 from automap.search.context import OutOfBudget, SearchContext
 from automap.search.greedy import climb
-from automap.space.point import Lanes, Level, Mesh, Point
+from automap.space.point import Lanes, Level, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
+from automap.topology.mesh import Mesh
 from automap.topology.parts import part_of
 
 
@@ -77,9 +78,15 @@ class Candidate:
         """Numbers of which less is better."""
         found = self.totals(setting)
         return (
-            found.seconds, found.reduce_seconds, found.state_bytes, found.kept_bytes,
-            found.working_bytes, self.batch_parts, -self.layout_parts, -self.microbatches,
-        )  # fmt: skip
+            found.seconds,
+            found.reduce_seconds,
+            found.state_bytes,
+            found.kept_bytes,
+            found.working_bytes,
+            self.batch_parts,
+            -self.layout_parts,
+            -self.microbatches,
+        )
 
     def of(self, setting: Setting) -> Setting:
         """The setting with the microbatches that it can run."""
@@ -106,9 +113,12 @@ def candidate(pricer: Pricer, inner: Inner, setting: Setting) -> Candidate | Non
     if not allowed:
         return None
     return Candidate(
-        inner, pricer.costs(inner, allowed[0]), allowed[0], pricer.batch_parts(inner.lanes),
+        inner,
+        pricer.costs(inner, allowed[0]),
+        allowed[0],
+        pricer.batch_parts(inner.lanes),
         pricer.layout(inner.lanes).n_parts,
-    )  # fmt: skip
+    )
 
 
 def best_of(found: Sequence[Candidate], setting: Setting) -> list[Inner]:
@@ -131,13 +141,18 @@ def best_of(found: Sequence[Candidate], setting: Setting) -> list[Inner]:
 
 
 def inners_of(
-    pricer: Pricer, settings: Sequence[Setting], devices: Sequence[int], deadline: Deadline,
-    seed: int, on_progress: Callable[[str], None],
-) -> list[Inner]:  # fmt: skip
+    pricer: Pricer,
+    settings: Sequence[Setting],
+    devices: Sequence[int],
+    deadline: Deadline,
+    seed: int,
+    on_progress: Callable[[str], None],
+) -> list[Inner]:
     """The inner plans to choose from for any of the settings.
 
-    Each number of devices and each setting has an equal share of the time that is left; at the end of its own it has
-    the presets that are priced by then, the first in any case, and at the deadline the rest is left out.
+    Each number of devices and each setting has an equal share of the time that is left; at the end
+    of its own it has the presets that are priced by then, the first in any case, and at the
+    deadline the rest is left out.
     """
     kept: dict[Lanes, Inner] = {}
     rest = len(settings) * len(devices)
@@ -189,12 +204,20 @@ def searched(
     context = SearchContext(
         space=pricer.space,
         evaluator=StageEvaluator(
-            evaluator.tables, evaluator.n_classes, evaluator.topology, evaluator.kernel_profile,
-            pricer=pricer, setting=setting,
+            evaluator.tables,
+            evaluator.n_classes,
+            evaluator.topology,
+            evaluator.kernel_profile,
+            pricer=pricer,
+            setting=setting,
         ),
-        meshes=(start.point.mesh,), objective=objective, pins=(), seed=seed,
-        deadline=until, on_progress=lambda _: None,
-    )  # fmt: skip
+        meshes=(start.point.mesh,),
+        objective=objective,
+        pins=(),
+        seed=seed,
+        deadline=until,
+        on_progress=lambda _: None,
+    )
     try:
         first = context.evaluate(start.point, start.origin)
         if first is not None:

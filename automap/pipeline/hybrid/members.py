@@ -1,9 +1,9 @@
 """Which stages an op and a leaf of the step belong to.
 
-Stages are sets, as bits of a number. A forward or backward op belongs to the stages of its items, an op of the update to
-those whose parameters and optimizer leaves are made with it: the norm of all gradients to all of them. A parameter and
-its optimizer leaves belong to the stages whose items read it, optimizer leaves of no parameter to all, other inputs to
-the stages of the ops that read them.
+Stages are sets, as bits of a number. A forward or backward op belongs to the stages of its items,
+an op of the update to those whose parameters and optimizer leaves are made with it: the norm of all
+gradients to all of them. A parameter and its optimizer leaves belong to the stages whose items read
+it, optimizer leaves of no parameter to all, other inputs to the stages of the ops that read them.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.pipeline.profile import Profile
-from automap.pipeline.stored import root_of
+from automap.pipeline.profile.profile import Profile
+from automap.pipeline.profile.stored import root_of
 from hlo_tools.phases import Phase
 
 

@@ -1,7 +1,9 @@
-"""Inner plans and replicas as one menu of stages, for one number of microbatches (`automap.pipeline.menu`).
+"""Inner plans and replicas as one menu of stages, for one number of microbatches
+(`automap.pipeline.solvers.menu`).
 
-Kinds 0 .. P - 1 are replicated stages, as in a pure pipeline; the others are inner plans, which may begin where their
-devices are a part of the machine. What crosses a cut is counted as if all of it were split as the layout says.
+Kinds 0 .. P - 1 are replicated stages, as in a pure pipeline; the others are inner plans, which may
+begin where their devices are a part of the machine. What crosses a cut is counted as if all of it
+were split as the layout says.
 """
 
 from dataclasses import dataclass, replace
@@ -12,10 +14,10 @@ import numpy as np
 from automap.pipeline.arrays import Schedule, Terms, arrays_of
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
-from automap.pipeline.menu import Menu, menu_of
-from automap.pipeline.points import Points
+from automap.pipeline.profile.points import Points
+from automap.pipeline.profile.uses import segment_bytes, segment_maximum
+from automap.pipeline.solvers.menu import Menu, menu_of
 from automap.pipeline.transfers import Layout, transfer_table
-from automap.pipeline.uses import segment_bytes, segment_maximum
 from automap.topology.parts import may_begin
 
 
@@ -78,8 +80,9 @@ class Kinds:
         number = {layout: index for index, layout in enumerate(self.layouts)}
         layout = np.array(
             [int(r) - 1 for r in plain.units]
-            + [number[self._layout(self.inners[place])] for place in runs], np.int64,
-        )  # fmt: skip
+            + [number[self._layout(self.inners[place])] for place in runs],
+            np.int64,
+        )
         crossing = np.concatenate([plain.crossing, *[row.crossing[None] for row in rows]])
         units = [self.inners[place].devices // self.fabric.unit_devices for place in runs]
         menu = plain._replace(
@@ -87,11 +90,16 @@ class Kinds:
             forward=_stacked(plain.forward, [row.forward for row in rows]),
             backward=_stacked(plain.backward, [row.backward for row in rows]),
             reduce=_stacked(plain.reduce, [row.reduce for row in rows]),
-            rate=_stacked(plain.rate, [
-                np.where(self._may_begin[place], row.update_seconds_per_byte, np.inf)
-                for place, row in zip(runs, rows, strict=True)
-            ]),
-            crossing=crossing, interface=_interfaces(layout, crossing), layout=layout,
+            rate=_stacked(
+                plain.rate,
+                [
+                    np.where(self._may_begin[place], row.update_seconds_per_byte, np.inf)
+                    for place, row in zip(runs, rows, strict=True)
+                ],
+            ),
+            crossing=crossing,
+            interface=_interfaces(layout, crossing),
+            layout=layout,
             transfer=self.transfer,
             state=_stacked(plain.state, [row.state for row in rows]),
             kept=_stacked(plain.kept, [row.kept for row in rows]),
@@ -99,7 +107,7 @@ class Kinds:
             entering=_stacked(plain.entering, [row.entering for row in rows]),
             table=np.concatenate([plain.table, 1 + np.arange(len(runs))]),
             share=np.concatenate([plain.share, np.ones(len(runs))]),
-        )  # fmt: skip
+        )
         replicated = tuple(None for _ in plain.units)
         return Offer(menu, (*replicated, *(self.inners[place] for place in runs)))
 
@@ -109,14 +117,16 @@ class Kinds:
         working = costs.held.working_bytes / microbatches + costs.gathered_bytes
         total = points.profile.gradients.total_bytes
         return _Row(
-            forward=points.sums(costs.forward), backward=points.sums(costs.backward),
+            forward=points.sums(costs.forward),
+            backward=points.sums(costs.backward),
             reduce=points.sums(costs.reduce),
             update_seconds_per_byte=costs.update_seconds / total if total else 0.0,
-            crossing=entering * self._layout(inner).n_parts, entering=entering,
+            crossing=entering * self._layout(inner).n_parts,
+            entering=entering,
             state=segment_bytes(points.moved(costs.held.state), n),
             kept=segment_bytes(points.moved(costs.held.kept), n) / microbatches,
             working=segment_maximum(np.maximum.reduceat(working, points.first[:-1])),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""Which items the incidences of an edge table belong to: those of the ops that gather before they run, or sum after it.
+"""Which items the incidences of an edge table belong to: those of the ops that gather before they
+run, or sum after it.
 
-An edge row stands for incidences that run `trips` times each; an item has its share of the row's trips. An op of an
-unrolled loop belongs to the items of all its trips alike; one of the update to none.
+An edge row stands for incidences that run `trips` times each; an item has its share of the row's
+trips. An op of an unrolled loop belongs to the items of all its trips alike; one of the update to
+none.
 """
 
 from dataclasses import dataclass
@@ -10,13 +12,15 @@ import numpy as np
 from scipy import sparse
 
 from automap.cost.edges import Edges
-from automap.pipeline.profile import Profile
+from automap.pipeline.profile.profile import Profile
 from hlo_tools.phases import Phase
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Sparse [items, edges]: shares of an edge's times in each pass, and how many tensors of an edge an item reads."""
+    """Sparse [items, edges]: shares of an edge's times in each pass, and how many tensors of an
+    edge an item reads.
+    """
 
     forward: sparse.csr_matrix
     backward: sparse.csr_matrix

@@ -1,7 +1,7 @@
 """A stage's way of running on its own devices, priced item by item.
 
-An *inner plan* shards the step over r devices: a point of the sharding space on a mesh of a part of the machine. Under
-it, with M microbatches,
+An *inner plan* shards the step over r devices: a point of the sharding space on a mesh of a part of
+the machine. Under it, with M microbatches,
 
     forward, backward  of an item: its kernels on 1 / M of the batch, and the collectives that its ops issue in every
                        microbatch, of which the share w counts in which a device waits                -> in: `Pricer.costs`
@@ -9,12 +9,13 @@ it, with M microbatches,
     reduce             sums of gradients after the last microbatch, by the item whose gradient it is
     update             kernels and collectives of the update, spread by bytes of gradients
 
-Gradients of parameters that are stored split (ZeRO-3) are scattered in every microbatch, and such parameters are
-gathered in each forward and each backward pass, which are programs of their own: nothing that is gathered is kept for
-the other. All other gradients are summed up where they are made and reduced over replicas once; what they are over
-other axes (of sequences, of experts and their batch) is summed in every microbatch. Bytes of a device are those of
-`automap.pipeline.profile` with every tensor divided in the parts that it is split in; what is gathered for an op
-counts while it runs.
+Gradients of parameters that are stored split (ZeRO-3) are scattered in every microbatch, and such
+parameters are gathered in each forward and each backward pass, which are programs of their own:
+nothing that is gathered is kept for the other. All other gradients are summed up where they are
+made and reduced over replicas once; what they are over other axes (of sequences, of experts and
+their batch) is summed in every microbatch. Bytes of a device are those of
+`automap.pipeline.profile.profile` with every tensor divided in the parts that it is split in; what
+is gathered for an op counts while it runs.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,11 +32,12 @@ from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
 from automap.pipeline.hybrid.owners import Owners, owners_of
-from automap.pipeline.profile import Profile
+from automap.pipeline.profile.profile import Profile
+from automap.pipeline.profile.uses import Uses
 from automap.pipeline.transfers import Layout
-from automap.pipeline.uses import Uses
-from automap.space.point import Lanes, Mesh, Point
+from automap.space.point import Lanes, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.parts import part_of
 from hlo_tools.phases import Phase
@@ -57,7 +59,9 @@ class Inner:
 
 @dataclass(frozen=True)
 class Held:
-    """What a device holds of the whole batch, and of the state; `cut_bytes` and `working_bytes` [items]."""
+    """What a device holds of the whole batch, and of the state; `cut_bytes` and `working_bytes`
+    [items].
+    """
 
     cut_bytes: np.ndarray
     working_bytes: np.ndarray
@@ -69,8 +73,8 @@ class Held:
 class Costs:
     """An inner plan by items, [items] unless said; seconds of one microbatch.
 
-    `waiting` is what collectives are of forward and backward; `update_seconds` is of the whole step's parameters.
-    `gathered_bytes` are of a device and one microbatch.
+    `waiting` is what collectives are of forward and backward; `update_seconds` is of the whole
+    step's parameters. `gathered_bytes` are of a device and one microbatch.
     """
 
     forward: np.ndarray
@@ -156,11 +160,14 @@ class Pricer:
         reduce = self._by_item(found, once, "forward") + self._by_item(found, once, "backward")
         whole = evaluator.roofline.seconds(sharding)
         return Costs(
-            forward=kernels[0] + waits[0], backward=kernels[1] + waits[1], waiting=waits[0] + waits[1],
+            forward=kernels[0] + waits[0],
+            backward=kernels[1] + waits[1],
+            waiting=waits[0] + waits[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
-            gathered_bytes=self._owners[0].copies @ found.copied, held=self._held(sharding),
-        )  # fmt: skip
+            gathered_bytes=self._owners[0].copies @ found.copied,
+            held=self._held(sharding),
+        )
 
     def _priced(
         self, inner: Inner, sharding: Shardings, microbatches: int
@@ -197,7 +204,8 @@ class Pricer:
     def _in_each(self, found: Collectives, inner: Inner) -> np.ndarray:
         """Whether each entry is done in every microbatch, [entries]; the others once in a step.
 
-        Those others are sums of gradients over replicas alone: what the partitioner splits, it also sums.
+        Those others are sums of gradients over replicas alone: what the partitioner splits, it also
+        sums.
         """
         lanes, replicas = inner.lanes, self.replica_axes(inner.point)
         is_sum = ~found.on_operand & found.combinable & (found.phase == Phase.BACKWARD)
@@ -295,7 +303,9 @@ class Pricer:
 
     @cached_property
     def _parameter_side(self) -> np.ndarray:
-        """The storage class of the parameter's dimension by that of its gradient's; -1 for other classes."""
+        """The storage class of the parameter's dimension by that of its gradient's; -1 for other
+        classes.
+        """
         n_numbers = int(self.tables.value_rows.max()) + 1
         result = np.full(n_numbers, -1)
         for leaf in self.space.leaves:

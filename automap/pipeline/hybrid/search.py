@@ -1,9 +1,11 @@
-"""The search for a pipeline with sharded stages: S, M, schedule, cuts, devices and inner plans together.
+"""The search for a pipeline with sharded stages: S, M, schedule, cuts, devices and inner plans
+together.
 
-Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inners`); then the exact solver takes them
-as kinds of stages, beside replicas, for every choice of (S, M, schedule). As for pure pipelines, V is never above the
-simulated step, so the best simulated step so far, also of plans of other spaces, bounds what is still looked for. A first
-bound comes from stages of equal devices.
+Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inners`); then the exact
+solver takes them as kinds of stages, beside replicas, for every choice of (S, M, schedule). As for
+pure pipelines, V is never above the simulated step, so the best simulated step so far, also of
+plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
+devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +17,19 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.arrays import Schedule, Terms
-from automap.pipeline.exact import Partition, solve
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inners import inners_of
 from automap.pipeline.hybrid.menus import Kinds, Offer
 from automap.pipeline.hybrid.pricing import Inner, Pricer
-from automap.pipeline.menu import Menu, device_bytes, reduce_seconds, transfer_seconds
-from automap.pipeline.points import Points
+from automap.pipeline.profile.points import Points
+from automap.pipeline.schedules.task_graph import StageSeconds, pipeline_tasks
 from automap.pipeline.search import Limits, Tried, choices
-from automap.pipeline.smallest import least_bytes
-from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
-from automap.plan_explain import all_the_same_text, bytes_text
+from automap.pipeline.solvers.exact import Partition, solve
+from automap.pipeline.solvers.menu import Menu, device_bytes, reduce_seconds, transfer_seconds
+from automap.pipeline.solvers.smallest import least_bytes
+from automap.plan.explain import all_the_same_text
+from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 from automap.simulate.tasks import simulate
 from automap.topology.parts import part_of
@@ -35,7 +38,9 @@ from automap.topology.parts import part_of
 _SEARCH_SHARE: Final = 0.2
 """Of the budget, for the search of inner plans."""
 _PER_STAGE: Final = (4, 16)
-"""Microbatches for each stage for which inner plans are chosen: few, and where memory is short many."""
+"""Microbatches for each stage for which inner plans are chosen: few, and where memory is short
+many.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class HybridChoice:
 
 @dataclass(frozen=True)
 class HybridFound:
-    """The best choice, None if nothing is better than the bound; `least_bytes` of all that was tried."""
+    """The best choice, None if nothing is better than the bound; `least_bytes` of all that was
+    tried.
+    """
 
     best: HybridChoice | None
     least_bytes: float
@@ -95,10 +102,15 @@ def stages_of(menu: Menu, partition: Partition) -> list[StageSeconds]:
 
 
 def find_hybrid(
-    pricer: Pricer, points: Points, fabric: Fabric, limits: Limits, bound_seconds: float,
+    pricer: Pricer,
+    points: Points,
+    fabric: Fabric,
+    limits: Limits,
+    bound_seconds: float,
     on_progress: Callable[[Tried], None],
-) -> HybridFound:  # fmt: skip
-    """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one so far.
+) -> HybridFound:
+    """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one
+    so far.
 
     At the deadline it goes on only if nothing fits yet, and the bound is infinite.
     """
@@ -135,10 +147,16 @@ class _Search:
         return np.isfinite(self._seconds)
 
     def look(
-        self, kinds: Kinds, stages: int, terms: Terms, boundaries: Literal["even", "any"],
+        self,
+        kinds: Kinds,
+        stages: int,
+        terms: Terms,
+        boundaries: Literal["even", "any"],
         deadline: Deadline,
-    ) -> None:  # fmt: skip
-        """Solve one choice of S, M and schedule; device boundaries `even` parts all devices equally."""
+    ) -> None:
+        """Solve one choice of S, M and schedule; device boundaries `even` parts all devices
+        equally.
+        """
         m = terms.microbatches
         if m not in self._offers:
             self._offers[m] = kinds.menu(m, terms.memory_limit_bytes)
@@ -167,8 +185,12 @@ def _even(units: int, stages: int) -> np.ndarray:
 
 
 def kinds_of(
-    pricer: Pricer, points: Points, fabric: Fabric, limits: Limits, on_progress: Callable[[Tried], None],
-) -> Kinds:  # fmt: skip
+    pricer: Pricer,
+    points: Points,
+    fabric: Fabric,
+    limits: Limits,
+    on_progress: Callable[[Tried], None],
+) -> Kinds:
     """The inner plans for the pipelines that are looked for."""
     counts = sorted({stages for stages, _ in choices(points, fabric, limits)})
     most = pricer.topology.device_count - fabric.unit_devices * (min(counts, default=1) - 1)
@@ -184,9 +206,13 @@ def kinds_of(
         for per_stage in _PER_STAGE
     )
     inners = inners_of(
-        pricer, list(settings), devices, limits.deadline.share(_SEARCH_SHARE), limits.seed,
+        pricer,
+        list(settings),
+        devices,
+        limits.deadline.share(_SEARCH_SHARE),
+        limits.seed,
         lambda text: on_progress(Tried(text, 0, 0, np.inf)),
-    )  # fmt: skip
+    )
     return Kinds(pricer, points, fabric, tuple(inners))
 
 
@@ -196,9 +222,11 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
     counts = [m for m in range(1, min(per_stage * stages, batch) + 1) if batch % m == 0]
     microbatches = limits.microbatches or counts[-1]
     return Setting(
-        stages=stages, microbatches=microbatches, in_flight=min(stages, microbatches),
+        stages=stages,
+        microbatches=microbatches,
+        in_flight=min(stages, microbatches),
         memory_limit_bytes=limits.memory_limit_bytes,
-    )  # fmt: skip
+    )
 
 
 def _simulated(menu: Menu, partition: Partition) -> float:
@@ -216,12 +244,14 @@ def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> In
     )
     if not np.isfinite(found.least_bytes):
         return InfeasiblePlanError(
-            f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a microbatch's examples; "
+            f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a "
+            "microbatch's examples; "
             "use fewer microbatches, or other stages"
         )
     needed = round(found.least_bytes)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
-        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are allowed; "
+        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "
+        "allowed; "
         f"{all_the_same_text(needed)}"
     )

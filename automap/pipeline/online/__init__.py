@@ -1,4 +1,5 @@
-"""Auto-MAP's online training (Wang et al. 2020, sections 3.4 and 4.4): an agent that learns on the one problem.
+"""Auto-MAP's online training (Wang et al. 2020, sections 3.4 and 4.4): an agent that learns on the
+one problem.
 
 `rules`     what it may choose: the paper's filters of actions
 `game`      the game: what is seen, allowed and rewarded, as numba functions

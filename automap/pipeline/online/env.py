@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import Partition
 from automap.pipeline.online.game import (
     N_OF_STAGE,
     fill_even,
@@ -21,6 +20,7 @@ from automap.pipeline.online.game import (
     work_before,
 )
 from automap.pipeline.online.rules import Rules
+from automap.pipeline.solvers.exact import Partition
 from rl.env import EnvShape, Observation, Outcome, empty_observation
 
 
@@ -80,9 +80,18 @@ class PipelineEnv:
         """Make a decision in each game; those that end begin anew."""
         outcome = Outcome(np.empty(len(actions), np.float32), np.empty(len(actions), bool))
         better = play(
-            self._arrays, self.ideal_seconds, actions, self._numbers, self._cuts, self._parts,
-            outcome.rewards, outcome.dones, self._best_key, self._best_cuts, self._best_parts,
-        )  # fmt: skip
+            self._arrays,
+            self.ideal_seconds,
+            actions,
+            self._numbers,
+            self._cuts,
+            self._parts,
+            outcome.rewards,
+            outcome.dones,
+            self._best_key,
+            self._best_cuts,
+            self._best_parts,
+        )
         self.episodes += int(outcome.dones.sum())
         if better:
             self.best_at = self.episodes

@@ -1,7 +1,9 @@
-"""The game of a partition: from the first stage on an agent chooses where a stage's units end, then its points.
+"""The game of a partition: from the first stage on an agent chooses where a stage's units end, then
+its points.
 
-2 (S - 1) decisions: number 2 s is the end e of the units of stage s = [i, j) on [d, e), number 2 s + 1 the end j of
-its points. An action is a boundary, of units or of points, in one space of max(n, U). With I the ideal step
+2 (S - 1) decisions: number 2 s is the end e of the units of stage s = [i, j) on [d, e), number 2 s
++ 1 the end j of its points. An action is a boundary, of units or of points, in one space of max(n,
+U). With I the ideal step
 
     C, A, W   the paper's features of a stage: M (F + B), M X of what it sends to the units that are left, R;
               in parts of I                                                        -> in: `_features`
@@ -15,11 +17,10 @@ its points. An action is a boundary, of units or of points, in one space of max(
 
 import numpy as np
 
+from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import least_seconds, least_sums
+from automap.pipeline.solvers.exact import least_seconds, least_sums
 from automap.pipeline.value import price
-from automap.simulate.arrays import Array
-from automap.simulate.jit import compiled, inner
 
 
 N_OF_STAGE = 5
@@ -32,23 +33,39 @@ def ideal_seconds(arrays: Arrays) -> float:
     fs, bs, wf, wb = least_sums(arrays)
     units = len(arrays.latency_seconds) - 1
     return least_seconds(
-        0.0, 0.0, 0.0, 0.0, fs[units, -1], bs[units, -1], wf[-1] / units, wb[-1] / units,
-        arrays.microbatches, arrays.schedule,
-    )  # fmt: skip
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        fs[units, -1],
+        bs[units, -1],
+        wf[-1] / units,
+        wb[-1] / units,
+        arrays.microbatches,
+        arrays.schedule,
+    )
 
 
 @compiled
 def work_before(arrays: Arrays) -> Array:
-    """[n + 1] seconds of a microbatch before each boundary on one unit, by the replicas that do most."""
+    """[n + 1] seconds of a microbatch before each boundary on one unit, by the replicas that do
+    most.
+    """
     _, _, wf, wb = least_sums(arrays)
     return wf + wb
 
 
 @inner
 def may_choose(
-    arrays: Arrays, cut_then: Array, part_then: Array, held: Array, number: int, cuts: Array,
-    parts: Array, action: int,
-) -> bool:  # fmt: skip
+    arrays: Arrays,
+    cut_then: Array,
+    part_then: Array,
+    held: Array,
+    number: int,
+    cuts: Array,
+    parts: Array,
+    action: int,
+) -> bool:
     """Whether decision `number` may be this boundary; rules as in `automap.pipeline.online.rules`."""
     stages, s = len(cuts) - 1, number // 2
     left = stages - 1 - s
@@ -60,9 +77,15 @@ def may_choose(
 
 @compiled
 def fill_mask(
-    arrays: Arrays, cut_then: Array, part_then: Array, held: Array, numbers: Array, cuts: Array,
-    parts: Array, mask: Array,
-) -> None:  # fmt: skip
+    arrays: Arrays,
+    cut_then: Array,
+    part_then: Array,
+    held: Array,
+    numbers: Array,
+    cuts: Array,
+    parts: Array,
+    mask: Array,
+) -> None:
     """Fill `mask` [B, A] for games at decisions [B] of partitions [B, S + 1]."""
     for game in range(len(numbers)):
         for action in range(mask.shape[1]):
@@ -104,9 +127,18 @@ def _features(
 
 @compiled
 def fill_even(
-    arrays: Arrays, ideal: float, work: Array, cut_then: Array, part_then: Array, held: Array,
-    numbers: Array, cuts: Array, parts: Array, mask: Array, even: Array,
-) -> None:  # fmt: skip
+    arrays: Arrays,
+    ideal: float,
+    work: Array,
+    cut_then: Array,
+    part_then: Array,
+    held: Array,
+    numbers: Array,
+    cuts: Array,
+    parts: Array,
+    mask: Array,
+    even: Array,
+) -> None:
     """Fill `even` [B, A] where `mask` allows, else with 0."""
     tails = np.empty((2, cuts.shape[1] + 3))
     own_cuts, own_parts = np.empty(cuts.shape[1], np.int64), np.empty(cuts.shape[1], np.int64)
@@ -132,10 +164,18 @@ def _decide(number: int, action: int, cuts: Array, parts: Array) -> None:
 
 @inner
 def _complete(
-    arrays: Arrays, work: Array, cut_then: Array, part_then: Array, held: Array, number: int,
-    cuts: Array, parts: Array,
-) -> None:  # fmt: skip
-    """Make the decisions from `number` on in place, each at the boundary nearest to an even share that it may be."""
+    arrays: Arrays,
+    work: Array,
+    cut_then: Array,
+    part_then: Array,
+    held: Array,
+    number: int,
+    cuts: Array,
+    parts: Array,
+) -> None:
+    """Make the decisions from `number` on in place, each at the boundary nearest to an even share
+    that it may be.
+    """
     stages = len(cuts) - 1
     for later in range(number, 2 * (stages - 1)):
         s = later // 2
@@ -161,13 +201,22 @@ def _reward(ideal: float, over: float, seconds: float) -> float:
 
 @compiled
 def play(
-    arrays: Arrays, ideal: float, actions: Array, numbers: Array, cuts: Array, parts: Array,
-    rewards: Array, dones: Array, best: Array, best_cuts: Array, best_parts: Array,
-) -> bool:  # fmt: skip
+    arrays: Arrays,
+    ideal: float,
+    actions: Array,
+    numbers: Array,
+    cuts: Array,
+    parts: Array,
+    rewards: Array,
+    dones: Array,
+    best: Array,
+    best_cuts: Array,
+    best_parts: Array,
+) -> bool:
     """Take actions [B]; games that end begin anew. Says whether one was better than all before.
 
-    `best` [2] is (bytes over the memory, L) of the best partition so far; what needs less memory is better until one
-    fits.
+    `best` [2] is (bytes over the memory, L) of the best partition so far; what needs less memory is
+    better until one fits.
     """
     tails = np.empty((2, cuts.shape[1] + 3))
     better = False

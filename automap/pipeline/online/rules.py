@@ -65,7 +65,9 @@ def near_parting(parted_by: np.ndarray, stages: int, radius: int = RADIUS) -> np
 
 
 def _stages_from(can_be: np.ndarray, may_begin: np.ndarray, stages: int) -> np.ndarray:
-    """From `can_be` [N + 1, N + 1], whether [i, j) can be a stage, to whether k stages can be [i, N): [S + 1, N + 1]."""
+    """From `can_be` [N + 1, N + 1], whether [i, j) can be a stage, to whether k stages can be [i,
+    N): [S + 1, N + 1].
+    """
     then = np.zeros((stages + 1, len(may_begin)), bool)
     then[0, -1] = True
     for k in range(1, stages + 1):

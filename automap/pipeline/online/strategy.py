@@ -2,11 +2,12 @@
 
 1. play and learn: MOST_DECISIONS of them, or until PATIENCE games have brought nothing better   -> in: `_train`
 2. second thoughts, which the paper has not: one boundary after the other is moved to its best place
-                                                                             -> in: `automap.pipeline.local.improved`
+                                                                             -> in: `automap.pipeline.solvers.local.improved`
 
-Numbers of games, not seconds, end it where the budget allows: then the same seed finds the same partition.
-Of the faithful agent gamma, capacity, alpha, beta, updates between targets and no noisy layers are the paper's, which
-gives them for operator partitioning; network, rate, batch, n-step and epsilon's way down are ours.
+Numbers of games, not seconds, end it where the budget allows: then the same seed finds the same
+partition. Of the faithful agent gamma, capacity, alpha, beta, updates between targets and no noisy
+layers are the paper's, which gives them for operator partitioning; network, rate, batch, n-step and
+epsilon's way down are ours.
 """
 
 from collections.abc import Mapping
@@ -18,10 +19,10 @@ import numpy as np
 
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.exact import Partition
-from automap.pipeline.local import improved
 from automap.pipeline.online.env import Mode, PipelineEnv
 from automap.pipeline.online.rules import rules_of
+from automap.pipeline.solvers.exact import Partition
+from automap.pipeline.solvers.local import improved
 from automap.pipeline.value import value
 from automap.search.torch_needed import need_torch
 from rl.config import RainbowConfig
@@ -72,8 +73,8 @@ CONFIGS: Final[Mapping[Mode, RainbowConfig]] = {
 class Found:
     """The end of a search; partitions as in `PipelineEnv.best`.
 
-    `first` is the best of the first games, of an agent that has learnt nothing yet; `played` of all games; `improved`
-    after second thoughts, `seconds` after torch and the game were loaded.
+    `first` is the best of the first games, of an agent that has learnt nothing yet; `played` of all
+    games; `improved` after second thoughts, `seconds` after torch and the game were loaded.
     """
 
     first: Partition | None
@@ -85,7 +86,7 @@ class Found:
 
 def find(
     arrays: Arrays, stages: int, parted_by: np.ndarray, mode: Mode, *, seed: int, deadline: Deadline
-) -> Found:  # fmt: skip
+) -> Found:
     """Search for S stages; one game is always played to its end.
 
     Raises `InputError` if torch is not installed.

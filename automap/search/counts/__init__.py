@@ -1,7 +1,8 @@
-"""Auto-MAP's operator partitioning and auto data parallelism (Wang et al. 2020, sections 3.2, 3.3, 4.1 to 4.3).
+"""Auto-MAP's operator partitioning and auto data parallelism (Wang et al. 2020, sections 3.2, 3.3,
+4.1 to 4.3).
 
-On one mesh axis each of n decisions is to split or to keep whole; what counts is how much is split, not how
-long a step takes.
+On one mesh axis each of n decisions is to split or to keep whole; what counts is how much is split,
+not how long a step takes.
 
     `choices`   the decisions, and which of them contradict each other
     `optimum`   the greatest count, by an integer programme

@@ -3,8 +3,9 @@
 1. play and learn until a target is reached or the budget is spent              -> in: `find`
 2. second thoughts about what the best plan keeps whole                         -> in: `greedy.reconsidered`
 
-Numbers of the faithful mode are the paper's where it gives them (gamma, capacity, alpha, beta, updates between
-targets, no noisy layers); network, rate, batch, n-step and the steps of epsilon's way down are ours.
+Numbers of the faithful mode are the paper's where it gives them (gamma, capacity, alpha, beta,
+updates between targets, no noisy layers); network, rate, batch, n-step and the steps of epsilon's
+way down are ours.
 """
 
 from collections.abc import Mapping
@@ -70,8 +71,8 @@ class Improvement:
 class Found:
     """The end of a search.
 
-    `split` [n] bool is the best plan after second thoughts; `improvements` are the agent's own, `steps` and `seconds`
-    what it took in all.
+    `split` [n] bool is the best plan after second thoughts; `improvements` are the agent's own,
+    `steps` and `seconds` what it took in all.
     """
 
     split: np.ndarray
@@ -89,7 +90,8 @@ def find(
     most_steps: int,
     target_count: int,
 ) -> Found:
-    """Search until a plan counts `target_count`, or `most_steps` decisions are made, or the time is up.
+    """Search until a plan counts `target_count`, or `most_steps` decisions are made, or the time is
+    up.
 
     Raises `InputError` if torch is not installed.
     """

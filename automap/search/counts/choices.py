@@ -1,12 +1,14 @@
-"""Decisions of the count objective: what can be split over one mesh axis, and what contradicts what.
+"""Decisions of the count objective: what can be split over one mesh axis, and what contradicts
+what.
 
 operator partitioning    a decision for each linkage group that holds a trainable variable's dimension; it counts
                          those dimensions. Largest first           -> in: `operator_partitioning`
 auto data parallelism    a decision for each dimension of each batch tensor, one by one although propagation links
                          them; each tensor counts once             -> in: `data_parallelism`
 
-A group cannot be split if the axis does not divide it or a tensor holds it twice. Two groups contradict each
-other where they meet in an op or in one tensor: an axis splits only one of its dimensions.
+A group cannot be split if the axis does not divide it or a tensor holds it twice. Two groups
+contradict each other where they meet in an op or in one tensor: an axis splits only one of its
+dimensions.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.errors import InputError
-from automap.space.problem import Problem
+from automap.program.problem import Problem
 from hlo_tools.roles import Role
 
 
@@ -23,8 +25,9 @@ from hlo_tools.roles import Role
 class Choices:
     """n decisions in the order in which they are made.
 
-    `labels` name them, `weights` [n] int64 are what splitting counts, `allowed` [n] bool what can be split at all,
-    `conflicts` [n, n] bool what cannot be split both, `linked` [n, n] bool what is split both or neither.
+    `labels` name them, `weights` [n] int64 are what splitting counts, `allowed` [n] bool what can
+    be split at all, `conflicts` [n, n] bool what cannot be split both, `linked` [n, n] bool what is
+    split both or neither.
     """
 
     labels: tuple[str, ...]

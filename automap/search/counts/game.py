@@ -1,4 +1,5 @@
-"""The game of both tasks, n tables at a time: decisions one after the other, a contradiction ends it.
+"""The game of both tasks, n tables at a time: decisions one after the other, a contradiction ends
+it.
 
     state     decision vector: 1 split, 0 whole, -1 undecided; position of the decision to make
     move      SPLIT or WHOLE; it marks others as blocked or forced (`automap.search.counts.greedy`)
@@ -21,7 +22,9 @@ WHOLE, SPLIT, UNDECIDED = 0, 1, -1
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move did at each table, bool [tables]; `weights` [tables] of the decisions that were made."""
+    """What a move did at each table, bool [tables]; `weights` [tables] of the decisions that were
+    made.
+    """
 
     split: np.ndarray
     wrong: np.ndarray

@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from automap.numba_jit import compiled
 from automap.search.counts.choices import Choices
-from automap.simulate.jit import compiled
 
 
 @compiled
 def _complete(
     conflicts: Any, linked: Any, first: Any, blocked: Any, forced: Any, split: Any
 ) -> None:
-    """Decide row r's decisions `first[r]` onwards greedily, into `split` [rows, n]; changes the marks."""
+    """Decide row r's decisions `first[r]` onwards greedily, into `split` [rows, n]; changes the
+    marks.
+    """
     n = len(conflicts)
     for r in range(len(first)):
         for i in range(first[r], n):

@@ -6,11 +6,15 @@ OurView     numbers that do not depend on how many decisions there are; wrong mo
             reward w / total for splitting, total the sum of all w: the return is the share of the count
             baseline of a move = the share that moving so and then greedily brings
 
-Features of the decision i that is to be made, all but the first two the same for both moves; a *rival* is an undecided
+Features of the decision i that is to be made, all but the first two the same for both moves; a
+    *rival* is an undecided
 decision that could still be split and conflicts with i:
-    1 if the move is to split | greedy share of this move less that of the other | w_i over the total, and over the
-    largest w | of the rivals: their w over the total, log of it over w_i, log of the largest over w_i, their number
-    over n | what rivals would lose that nothing else blocks them, over the total | share of w still open | split so far
+    1 if the move is to split | greedy share of this move less that of the other | w_i over the
+        total, and over the
+    largest w | of the rivals: their w over the total, log of it over w_i, log of the largest over
+        w_i, their number
+    over n | what rivals would lose that nothing else blocks them, over the total | share of w still
+        open | split so far
 """
 
 from dataclasses import dataclass
@@ -115,7 +119,9 @@ class OurView:
         )
 
     def _greedy_shares(self, game: Game) -> np.ndarray:
-        """What each move and then greed counts from here on, [tables, 2]; of a wrong move, nothing of use."""
+        """What each move and then greed counts from here on, [tables, 2]; of a wrong move, nothing
+        of use.
+        """
         choices, at = self.choices, game.position
         linked, conflicts = choices.linked[at], choices.conflicts[at]
         found = []

@@ -1,1 +1,3 @@
-"""The best plan of a space, with a proof: elimination, prices on memory, and an integer programme for the rest."""
+"""The best plan of a space, with a proof: elimination, prices on memory, and an integer programme
+for the rest.
+"""

@@ -1,13 +1,16 @@
 """Prices on memory: the best lower bound that elimination gives for plans that fit.
 
-For prices l of positions p of the schedule, and weights w (`automap.search.exact.overlap`), no plan x that fits has a shorter step than
+For prices l of positions p of the schedule, and weights w (`automap.search.exact.overlap`), no plan
+x that fits has a shorter step than
 
     q(l, w) = min over x of  w . seconds(x) + sum over p of l_p excess_p(x)
 
-as its excesses are at most 0.  q is concave: each x gives a plane above it, and the next prices are sought where the lowest
+as its excesses are at most 0.  q is concave: each x gives a plane above it, and the next prices are
+    sought where the lowest
 of the planes so far is highest (Kelley 1960), a part of the way from the best so far
                                                                               -> in: `Dual.highest`
-Every x is a plan: the search gets them all, and what it keeps is the upper bound.  Only positions that some x
+Every x is a plan: the search gets them all, and what it keeps is the upper bound.  Only positions
+    that some x
 overfilled have a price.
 """
 
@@ -19,9 +22,9 @@ import scipy  # its `optimize` is loaded at first use, which most runs never com
 from scipy import sparse
 
 from automap.cost.evaluate import Evaluator
-from automap.search.exact.eliminate import Elimination, order_of
 from automap.search.exact.overlap import Weights
 from automap.search.exact.plans import Costs
+from automap.search.factored.eliminate import Elimination, order_of
 from automap.search.factored.model import Factored, Features
 
 
@@ -33,7 +36,8 @@ _LEAST_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Prices:
-    """A place where q is known: seconds per memory limit of some positions, and the free numbers of the weights.
+    """A place where q is known: seconds per memory limit of some positions, and the free numbers of
+    the weights.
 
     Without seconds q tells whether anything fits: it is above 0 only if nothing does.
     """
@@ -94,9 +98,12 @@ class Dual:
         return self._alive[position]
 
     def solve(
-        self, factored: Factored, prices: Prices, order: Sequence[int],
+        self,
+        factored: Factored,
+        prices: Prices,
+        order: Sequence[int],
         check_time: Callable[[], None],
-    ) -> "Solved":  # fmt: skip
+    ) -> "Solved":
         """q at some prices; `check_time` is called many times, and may raise."""
         weights, constant = self.full_weights(prices)
         found = Elimination(factored.tables(weights), factored.variables.sizes, order, check_time)
@@ -121,14 +128,19 @@ class Dual:
             for plane in self.planes
         ]
         padding = sparse.csr_matrix((len(self.weights.most), 1 + n_prices))
-        matrix = sparse.vstack([np.array(rows), sparse.hstack([padding, self.weights.matrix])]) \
-            if n_free else np.array(rows)  # fmt: skip
+        matrix = (
+            sparse.vstack([np.array(rows), sparse.hstack([padding, self.weights.matrix])])
+            if n_free
+            else np.array(rows)
+        )
         bounds = [(None, None), *[(0, _DEAREST * scale_seconds)] * n_prices, *[(0, 1)] * n_free]
         found = scipy.optimize.linprog(
             np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
-            A_ub=matrix, b_ub=np.concatenate([fixed, self.weights.most]), bounds=bounds,
+            A_ub=matrix,
+            b_ub=np.concatenate([fixed, self.weights.most]),
+            bounds=bounds,
             options={"time_limit": max(seconds_left, _LEAST_SECONDS)},
-        )  # fmt: skip
+        )
         if found.x is None:
             return None
         prices = Prices(tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :])

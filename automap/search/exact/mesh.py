@@ -1,4 +1,5 @@
-"""One mesh: its bound is raised, and its plans tried, until the best plan known is proven or nothing helps any more.
+"""One mesh: its bound is raised, and its plans tried, until the best plan known is proven or
+nothing helps any more.
 
 1. tables over at most `_FEW_CHOICES` joint choices; larger ones are left out, and count as nothing
 2. bounds and plans by prices on memory                                 -> in: `automap.search.exact.dual`
@@ -24,14 +25,16 @@ from automap.space.point import Point
 _FEW_CHOICES, _MANY_CHOICES, _MORE = 1 << 17, 1 << 24, 8
 _MOST_ROUNDS, _MOST_STALLED, _PROGRESS = 60, 6, 1e-5
 _LEAST_SECONDS = 1e-9
-# Nominal seconds of an entry in an elimination, and of the highest prices, with those of each number of their linear programme:
-# four models on 2 cores, 2026-11.
+# Nominal seconds of an entry in an elimination, and of the highest prices, with those of each
+# number of their linear programme: four models on 2 cores, 2026-11.
 _SECONDS_PER_ENTRY, _SECONDS_PER_PRICES, _SECONDS_PER_NUMBER = 3e-8, 1e-2, 2e-6
 
 
 @dataclass
 class MeshSearch:
-    """A mesh whose `bound_seconds` is at most the step of any of its plans that fits and beats the best known."""
+    """A mesh whose `bound_seconds` is at most the step of any of its plans that fits and beats the
+    best known.
+    """
 
     context: SearchContext
     model: Model
@@ -115,7 +118,9 @@ class MeshSearch:
         return self.dual.highest(scale_seconds, self.context.seconds_left)
 
     def _drop_what_never_fits(self, order: tuple[int, ...]) -> None:
-        """Find choices with which no plan fits, whatever its seconds, at the prices of memory found."""
+        """Find choices with which no plan fits, whatever its seconds, at the prices of memory
+        found.
+        """
         if self.best is None or not self.best.prices.of_position.any():
             return
         least = self._solve(replace(self.best.prices, counts_seconds=False), order)
@@ -125,7 +130,9 @@ class MeshSearch:
             self._raise(np.inf)
 
     def narrow(self) -> bool:
-        """Drop choices that cannot beat the best plan known; whether that, or larger tables, may raise the bound."""
+        """Drop choices that cannot beat the best plan known; whether that, or larger tables, may
+        raise the bound.
+        """
         if self.best is None or self.factored is None:
             return False
         self.context.spend(_SECONDS_PER_ENTRY * self.best.elimination.n_entries)

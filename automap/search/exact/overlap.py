@@ -1,12 +1,14 @@
-"""Lower bounds of a step whose collectives run beside its kernels, as weighted sums of what both take.
+"""Lower bounds of a step whose collectives run beside its kernels, as weighted sums of what both
+take.
 
-A device runs one kernel at a time and one link carries one collective at a time.  So with weights w of kernels and v
-of collectives, all from 0 to 1,
+A device runs one kernel at a time and one link carries one collective at a time. So with weights w
+of kernels and v of collectives, all from 0 to 1,
 
     step >= sum of w seconds(kernel) + sum of v seconds(collective)      if w + v <= 1 for any two that can run together
 
-An urgent collective (`automap.cost.walk`) can only run beside the kernels between where it is ready and where it is
-needed, and beside spare and late ones.  The others, sums of gradients and gathers of parameters, are only known to take link time,
+An urgent collective (`automap.cost.walk`) can only run beside the kernels between where it is ready
+and where it is needed, and beside spare and late ones. The others, sums of gradients and gathers of
+parameters, are only known to take link time,
 
     step >= sum of all collectives                                       so their v <= 1 - a,  and all w <= a
 
@@ -28,7 +30,8 @@ from automap.search.factored.model import Features
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights that make lower bounds: of a feature of seconds `base` + the free number `which` of z (-1: none).
+    """The weights that make lower bounds: of a feature of seconds `base` + the free number `which`
+    of z (-1: none).
 
     z, `count` of them, are from 0 to 1 with `matrix` @ z <= `most`.
     """
@@ -50,7 +53,8 @@ def weights_of(evaluator: Evaluator, features: Features) -> Weights:
     if Habit.ASYNCHRONOUS not in evaluator.habits:
         return Weights(np.ones(n), np.full(n, -1), 0, sparse.csr_matrix((0, 0)), np.zeros(0))
     tables = evaluator.tables
-    # The free numbers: the weight of each feature, a, and the greatest weight of an urgent collective.
+    # The free numbers: the weight of each feature, a, and the greatest weight of an urgent
+    # collective.
     share, most_urgent = n, n + 1
     is_urgent = np.concatenate([~tables.operands.combinable, ~tables.results.combinable])
     urgent = features.operands + np.flatnonzero(is_urgent)
@@ -100,7 +104,9 @@ def _free(order: Order) -> list[int]:
 
 
 def _beside(order: Order, places: Places, first: int) -> set[tuple[int, int]]:
-    """(kernel row, feature) of kernels in the windows of an edge's collectives; its features begin at `first`."""
+    """(kernel row, feature) of kernels in the windows of an edge's collectives; its features begin
+    at `first`.
+    """
     is_kernel = order.kind == KERNEL
     pairs = set[tuple[int, int]]()
     for edge, (start, end) in enumerate(zip(places.first[:-1].tolist(), places.first[1:].tolist())):

@@ -15,7 +15,9 @@ from automap.space.point import Lanes
 
 @dataclass(frozen=True)
 class Costs:
-    """One plan; `seconds` has an entry per feature of seconds, `excess` one per position of the schedule."""
+    """One plan; `seconds` has an entry per feature of seconds, `excess` one per position of the
+    schedule.
+    """
 
     seconds: np.ndarray
     excess: np.ndarray

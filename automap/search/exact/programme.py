@@ -7,8 +7,8 @@
     so that    sum of bytes_t,p(s) y[t, s] <= limit           at each position p of the schedule that a solution overfilled
                sum over v of x[v, chosen(v)] <= n - 1         for each solution that does not fit for other reasons
 
-A table stands for all tables within its scope; joint choices that are not allowed have no y.  Where seconds are only
-bounded by weighted sums, so is the minimum.
+A table stands for all tables within its scope; joint choices that are not allowed have no y. Where
+seconds are only bounded by weighted sums, so is the minimum.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,23 @@ import numpy as np
 import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy import sparse
 
-from automap.search.exact.eliminate import merged, spread
+from automap.search.factored.eliminate import merged, spread
 from automap.search.factored.model import Factored
 from automap.search.factored.table import Table
 
 
 MOST_ENTRIES = 60_000
 _LEAST_SECONDS, _GAP, _DONE, _INFEASIBLE = 0.1, 1e-7, 0, 2
-# Nominal seconds of an entry before the first branch, and in each: ten programmes of three models on 2 cores, 2026-11.
+# Nominal seconds of an entry before the first branch, and in each: ten programmes of three models
+# on 2 cores, 2026-11.
 _SECONDS_PER_ENTRY, _SECONDS_PER_BRANCHED_ENTRY = 1.3e-4, 5e-6
 _LEAST_SECONDS_EACH, _MOST_BRANCHES = 1e-4, 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Choices, if any were found, and a proven lower bound of the objective, infinite if nothing is allowed.
+    """Choices, if any were found, and a proven lower bound of the objective, infinite if nothing is
+    allowed.
 
     `is_done` is whether time and work were enough; `nominal_seconds` is the work.
     """
@@ -44,7 +46,9 @@ class Solution:
 
 
 class Programme:
-    """The programme of a mesh for fixed weights of seconds; positions and solutions to leave out are added later."""
+    """The programme of a mesh for fixed weights of seconds; positions and solutions to leave out
+    are added later.
+    """
 
     def __init__(self, factored: Factored, weights: np.ndarray) -> None:
         self.factored, self.sizes = factored, factored.variables.sizes
@@ -99,7 +103,9 @@ class Programme:
         return np.concatenate([np.zeros(self.first[-1]), *entries])
 
     def _marginals(self) -> sparse.csr_matrix:
-        """Each row: the y of a table with one choice of a variable, less its x; then the sum of the x of each variable."""
+        """Each row: the y of a table with one choice of a variable, less its x; then the sum of the
+        x of each variable.
+        """
         n_x = int(self.first[-1])
         blocks: list[tuple[np.ndarray, ...]] = []
         row, column = 0, n_x
@@ -121,7 +127,8 @@ class Programme:
     def solve(self, seconds_left: float, work_left_seconds: float) -> Solution:
         """The best solution found in `seconds_left`, with no more work than is left.
 
-        That is counted in branches, as many as `work_left_seconds` of a nominal machine have room for after the first.
+        That is counted in branches, as many as `work_left_seconds` of a nominal machine have room
+        for after the first.
         """
         each = self.n_entries * _SECONDS_PER_BRANCHED_ENTRY
         branches = (work_left_seconds - self.first_seconds) / max(each, _LEAST_SECONDS_EACH)
@@ -145,7 +152,8 @@ class Programme:
             integrality=np.arange(len(cost)) < n_x,
             bounds=scipy.optimize.Bounds(0, 1),
             constraints=constraints,
-            # HiGHS 1.12's presolve does not look at the clock: 48 s of processor time to drop 8 of 48,462 columns.
+            # HiGHS 1.12's presolve does not look at the clock: 48 s of processor time to drop 8 of
+            # 48,462 columns.
             options={
                 "time_limit": max(seconds_left, _LEAST_SECONDS),
                 "node_limit": int(np.clip(branches, 1, _MOST_BRANCHES)),

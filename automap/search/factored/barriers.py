@@ -1,4 +1,6 @@
-"""What is not allowed, as tables of 0 and infinity over the variables: broken pins, and dimensions split in too many parts."""
+"""What is not allowed, as tables of 0 and infinity over the variables: broken pins, and dimensions
+split in too many parts.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +13,9 @@ from automap.space.pins import Pin
 
 
 def pin_barriers(laid: Laid, variables: Variables, of_row: dict[int, list[Pin]]) -> Iterator[Table]:
-    """Barriers of pins whose input's value row has a cell here; `of_row` are the pins of each value row."""
+    """Barriers of pins whose input's value row has a cell here; `of_row` are the pins of each value
+    row.
+    """
     for cell in laid.cells:
         for pin in () if cell.is_priced else of_row.get(cell.ways.cell.value_rows[0], ()):
             wanted = [pin.dim(name) for name in variables.mesh.names]

@@ -6,9 +6,10 @@
     kernel      any other kernel
     value       a value row, of which memory holds a part
 
-A cell reads value rows and op rows: those of its edges and accesses, and of every op that may be contested the rows
-of its tensors.  A row can be split by the candidates that stand in it and by storage classes of leaves; what a leaf
-stores depends on its level and on what computation does with the classes of the leaf.  So
+A cell reads value rows and op rows: those of its edges and accesses, and of every op that may be
+contested the rows of its tensors. A row can be split by the candidates that stand in it and by
+storage classes of leaves; what a leaf stores depends on its level and on what computation does with
+the classes of the leaf. So
 
     scope(cell) = axes of candidates in its rows, sides of those that one row holds twice, parts of those
                   whose small part a row holds, levels of leaves stored in its rows, axes of candidates on those leaves
@@ -32,8 +33,8 @@ from automap.space.space import Space
 class Cell:
     """Rows of the tables that are priced together.
 
-    `operands` and `results`: the edge that is priced comes first, the others are those that it may repeat.
-    `kernels` are all priced.  A cell with none of them is of its one value row.
+    `operands` and `results`: the edge that is priced comes first, the others are those that it may
+    repeat. `kernels` are all priced. A cell with none of them is of its one value row.
     """
 
     value_rows: tuple[int, ...]
@@ -46,7 +47,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which decisions rows depend on; variables are numbered as in `automap.search.factored.variables`."""
+    """Which decisions rows depend on; variables are numbered as in
+    `automap.search.factored.variables`.
+    """
 
     space: Space
     evaluator: Evaluator
@@ -115,7 +118,9 @@ class Rows:
 
     @cached_property
     def contested(self) -> dict[int, tuple[int, ...]]:
-        """Op rows of which several factors may be split along one axis, with their tensors' value rows."""
+        """Op rows of which several factors may be split along one axis, with their tensors' value
+        rows.
+        """
         tables, contests = self.evaluator.tables, self.evaluator.tables.contests
         tensors: list[list[int]] = [[] for _ in contests.op_row]
         for contest, row in zip(contests.contest.tolist(), contests.value_row.tolist()):
@@ -150,9 +155,13 @@ class Rows:
         for op in ops:
             values.update(self.contested.get(op, ()))
         return Cell(
-            tuple(sorted(values)), tuple(sorted(ops)), tuple(operands), tuple(results),
-            tuple(kernels), self.scope(values, ops),
-        )  # fmt: skip
+            tuple(sorted(values)),
+            tuple(sorted(ops)),
+            tuple(operands),
+            tuple(results),
+            tuple(kernels),
+            self.scope(values, ops),
+        )
 
 
 def cells_of(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:

@@ -22,7 +22,8 @@ from automap.cost.shardings import shardings
 from automap.search.factored.cells import Cell, Rows
 from automap.search.factored.stored import Stored
 from automap.search.factored.variables import Variables
-from automap.space.point import Lanes, Mesh
+from automap.space.point import Lanes
+from automap.topology.mesh import Mesh
 
 
 SlotKind = Literal["axes", "side", "part", "optimizer", "parameter"]
@@ -32,7 +33,8 @@ SlotKind = Literal["axes", "side", "part", "optimizer", "parameter"]
 class Slot:
     """One bit of a code: that a class is on the axis, or what is said of a candidate that is.
 
-    `variables` are those whose choices set the bit; a stored leaf's are those of `Rows.axes_of_leaf` and its level.
+    `variables` are those whose choices set the bit; a stored leaf's are those of
+    `Rows.axes_of_leaf` and its level.
     """
 
     kind: SlotKind
@@ -136,7 +138,9 @@ def _is_set(slot: Slot, variables: Variables, stored: Stored, axis: int) -> np.n
 def splits_of_codes(
     group: Group, codes: np.ndarray, axis: tuple[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What an axis (name, size) splits under each code: (dims [codes, value rows], factors [codes, op rows])."""
+    """What an axis (name, size) splits under each code: (dims [codes, value rows], factors [codes,
+    op rows]).
+    """
     rows, tables = group.rows, group.rows.evaluator.tables
     local = sorted({slot.group_class for slot in group.slots})
     n_local, n_copies = len(local), len(codes)
@@ -262,7 +266,9 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_codes(of_axis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct tuples of numbers, one array per axis: (the tuples [distinct, axes], which of them each is)."""
+    """Distinct tuples of numbers, one array per axis: (the tuples [distinct, axes], which of them
+    each is).
+    """
     joint, counts = np.zeros_like(of_axis[0], np.int64), list[int]()
     for numbers in of_axis:
         counts.append(int(numbers.max(initial=0)) + 1)

@@ -1,7 +1,8 @@
-"""The evaluator's tables put together from copies: of each cell, and each way that its rows may be split, one of its rows.
+"""The evaluator's tables put together from copies: of each cell, and each way that its rows may be
+split, one of its rows.
 
-Rows, edges, windows and kernels of copies are numbered apart (`automap.search.factored.copies`), so the evaluator prices
-them all in one call, each as if it were alone.
+Rows, edges, windows and kernels of copies are numbered apart (`automap.search.factored.copies`), so
+the evaluator prices them all in one call, each as if it were alone.
 """
 
 from collections.abc import Sequence
@@ -88,10 +89,12 @@ class Copied:
         halos = windows.halos
         return Windows(
             edge=self.operands.number(cell, way, windows.edge[which]),
-            factor=windows.factor[which], size=windows.size[which], place=windows.place[which],
+            factor=windows.factor[which],
+            size=windows.size[which],
+            place=windows.place[which],
             repeats=self._pairs(copies, windows.repeats),
             halos=replace(halos, **{f.name: getattr(halos, f.name)[which] for f in fields(halos)}),
-        )  # fmt: skip
+        )
 
     def _kernels(self, table: KernelTable) -> KernelTable:
         copies = self.kernels
@@ -113,21 +116,28 @@ class Copied:
             op_row=self.op_rows.number(cell, way, table.op_row[which]),
             shape=tuple(table.shape[k] for k in which.tolist()),
             dtype=tuple(table.dtype[k] for k in which.tolist()),
-            product_edge=edge, product_row=row, side_sizes=table.side_sizes[:, which],
+            product_edge=edge,
+            product_row=row,
+            side_sizes=table.side_sizes[:, which],
             groups=table.groups[which],
-            written_bytes=table.written_bytes[:, which], written_factors=table.written_factors[:, which],
-            turned_bytes=table.turned_bytes[:, which], cut_dims=table.cut_dims[:, which],
+            written_bytes=table.written_bytes[:, which],
+            written_factors=table.written_factors[:, which],
+            turned_bytes=table.turned_bytes[:, which],
+            cut_dims=table.cut_dims[:, which],
             traffic_kernel=of,
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
-            traffic_bytes=table.traffic_bytes[access], near_bytes=table.near_bytes[access],
+            traffic_bytes=table.traffic_bytes[access],
+            near_bytes=table.near_bytes[access],
             tables=self._table_uses(table.tables, access, cell[of], way[of]),
             few_rows=_taken(table.few_rows, access),
-        )  # fmt: skip
+        )
 
     def _table_uses(
         self, uses: TableUses, access: np.ndarray, cell: np.ndarray, way: np.ndarray
     ) -> TableUses:
-        """Those of copied accesses; `access` are numbers of the copied, `cell` and `way` theirs, [accesses]."""
+        """Those of copied accesses; `access` are numbers of the copied, `cell` and `way` theirs,
+        [accesses].
+        """
         taken = _taken(uses, access)
         here = taken.access
         rows = {

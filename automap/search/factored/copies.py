@@ -1,7 +1,8 @@
-"""Copies of things, numbered through: for each cell and each way to split its rows one of every thing of the cell.
+"""Copies of things, numbered through: for each cell and each way to split its rows one of every
+thing of the cell.
 
-Copies are numbered by cell, in a cell by way, in a way by thing, so that
-    number(cell, way, thing) = start(cell) + way * (things of the cell) + place of the thing in the cell
+Copies are numbered by cell, in a cell by way, in a way by thing, so that number(cell, way, thing) =
+    start(cell) + way * (things of the cell) + place of the thing in the cell
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Copies:
-    """`thing`, `cell` and `way` are of each copy; `start` and `count` of each cell; `place` [cells, things], -1: not there."""
+    """`thing`, `cell` and `way` are of each copy; `start` and `count` of each cell; `place` [cells,
+    things], -1: not there.
+    """
 
     thing: np.ndarray
     cell: np.ndarray
@@ -47,10 +50,12 @@ def copies_of(
         place[cell, np.array(of, np.int64)] = np.arange(len(of))
     none = np.zeros(0, np.int64)
     return Copies(
-        thing=np.concatenate([none, *(np.tile(np.array(of, np.int64), n) for of, n in zip(things, n_ways))]),
+        thing=np.concatenate(
+            [none, *(np.tile(np.array(of, np.int64), n) for of, n in zip(things, n_ways))]
+        ),
         cell=np.repeat(cells, count * n_ways),
         way=np.concatenate([none, *(np.repeat(np.arange(n), k) for n, k in zip(n_ways, count))]),
         start=np.concatenate([[0], np.cumsum(count * n_ways)[:-1]]).astype(np.int64),
         count=count,
         place=place,
-    )  # fmt: skip
+    )

@@ -32,7 +32,9 @@ class LaidCell:
 
 @dataclass(frozen=True)
 class Laid:
-    """A group on a mesh; `way` [choices of each variable of the scope...] numbers the ways of the whole group."""
+    """A group on a mesh; `way` [choices of each variable of the scope...] numbers the ways of the
+    whole group.
+    """
 
     group: Group
     way: np.ndarray

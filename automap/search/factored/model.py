@@ -2,8 +2,9 @@
 
     cost(x) = sum over groups g of  weights . features_g(u_g(x))
 
-x is a choice for each variable, u_g(x) the number of the way in which the choices of g's scope split its rows, and
-features_g [features, ways] what its kernels, edges and value rows cost then.  Features of all groups together:
+x is a choice for each variable, u_g(x) the number of the way in which the choices of g's scope
+split its rows, and features_g [features, ways] what its kernels, edges and value rows cost then.
+Features of all groups together:
 
     kernels, operand edges, result edges     seconds of a step
     value rows                               1 / (parts of the row): bytes of a device per byte
@@ -56,15 +57,21 @@ class Features:
         """Those of a problem's tables."""
         t = evaluator.tables
         lengths = (
-            len(t.kernels.count), len(t.operands.count), len(t.results.count), len(t.value_rows),
-            len(t.operands.count), len(t.operands.repeats),
-        )  # fmt: skip
+            len(t.kernels.count),
+            len(t.operands.count),
+            len(t.results.count),
+            len(t.value_rows),
+            len(t.operands.count),
+            len(t.operands.repeats),
+        )
         return Features(*np.cumsum(lengths).tolist())
 
 
 @dataclass(frozen=True)
 class Part:
-    """A group on a mesh: `way` [choices...] numbers what they do, `values` [features, ways] what that costs."""
+    """A group on a mesh: `way` [choices...] numbers what they do, `values` [features, ways] what
+    that costs.
+    """
 
     scope: tuple[int, ...]
     way: np.ndarray
@@ -89,13 +96,17 @@ class Factored:
     is_complete: bool
 
     def tables(self, weights: np.ndarray) -> list[Table]:
-        """Tables whose sum is the weighted sum of a plan's features, infinite for those not allowed."""
+        """Tables whose sum is the weighted sum of a plan's features, infinite for those not
+        allowed.
+        """
         return [*(part.table(weights) for part in self.parts), *self.barriers]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A problem's cost, ready to be laid out on meshes; `spend` is called with the nominal seconds of a part, and may raise."""
+    """A problem's cost, ready to be laid out on meshes; `spend` is called with the nominal seconds
+    of a part, and may raise.
+    """
 
     rows: Rows
     pins: Sequence[Pin] = ()

@@ -1,4 +1,5 @@
-"""What cells cost when their rows are split in given ways: all of them in one call of the evaluator.
+"""What cells cost when their rows are split in given ways: all of them in one call of the
+evaluator.
 
 The evaluator prices tables of rows, edges and kernels.  Here they are copies: for each cell and each way that its rows
 may be split one of its rows, edges and kernels (`automap.search.factored.copied`).  So no price is worked out here, and
@@ -18,7 +19,9 @@ from automap.search.factored.copied import Copied
 
 @dataclass(frozen=True)
 class Ways:
-    """Ways to split the rows of a cell: the dimension [ways, value rows, axes], the factor [ways, op rows, axes]."""
+    """Ways to split the rows of a cell: the dimension [ways, value rows, axes], the factor [ways,
+    op rows, axes].
+    """
 
     cell: Cell
     dims: np.ndarray
@@ -27,7 +30,8 @@ class Ways:
 
 @dataclass(frozen=True)
 class Prices:
-    """Of one cell: seconds of a step of its edge [ways] and of its kernels [kernels, ways], bytes its edge copies [ways].
+    """Of one cell: seconds of a step of its edge [ways] and of its kernels [kernels, ways], bytes
+    its edge copies [ways].
 
     `kept` [edges before, ways] are the bytes of the copies that its operand edge finds gathered.
     """

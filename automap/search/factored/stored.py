@@ -1,4 +1,6 @@
-"""Along which dimensions leaves are stored, for every choice of their level and of their classes' axes."""
+"""Along which dimensions leaves are stored, for every choice of their level and of their classes'
+axes.
+"""
 
 from dataclasses import dataclass, field
 from itertools import product
@@ -21,7 +23,9 @@ class Stored:
     _known: dict[object, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def of_leaf(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(dimension, whether the parameter too), [choices of `Rows.axes_of_leaf`..., levels, axes]; -1: none."""
+        """(dimension, whether the parameter too), [choices of `Rows.axes_of_leaf`..., levels,
+        axes]; -1: none.
+        """
         leaf = self.rows.space.leaves[number]
         candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
         held = self.rows.axes_of_leaf[number]

@@ -1,13 +1,14 @@
-"""The decisions of a space as variables with finite domains, so that a plan is one index per variable.
+"""The decisions of a space as variables with finite domains, so that a plan is one index per
+variable.
 
     axes of c       the set of axes that candidate c is on
     side of c       whether it splits the last dimension that holds it, for sided candidates
     part of c       whether its small part is left whole, for parted candidates
     level of k      how far leaf class k is stored split along each axis
 
-They are numbered in this order, each kind in that of `Space.candidates`, `.sided`, `.parted`, `.leaves`; the numbers are
-the same on every mesh, the domains are not.  Levels that no plan can tell apart are left out: along an axis that no
-dimension of the leaf divides by.
+They are numbered in this order, each kind in that of `Space.candidates`, `.sided`, `.parted`,
+`.leaves`; the numbers are the same on every mesh, the domains are not. Levels that no plan can tell
+apart are left out: along an axis that no dimension of the leaf divides by.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from math import prod
 import numpy as np
 
 from automap.space.leaves import LeafClass
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 Levels = tuple[Level, ...]
@@ -58,8 +60,8 @@ class Numbering:
 class Variables:
     """All decisions on one mesh.
 
-    `masks[i]` are the sets of axes, as bits, that candidate i may be on; `bits` the choices for sides, then for parts;
-    `levels[k]` those for leaf class k.
+    `masks[i]` are the sets of axes, as bits, that candidate i may be on; `bits` the choices for
+    sides, then for parts; `levels[k]` those for leaf class k.
     """
 
     space: Space

@@ -1,14 +1,15 @@
-"""Decisions of an episode: at each the agent keeps the point as it is, or makes one of at most `MOST_MOVES` moves.
+"""Decisions of an episode: at each the agent keeps the point as it is, or makes one of at most
+`MOST_MOVES` moves.
 
-candidates, most parameter bytes first: for each axis put there or take off, put beside those it meets, or move to another axis
-axes: exchange all of two
-sides and small parts of classes
-storage: all leaves of an axis, then the largest leaves one by one
+candidates, most parameter bytes first: for each axis put there or take off, put beside those it
+meets, or move to another axis axes: exchange all of two sides and small parts of classes storage:
+all leaves of an axis, then the largest leaves one by one
 """
 
 from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
-from automap.space.point import Level, Mesh
+from automap.space.point import Level
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 Decision = tuple[Move, ...]

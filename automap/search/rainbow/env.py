@@ -1,7 +1,7 @@
 """Several tables as one environment; each begins its episodes from points of the context's search.
 
-An episode begins at the best point so far of a mesh or at one of its presets, in turns; the mesh is drawn, a
-better one more often: the r-th best with probability in proportion to 1 / r.
+An episode begins at the best point so far of a mesh or at one of its presets, in turns; the mesh is
+drawn, a better one more often: the r-th best with probability in proportion to 1 / r.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,14 @@
-"""What the agent sees of a table: numbers that depend neither on the model's size nor on the mesh's.
+"""What the agent sees of a table: numbers that depend neither on the model's size nor on the
+mesh's.
 
-Of an option: its kind of move, what it changes in cost, compute, waiting and peak (logs of ratios), how far the peak is
-from the limit, and of what it moves: size of the axis, share of the parameters' bytes, share of the work.
-Of the table: how far the episode is, how far the plan is from the best, how much of it is waiting, its peak.
-Baseline: what the option saves at once. What it opens or closes for later decisions is left to learn.
+Of an option: its kind of move, what it changes in cost, compute, waiting and peak (logs of ratios),
+    how far the peak is
+from the limit, and of what it moves: size of the axis, share of the parameters' bytes, share of the
+    work.
+Of the table: how far the episode is, how far the plan is from the best, how much of it is waiting,
+    its peak.
+Baseline: what the option saves at once. What it opens or closes for later decisions is left to
+    learn.
 """
 
 from functools import cached_property
@@ -90,17 +95,21 @@ class Features:
             then, move = option.candidate.estimate, option.move
             kinds = [float(isinstance(move, kind)) for kind in _KINDS]
             found[action] = [
-                float(move is None), *kinds, baseline[action],
+                float(move is None),
+                *kinds,
+                baseline[action],
                 _log_times(then.step_seconds, now.step_seconds, LEAST_SECONDS),
                 _log_times(then.compute_seconds, now.compute_seconds, LEAST_SECONDS),
                 _log_ratio(
-                    then.collective_seconds, now.collective_seconds, max(now.step_seconds, LEAST_SECONDS)
+                    then.collective_seconds,
+                    now.collective_seconds,
+                    max(now.step_seconds, LEAST_SECONDS),
                 ),
                 _log_times(then.peak_bytes, now.peak_bytes, 1.0),
                 self._peak(then),
                 float(self._context.objective.fits(then)),
                 *self._subject(table, move),
-            ]  # fmt: skip
+            ]
         return found
 
     def _subject(self, table: Table, move: Move | None) -> tuple[float, float, float]:

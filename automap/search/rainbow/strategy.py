@@ -5,7 +5,8 @@
    last `_SECOND_STAGE` of the budget begins
 3. second thoughts: climb from the best points of the best meshes               -> in: `automap.search.greedy.climb`
 
-Numbers of episodes, not seconds, end it where the budget allows: then the same seed finds the same plan.
+Numbers of episodes, not seconds, end it where the budget allows: then the same seed finds the same
+plan.
 """
 
 from automap.search.context import SearchContext

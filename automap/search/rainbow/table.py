@@ -69,7 +69,9 @@ class Table:
         return cost(objective, before) - cost(objective, self.current.estimate)
 
     def _options(self) -> Sequence[Option | None]:
-        """Keep, and for each move of the decision where it leads; None where it does nothing or is not allowed."""
+        """Keep, and for each move of the decision where it leads; None where it does nothing or is
+        not allowed.
+        """
         decision: Decision = self.decisions[self.position]
         point = self.current.point
         possible = {*moves(self._context.space, point)} & {*decision}

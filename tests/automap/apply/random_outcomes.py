@@ -1,11 +1,12 @@
 """Plans at random: any classes on any axes, in any order, as long as they divide."""
 
-from automap.options import Options
-from automap.plan_build import Outcome
-from automap.planner import find
+from automap.config import Options
+from automap.planner.records import Outcome
+from automap.planner.sharding import find
 from automap.search.candidate import Candidate
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 
 
 TOPOLOGY = get_topology("cpu:8")
@@ -24,9 +25,13 @@ def random_outcome(workload, rng, levels=(Level.REPLICATED,)):
     point = random_point(context, mesh, rng, levels)
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     return Outcome(
-        workload=workload, topology=TOPOLOGY, context=context, strategy="random", seconds=0.0,
+        workload=workload,
+        topology=TOPOLOGY,
+        context=context,
+        strategy="random",
+        seconds=0.0,
         best=Candidate(point, estimate, "random"),
-    )  # fmt: skip
+    )
 
 
 def random_point(context, mesh, rng, levels):

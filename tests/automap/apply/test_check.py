@@ -1,4 +1,6 @@
-"""All of a plan is held against the step before it runs; a cached plan that does not hold is a miss."""
+"""All of a plan is held against the step before it runs; a cached plan that does not hold is a
+miss.
+"""
 
 from collections.abc import Callable
 import json
@@ -9,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.errors import PlanWarning
-from automap.plan import Plan
 from tests.steps import mlp
 
 

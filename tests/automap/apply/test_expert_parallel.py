@@ -1,4 +1,6 @@
-"""Expert parallelism with a norm of all gradients, as clipping needs it: no kernel of an expert leaves its device."""
+"""Expert parallelism with a norm of all gradients, as clipping needs it: no kernel of an expert
+leaves its device.
+"""
 
 import re
 
@@ -7,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 
 
 GROUPS, TOKENS, EXPERTS, ROOM, WIDTH, HIDDEN = 8, 16, 8, 8, 32, 64
@@ -38,16 +41,19 @@ def _step(state, batch):
 def test_a_norm_of_gradients_gathers_no_kernels():
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = {
-        "router": (WIDTH, EXPERTS), "up": (EXPERTS, WIDTH, HIDDEN), "down": (EXPERTS, HIDDEN, WIDTH),
-    }  # fmt: skip
+        "router": (WIDTH, EXPERTS),
+        "up": (EXPERTS, WIDTH, HIDDEN),
+        "down": (EXPERTS, HIDDEN, WIDTH),
+    }
     state = {n: jax.random.normal(k, shape) for (n, shape), k in zip(shapes.items(), keys)}
     batch = jax.random.normal(keys[3], (GROUPS, TOKENS, WIDTH))
     workload = trace_step(_step, (state, batch))
     options = Options(mesh=Mesh(("x",), (8,)), preset="expert-parallel")
-    plan = build_plan(find(workload, get_topology("cpu:8"), options))
+    plan = Plan.of(build_plan(find(workload, get_topology("cpu:8"), options)))
     assert [leaf.spec[0] for leaf in plan.inputs if leaf.path.endswith(("['up']", "['down']"))] == [
-        ("x",), ("x",)
-    ]  # fmt: skip
+        ("x",),
+        ("x",),
+    ]
     update = {c.kind for c in plan.predicted.collectives if c.phase == "update"}
     assert update == {"all-reduce"}
     run = plan.jit(_step)

@@ -1,4 +1,6 @@
-"""Images split among devices: the compiled program exchanges the predicted halos and computes the same."""
+"""Images split among devices: the compiled program exchanges the predicted halos and computes the
+same.
+"""
 
 from functools import cache
 
@@ -7,14 +9,15 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.search.candidate import Candidate
-from automap.space.point import Mesh
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import trace_step
 from hlo_tools.phases import Phase
 from tests.steps import images
 
@@ -55,9 +58,13 @@ def _outcome(workload, mesh, dims):
     point = context.space.point(mesh, compute)
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     return Outcome(
-        workload=workload, topology=TOPOLOGY, context=context, strategy="images", seconds=0.0,
+        workload=workload,
+        topology=TOPOLOGY,
+        context=context,
+        strategy="images",
+        seconds=0.0,
         best=Candidate(point, estimate, "images"),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,11 +76,11 @@ def test_halos_are_exchanged_as_predicted(sizes, dims):
     step, args, workload, values, want = _workload()
     mesh = Mesh(("a", "b", "c")[: len(sizes)], sizes)
     outcome = _outcome(workload, mesh, dims)
-    compiled = build_plan(outcome).jit(step).lower(*args).compile()
+    compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
     predicted = predicted_transfers(outcome, CPU)
     assert compiled_transfers(compiled.as_text(), mesh) == predicted
     assert any(transfer.kind == "collective-permute" for transfer in predicted)
-    got = jax.device_get(build_plan(outcome).jit(step)(*values))
+    got = jax.device_get(Plan.of(build_plan(outcome)).jit(step)(*values))
     # Gradients of order one: sums of some thousand float32 terms in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
 

@@ -1,4 +1,6 @@
-"""Modules of libraries are born with the shardings of the plan, and a step on them is that on plain ones."""
+"""Modules of libraries are born with the shardings of the plan, and a step on them is that on plain
+ones.
+"""
 
 import equinox as eqx
 from flax import nnx

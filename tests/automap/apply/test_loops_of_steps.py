@@ -1,17 +1,20 @@
-"""Several train steps in one jitted loop: state is known as such, and stored and moved as the plan says."""
+"""Several train steps in one jitted loop: state is known as such, and stored and moved as the plan
+says.
+"""
 
 import jax
 from jax import lax
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import trace_step
 from models import gpt, mlp
 from models.training import random_batch
 
@@ -23,8 +26,12 @@ MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
 
 @pytest.mark.parametrize(
     "preset",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("data-parallel", "zero-1")), "zero-3", "megatron"],
-)  # fmt: skip
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("data-parallel", "zero-1")),
+        "zero-3",
+        "megatron",
+    ],
+)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_a_loop_of_steps(name, preset, n_steps):
@@ -36,7 +43,7 @@ def test_a_loop_of_steps(name, preset, n_steps):
 
     many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n_steps, *x.shape), x.dtype), args[1])
     outcome = find(trace_step(steps, (args[0], many)), TOPOLOGY, Options(mesh=MESH, preset=preset))
-    plan = build_plan(outcome)
+    plan = Plan.of(build_plan(outcome))
     role_of = {leaf.path: leaf.role for leaf in plan.inputs}
     for path, role in role_of.items():
         if ".mu" in path or ".nu" in path:

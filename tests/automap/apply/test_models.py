@@ -1,11 +1,12 @@
-"""The zoo's models under every kind of plan compute what they compute on one device, and communicate
-what the plan says, tensor by tensor.
+"""The zoo's models under every kind of plan compute what they compute on one device, and
+communicate what the plan says, tensor by tensor.
 
-Sums over eight devices associate differently, so gradients carry relative errors of float32 roundings
-(2^-24 = 6e-8 each, some hundred terms a sum): the first moments, as one vector, must agree to 1e-5. Adam
-divides by the root of the second moment: where a gradient is zero but for rounding (the bias of the keys
-in attention; its first moment is some 1e-10), be it in one of the steps, its noise decides the update, at most a learning rate of 3e-4 a
-step. Other parameters may differ by a third of one such update after two steps.
+Sums over eight devices associate differently, so gradients carry relative errors of float32
+roundings (2^-24 = 6e-8 each, some hundred terms a sum): the first moments, as one vector, must
+agree to 1e-5. Adam divides by the root of the second moment: where a gradient is zero but for
+rounding (the bias of the keys in attention; its first moment is some 1e-10), be it in one of the
+steps, its noise decides the update, at most a learning rate of 3e-4 a step. Other parameters may
+differ by a third of one such update after two steps.
 """
 
 from dataclasses import replace
@@ -19,21 +20,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import trace_step
 from models.training import random_batch
 
 
 TOPOLOGY = get_topology("cpu:8")
 AXES = ("replica", "data", "model")
 SEARCHED = None
-# With inception's batch of seed 0 a value is at a kink (a ReLU's, a pool's), on either side by how sums associate: a program
-# that splits the first convolution's features agrees to 1e-6 from one state and to 1e-3 from another.
+# With inception's batch of seed 0 a value is at a kink (a ReLU's, a pool's), on either side by how
+# sums associate: a program that splits the first convolution's features agrees to 1e-6 from one
+# state and to 1e-3 from another.
 BATCH_SEEDS = {"inception": 1}
 # First moments that are rounding and no more; those of parameters that matter are 1e-5 and above.
 NOISE = 1e-8
@@ -85,7 +88,7 @@ def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     step, workload, state, batch, ((first, want), want_loss) = _single_device(model)
     mesh = Mesh(AXES[-len(sizes) :], sizes)
     outcome = find(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=2))
-    planned = build_plan(outcome).jit(step)
+    planned = Plan.of(build_plan(outcome)).jit(step)
     (_, got), loss = _two_steps(planned, state, batch)
     np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
     np_diff = lambda a, b: np.asarray(a) - np.asarray(b)  # noqa: E731
@@ -94,8 +97,10 @@ def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     assert _norm(moment_errors) <= 1e-5 * _norm(moments)
     beyond_noise = jax.tree.map(
         lambda e, *both: np.where(np.minimum(*np.abs(both)) > NOISE, np.abs(e), 0).max(),
-        error["params"], first["opt"][0].mu, moments,
-    )  # fmt: skip
+        error["params"],
+        first["opt"][0].mu,
+        moments,
+    )
     assert max(jax.tree.leaves(beyond_noise)) <= 1e-4
     text = planned.lower(state, batch).compile().as_text()
     assert predicted_transfers(outcome, CPU) == compiled_transfers(text, mesh)

@@ -7,15 +7,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import numpy as np
 import pytest
 
-from automap.apply.reemit import Reemitter
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import PlanError
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
+from automap.jaxpr.reemit import Reemitter
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.search.candidate import Candidate
 from automap.space import point as points
 from automap.topology import get_topology
-from automap.workload import trace_step
 
 
 @pytest.mark.parametrize("start", [-9, -1, 0, 3, 4, 6, 100])
@@ -50,10 +51,14 @@ def test_a_sum_that_lands_on_a_split_dimension():
         point = points.Point(mesh, ((batch,), order, (summed,)), point.storage)
         estimate = context.evaluator.evaluate(context.space.lanes(point))
         outcome = Outcome(
-            workload=workload, topology=topology, context=context, strategy="test", seconds=0.0,
+            workload=workload,
+            topology=topology,
+            context=context,
+            strategy="test",
+            seconds=0.0,
             best=Candidate(point, estimate, "test"),
-        )  # fmt: skip
-        got = build_plan(outcome).jit(step)(x)
+        )
+        got = Plan.of(build_plan(outcome)).jit(step)(x)
         np.testing.assert_allclose(got, step(x), rtol=1e-5, atol=1e-5)
 
 

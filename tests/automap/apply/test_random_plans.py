@@ -8,14 +8,15 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.search.candidate import Candidate
 from automap.search.greedy import random_point
-from automap.space.point import Mesh
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 from tests.steps import decoder
 
 
@@ -49,9 +50,13 @@ def test_a_random_plan_computes_what_the_step_computes(mesh, seed):
         point = random_point(context, mesh, source)
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     outcome = Outcome(
-        workload=workload, topology=TOPOLOGY, context=context,
-        best=Candidate(point, estimate, "random"), strategy="random", seconds=0.0,
-    )  # fmt: skip
-    got = jax.device_get(build_plan(outcome).jit(step)(*values))
+        workload=workload,
+        topology=TOPOLOGY,
+        context=context,
+        best=Candidate(point, estimate, "random"),
+        strategy="random",
+        seconds=0.0,
+    )
+    got = jax.device_get(Plan.of(build_plan(outcome)).jit(step)(*values))
     # One step of gradients of order one: sums of some thousand float32 terms in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)

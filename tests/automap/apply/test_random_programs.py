@@ -1,4 +1,5 @@
-"""Random programs under random decisions: legal shardings, local counts by brute force, equal numbers.
+"""Random programs under random decisions: legal shardings, local counts by brute force, equal
+numbers.
 
 Fixed seeds; CI runs few, the recorded run (`scripts/random_programs.py`) 2,000.
 """
@@ -12,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.api.plan import Plan
 from automap.cost.edges import majors
-from automap.plan_build import build_plan, sharded_graph
-from automap.workload import trace_step
+from automap.planner.records import build_plan, sharded_graph
+from automap.program import trace_step
 from hlo_tools.counts import flops
 from tests.automap.apply.random_outcomes import random_outcome
 from tests.random_programs import random_program
@@ -39,7 +41,7 @@ def check(seed):
     inputs = [jnp.asarray(values.standard_normal(a.shape), a.dtype) for a in args]
     sharded, single = (
         jitted.lower(*inputs).compile(compiler_options=QUICK)
-        for jitted in (build_plan(outcome).jit(program.run), jax.jit(program.run))
+        for jitted in (Plan.of(build_plan(outcome)).jit(program.run), jax.jit(program.run))
     )
     if refused_by_fft(sharded.as_text()) or refused_by_fft(single.as_text()):
         return "XLA:CPU's FFT refuses the layout that its own passes chose"
@@ -50,7 +52,9 @@ def check(seed):
 
 
 def refused_by_fft(text):
-    """XLA:CPU's FFT fails in the middle of a run unless operand and result are row-major (jaxlib 0.10)."""
+    """XLA:CPU's FFT fails in the middle of a run unless operand and result are row-major (jaxlib
+    0.10).
+    """
     layouts = dict(re.findall(r"(%[\w.-]+) = \w+\[[\d,]*\]\{([\d,]*)\}", text))
     found = re.findall(r"\{([\d,]*)\} fft\((?:\S+ )?(%[\w.-]+)", text)
     orders = [order.split(",") for made, read in found for order in (made, layouts.get(read, ""))]

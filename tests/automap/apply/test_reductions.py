@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 
 
 REDUCTIONS = {
@@ -37,7 +38,7 @@ def test_over_the_batch(name):
 
     args = jnp.eye(8), jnp.asarray(np.random.default_rng(0).integers(0, 9, (16, 8)), jnp.float32)
     options = Options(mesh=Mesh(("data", "model"), (4, 2)), preset="data-parallel")
-    plan = build_plan(find(trace_step(step, args), get_topology("cpu:8"), options))
+    plan = Plan.of(build_plan(find(trace_step(step, args), get_topology("cpu:8"), options)))
     assert plan.inputs[1].spec[0]  # the batch is split
     want, got = jax.jit(step)(*args)[2], plan.jit(step)(*args)[2]
     np.testing.assert_array_equal(got, want)
@@ -48,7 +49,7 @@ def test_a_dimension_that_no_mesh_divides_stays_whole():
         return lax.reduce_or(x, (1,))
 
     args = (jnp.arange(56, dtype=jnp.int32).reshape(8, 7),)
-    plan = build_plan(
-        find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy"))
+    plan = Plan.of(
+        build_plan(find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy")))
     )
     np.testing.assert_array_equal(plan.jit(step)(*args), step(*args))

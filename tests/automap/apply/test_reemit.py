@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.reemit import Reemitter
-from automap.apply.sites import parse_site, scope_name
+from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.sites import parse_site, scope_name
 
 
 BIG = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
@@ -209,7 +209,7 @@ def test_parse_site(name, site):
 PROBE = """
 import json
 import jax, jax.numpy as jnp
-from automap.apply.reemit import Reemitter
+from automap.jaxpr.reemit import Reemitter
 
 @jax.custom_jvp
 def f(x):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import automap
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import MeshMismatchError, PlanError
-from automap.options import Options
-from automap.plan import Plan
-from automap.planner import plan_workload
-from automap.space.point import Mesh
+from automap.planner.spaces import plan_workload
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 from tests.steps import decoder, mlp
 
 
@@ -57,7 +57,9 @@ def test_two_steps_equal_the_single_device_step(model, preset, sizes):
     workload = trace_step(jax.jit(step, donate_argnums=0), args)
     if preset == "megatron" and model is _scanned:
         pytest.skip("one square weight: no feature class but the residual")
-    plan = plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=3))
+    plan = Plan.of(
+        plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=3))
+    )
     planned = plan.jit(jax.jit(step, donate_argnums=0))
     state, batch = _concrete(args)
     mine = jax.tree.map(jnp.copy, state)
@@ -71,7 +73,9 @@ def test_two_steps_equal_the_single_device_step(model, preset, sizes):
 
 def test_a_saved_plan_is_applied_and_a_foreign_one_refused(tmp_path):
     step, args = mlp()
-    plan_workload(trace_step(step, args), TOPOLOGY, Options(preset="zero-3")).save(tmp_path / "p")
+    Plan.of(plan_workload(trace_step(step, args), TOPOLOGY, Options(preset="zero-3"))).save(
+        tmp_path / "p"
+    )
     plan = Plan.load(tmp_path / "p")
     state, batch = _concrete(args)
     new, _ = plan.jit(step)(state, batch)
@@ -85,7 +89,9 @@ def test_a_saved_plan_is_applied_and_a_foreign_one_refused(tmp_path):
 
 @pytest.mark.parametrize("space", ["sharding", "pipeline"])
 def test_where_a_calls_arrays_lie_does_not_matter(space):
-    """State as another call left it, and a batch that is split already, in the first call of a planned step."""
+    """State as another call left it, and a batch that is split already, in the first call of a
+    planned step.
+    """
     step, args = mlp()
     stages = {"stages": 2} if space == "pipeline" else {}
     plan = automap.plan(step, args, topology="cpu:8", space=space, **stages)

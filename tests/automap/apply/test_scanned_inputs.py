@@ -1,4 +1,6 @@
-"""What a loop scans: split otherwise than what it carries though both have one shape, and used otherwise than it is kept."""
+"""What a loop scans: split otherwise than what it carries though both have one shape, and used
+otherwise than it is kept.
+"""
 
 from collections import Counter
 
@@ -7,14 +9,16 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from automap.options import Options
-from automap.plan_build import Outcome, build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import load_target, trace_step
 from automap.search.candidate import Candidate
-from automap.space.point import Level, Mesh, Point
+from automap.space.point import Level, Point
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import load_target, trace_step
 
 
 WORDS, WIDTH, BATCH, STEPS = 64, 32, 16, 5
@@ -57,7 +61,7 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     outcome = find(
         workload, get_topology("cpu:8"), Options(mesh=MESH, pins=pins, strategy="greedy")
     )
-    plan = build_plan(outcome)
+    plan = Plan.of(build_plan(outcome))
     compiled = plan.jit(step).lower(params, tokens).compile()
     # XLA may move what is scanned at once, before the loop.
     found = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
@@ -68,7 +72,8 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
 
 
 def test_slices_of_what_is_scanned_are_pinned_in_the_body():
-    """An axis has hidden features and the batch, the other the words: products want samples otherwise than residuals have them.
+    """An axis has hidden features and the batch, the other the words: products want samples
+    otherwise than residuals have them.
 
     Without pins the partitioner gathers the whole stack of residuals in every trip.
     """
@@ -91,10 +96,14 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
     point = Point(mesh, ((hidden, batch), (words, batch)), (whole, whole))
     estimate = context.evaluator.evaluate(context.space.lanes(point))
     outcome = Outcome(
-        workload=workload, topology=topology, context=context, strategy="a test", seconds=0.0,
+        workload=workload,
+        topology=topology,
+        context=context,
+        strategy="a test",
+        seconds=0.0,
         best=Candidate(point, estimate, "a test"),
-    )  # fmt: skip
-    compiled = build_plan(outcome).jit(step).lower(*args).compile()
+    )
+    compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
     found = compiled_transfers(compiled.as_text(), mesh)
     wanted = predicted_transfers(outcome, CPU)
     # Devices that change places for the words are not what is asked here.

@@ -1,4 +1,6 @@
-"""Small tensors of a split class left whole: the same numbers, and fewer collectives, all as predicted."""
+"""Small tensors of a split class left whole: the same numbers, and fewer collectives, all as
+predicted.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.search.candidate import Candidate
 from automap.search.moves import Part, moves
-from automap.space.point import Mesh
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from automap.workload import trace_step
 from models.moe import TINY, init, moe_tiny
 from models.training import random_batch
 
@@ -37,7 +40,7 @@ def test_a_router_left_whole(preset):
     estimate = split.context.evaluator.evaluate(space.lanes(point))
     assert estimate.collective_seconds < split.best.estimate.collective_seconds
     outcome = replace(split, best=Candidate(point, estimate, "test"))
-    plan = build_plan(outcome)
+    plan = Plan.of(build_plan(outcome))
     routers = [leaf for leaf in plan.inputs if "['gate']" in leaf.path and leaf.role == "parameter"]
     assert routers and all(set(leaf.spec) == {None} for leaf in routers)
     (why,) = [row for row in plan.decisions if row.group == f"small tensors of {EXPERTS}"]

@@ -1,4 +1,6 @@
-"""Scalars spread over tensors that are split differently: where that is pinned, and that it costs nothing."""
+"""Scalars spread over tensors that are split differently: where that is pinned, and that it costs
+nothing.
+"""
 
 import re
 
@@ -8,14 +10,15 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import pytest
 
-from automap.apply.reemit import Reemitter
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.errors import PlanError
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
-from automap.space.point import Mesh
+from automap.jaxpr.reemit import Reemitter
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 
 
 WIDTH = 64
@@ -44,7 +47,7 @@ def _arguments():
 def _plan(preset):
     workload = trace_step(_step, _arguments())
     options = Options(mesh=Mesh(("x",), (8,)), preset=preset)
-    return build_plan(find(workload, get_topology("cpu:8"), options))
+    return Plan.of(build_plan(find(workload, get_topology("cpu:8"), options)))
 
 
 def _spread(plan):

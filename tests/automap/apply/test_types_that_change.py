@@ -1,4 +1,5 @@
-"""State that comes back with other types than it was given with, and inputs of numpy's types: one search, one plan.
+"""State that comes back with other types than it was given with, and inputs of numpy's types: one
+search, one plan.
 
 Warnings are errors here, and a second plan warns.
 """
@@ -12,9 +13,9 @@ import optax
 import pytest
 
 import automap
-from automap.apply.reemit import Reemitter
-from automap.apply.retyped import DifferentStepError, renaming
 from automap.errors import PlanWarning
+from automap.jaxpr.reemit import Reemitter
+from automap.runtime.retyped import DifferentStepError, renaming
 
 
 X = jnp.linspace(0, 1, 16 * 8).reshape(16, 8)
@@ -93,7 +94,8 @@ def test_a_step_goes_on_under_its_plan_as_under_jit(name, options):
         _is_equal((mine, value), (theirs, want))
         plans.append(ours.plan)
     assert plans[0] is plans[1] is plans[2]
-    # In a process that begins with the types of the second step, as after a checkpoint, the plan is of the first.
+    # In a process that begins with the types of the second step, as after a checkpoint, the plan is
+    # of the first.
     second, value = reference(state, X)
     loaded = automap.Plan.from_json(plans[0].to_json()).jit(step)
     _is_equal(loaded(second, X), reference(second, X))
@@ -141,7 +143,9 @@ def test_places_are_renamed_past_conversions():
 
 
 def test_inputs_of_numpys_types_are_those_of_jax():
-    """int64 and float64 are int32 and float32 as long as `jax_enable_x64` is not set: no plan and no program more."""
+    """int64 and float64 are int32 and float32 as long as `jax_enable_x64` is not set: no plan and
+    no program more.
+    """
 
     def step(p, index, factor):
         return p * 0.9 + jnp.mean(factor) * index.sum(), index.sum()

@@ -1,6 +1,7 @@
 """A user's constraints in the compiled program, under plans that would split the tensor otherwise.
 
-The oracle is the shape of a device's part of the constrained tensor: no other tensor has parts of it.
+The oracle is the shape of a device's part of the constrained tensor: no other tensor has parts of
+it.
 """
 
 from functools import partial
@@ -13,9 +14,9 @@ import numpy as np
 import pytest
 
 import automap
-from automap.apply.reemit import Reemitter
-from automap.apply.user_constraints import constraint_text, named
 from automap.errors import InputError
+from automap.jaxpr.reemit import Reemitter
+from automap.step.user_constraints import constraint_text, named
 from tests.user_shardings import (
     BATCH,
     FOUR_BY_TWO,

@@ -1,4 +1,6 @@
-"""`automap calibrate` as a user runs it, with a stopwatch that computes a roofline instead of measuring."""
+"""`automap calibrate` as a user runs it, with a stopwatch that computes a roofline instead of
+measuring.
+"""
 
 import json
 
@@ -101,11 +103,20 @@ def test_a_cache_that_cannot_be_used_is_measured_again_with_a_warning(stopwatch,
         (["calibrate", "-o", "absent/hardware.toml"], "absent; make it first"),
         (["calibrate", "--target", "absent:f"], "cannot import absent"),
         (["calibrate", "--profile", "bad.json"], "bad.json': format: is not automap-profile"),
-        (["plan", "tests.steps:mlp", "--topology", "cpu:8", "--profile", "none.json"], "No such file"),
-        (["plan", "tests.steps:mlp", "--topology", "cpu:8", "--profile", "bad.json"], "is not automap"),
-        (["plan", "tests.steps:mlp", "--topology", "8xh100", "--profile", "cpu.json"], "run `automap calibr"),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "cpu:8", "--profile", "none.json"],
+            "No such file",
+        ),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "cpu:8", "--profile", "bad.json"],
+            "is not automap",
+        ),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "8xh100", "--profile", "cpu.json"],
+            "run `automap calibr",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_message(stopwatch, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text("{}")

@@ -21,12 +21,21 @@ from hlo_tools.graph import DTYPE_BITS
 
 DOT = DotSignature(dtype="f32", batch=2, m=3, n=5, k=4)
 CONVOLUTION = ConvolutionSignature(
-    dtype="f32", batch=2, in_features=4, out_features=6, feature_groups=2, batch_groups=1,
+    dtype="f32",
+    batch=2,
+    in_features=4,
+    out_features=6,
+    feature_groups=2,
+    batch_groups=1,
     spatial=(
-        Spatial(read=8, made=4, taps=3, stride=2, padding_low=0, window_dilation=1, base_dilation=1),
-        Spatial(read=6, made=6, taps=3, stride=1, padding_low=1, window_dilation=1, base_dilation=1),
+        Spatial(
+            read=8, made=4, taps=3, stride=2, padding_low=0, window_dilation=1, base_dilation=1
+        ),
+        Spatial(
+            read=6, made=6, taps=3, stride=1, padding_low=1, window_dilation=1, base_dilation=1
+        ),
     ),
-)  # fmt: skip
+)
 FAMILIES = ("elementwise", "reduce", "gather", "scatter", "window", "select-and-scatter", "sort")
 EFFORT = Effort(least_seconds=1e-4, samples=3, longest_seconds=1.0)
 

@@ -34,9 +34,12 @@ class Machine:
 
 def timed(machine, expected_seconds):
     return seconds_per_trip(
-        machine.compile_trips, expected_seconds=expected_seconds,
-        overhead_seconds=machine.overhead, effort=EFFORT, clock=machine.clock,
-    )  # fmt: skip
+        machine.compile_trips,
+        expected_seconds=expected_seconds,
+        overhead_seconds=machine.overhead,
+        effort=EFFORT,
+        clock=machine.clock,
+    )
 
 
 @given(

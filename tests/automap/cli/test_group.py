@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import pytest
 
 from automap import errors
+from automap.api.verification import Verification
 from automap.cli import main
 from automap.cli.group import Group
 from automap.exit_status import MEANING, ExitStatus
 from automap.interrupts import Terminated
-from automap.verify.api import Verification
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,10 +25,12 @@ ROOT = Path(__file__).resolve().parents[3]
 def _process(*arguments, cwd=ROOT, **options):
     paths = [str(ROOT), *filter(None, sys.path)]
     return subprocess.run(
-        [sys.executable, "-m", "automap", *map(str, arguments)], cwd=cwd, check=False,
+        [sys.executable, "-m", "automap", *map(str, arguments)],
+        cwd=cwd,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         **{"capture_output": True, "text": True} | options,
-    )  # fmt: skip
+    )
 
 
 def _ends(error):
@@ -68,7 +70,7 @@ def test_only_what_does_not_fit_ends_with_one(kind):
         (OSError(28, "No space left on device", "plan.json"), ExitStatus.BAD_INPUT, "'plan.json'"),
         (BrokenPipeError(32, "Broken pipe"), ExitStatus.NOBODY_READS, ""),
     ],
-)  # fmt: skip
+)
 def test_whatever_ends_a_command_has_its_status(error, status, said):
     done = _ends(error)
     assert done.exit_code == status
@@ -78,10 +80,14 @@ def test_whatever_ends_a_command_has_its_status(error, status, said):
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (KeyboardInterrupt, ExitStatus.INTERRUPTED, "automap: interrupted before there was a result"),
+        (
+            KeyboardInterrupt,
+            ExitStatus.INTERRUPTED,
+            "automap: interrupted before there was a result",
+        ),
         (Terminated, ExitStatus.TERMINATED, "automap: ended by SIGTERM"),
     ],
-)  # fmt: skip
+)
 def test_a_signal_while_the_command_line_is_read_has_its_status(error, status, said):
     def read(*_):
         raise error
@@ -111,10 +117,15 @@ def test_the_statuses_are_in_the_help_and_in_the_readme():
 @pytest.mark.parametrize(
     ("own", "fits", "agrees", "status"),
     [
-        ("cpu", True, True, 0), ("cpu", True, None, 0), ("cpu", False, True, 1), ("cpu", True, False, 3),
-        ("cpu", False, False, 1), ("tpu", False, True, 0), ("tpu", False, False, 3),
+        ("cpu", True, True, 0),
+        ("cpu", True, None, 0),
+        ("cpu", False, True, 1),
+        ("cpu", True, False, 3),
+        ("cpu", False, False, 1),
+        ("tpu", False, True, 0),
+        ("tpu", False, False, 3),
     ],
-)  # fmt: skip
+)
 def test_verify_tells_numbers_from_memory(own, fits, agrees, status, monkeypatch, tmp_path):
     from automap.cli.run import verify as command
 
@@ -135,9 +146,12 @@ def _verification(own, fits, agrees):
 
     numerics = None if agrees is None else Said(agrees=agrees)
     return Verification(
-        target="", plan_compiler=own, witness=Said(fits=fits, compiler="cpu"), comparison=None,
+        target="",
+        plan_compiler=own,
+        witness=Said(fits=fits, compiler="cpu"),
+        comparison=None,
         numerics=numerics,
-    )  # fmt: skip
+    )
 
 
 def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):
@@ -146,9 +160,17 @@ def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):
     elsewhere.mkdir()
     here.mkdir()
     done = _process(
-        "plan", "tests.broken_targets:meddles", "--arg", f"folder={elsewhere}", "--topology", "v5e:2x4",
-        "--json", "-o", "plan.json", cwd=here,
-    )  # fmt: skip
+        "plan",
+        "tests.broken_targets:meddles",
+        "--arg",
+        f"folder={elsewhere}",
+        "--topology",
+        "v5e:2x4",
+        "--json",
+        "-o",
+        "plan.json",
+        cwd=here,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((here / "plan.json").read_text())
     assert list(elsewhere.iterdir()) == []

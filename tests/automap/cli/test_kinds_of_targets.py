@@ -24,9 +24,19 @@ def test_its_plan_file_runs_the_step(kind, tmp_path):
     path = tmp_path / "plan.json"
     done = CliRunner().invoke(
         main,
-        ["plan", f"{__name__}:target", "--arg", f"kind={kind}", "--topology", "cpu:8",
-         "--budget", "1", "-o", str(path)],
-    )  # fmt: skip
+        [
+            "plan",
+            f"{__name__}:target",
+            "--arg",
+            f"kind={kind}",
+            "--topology",
+            "cpu:8",
+            "--budget",
+            "1",
+            "-o",
+            str(path),
+        ],
+    )
     assert done.exit_code == 0, done.output
     step, args = target(kind)
     plain, other = target(kind)

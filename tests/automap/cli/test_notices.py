@@ -12,7 +12,8 @@ from automap.cli.notices import is_notice
 
 
 ROOT = Path(__file__).resolve().parents[3]
-# As libraries of jaxlib 0.10.2, the CUDA plugin and libtpu 0.0.51 wrote them on a machine without either device.
+# As libraries of jaxlib 0.10.2, the CUDA plugin and libtpu 0.0.51 wrote them on a machine without
+# either device.
 NOTICES = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795523481.801936   20645 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.
@@ -47,9 +48,15 @@ def _run(body: str, **options) -> subprocess.CompletedProcess[str]:
     """A process whose standard error is guarded while `body` runs."""
     code = f"import os, sys\nfrom automap.cli.notices import without_notices\n{body}"
     return subprocess.run(
-        [sys.executable, "-c", code, NOTICES, WORDS], cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, **options,
-    )  # fmt: skip
+        [sys.executable, "-c", code, NOTICES, WORDS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        **options,
+    )
 
 
 NATIVE = "os.write(2, sys.argv[{}].encode())"
@@ -93,9 +100,23 @@ def test_the_command_says_nothing_but_its_own(tmp_path):
     target = "import os, sys\nos.write(2, {notices!r})\nfrom tests.steps import mlp\n"
     (tmp_path / "noisy.py").write_text(target.format(notices=NOTICES.encode()))
     done = subprocess.run(
-        [sys.executable, "-m", "automap", "plan", "noisy:mlp", "--topology", "v5e:2x2", "--preset", "zero-3"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "automap",
+            "plan",
+            "noisy:mlp",
+            "--topology",
+            "v5e:2x2",
+            "--preset",
+            "zero-3",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "predicted step" in done.stdout
@@ -108,8 +129,12 @@ def test_the_cuda_plugin_without_a_gpu_says_at_most_a_line(topology):
     environment = {name: v for name, v in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run(
         [sys.executable, "-m", "automap", "plan", "tests.steps:mlp", "--topology", topology],
-        cwd=ROOT, capture_output=True, text=True, check=False, env=environment | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "cudart" not in done.stderr
     assert all(line.startswith("JAX: ") for line in done.stderr.splitlines())

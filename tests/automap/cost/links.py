@@ -1,7 +1,9 @@
-"""A tiny event simulator of links: the oracle for collectives, which knows nothing of their formulas.
+"""A tiny event simulator of links: the oracle for collectives, which knows nothing of their
+formulas.
 
-A packet is its route, (link, bytes) in order. A link carries one packet at a time for bytes / rate and delivers
-it whole `latency` later; of those that wait, the one with most links left goes first, then the one that came first.
+A packet is its route, (link, bytes) in order. A link carries one packet at a time for bytes / rate
+and delivers it whole `latency` later; of those that wait, the one with most links left goes first,
+then the one that came first.
 """
 
 from dataclasses import dataclass, field
@@ -58,7 +60,9 @@ def one_way_ring_gather(n, n_bytes):
 
 
 def two_way_ring_gather(n, n_bytes):
-    """Packets of an all-gather on a ring with links both ways; the farthest of an even ring gets two halves."""
+    """Packets of an all-gather on a ring with links both ways; the farthest of an even ring gets
+    two halves.
+    """
     for rank, way in product(range(n), (1, -1)):
         parts = [n_bytes / n] * (n // 2)
         if n % 2 == 0:
@@ -67,7 +71,9 @@ def two_way_ring_gather(n, n_bytes):
 
 
 def torus_exchange(dims, wraps, n_bytes, parts):
-    """Packets of an all-to-all in dimension order; `parts` rotate the order, and even rings split ways."""
+    """Packets of an all-to-all in dimension order; `parts` rotate the order, and even rings split
+    ways.
+    """
     ranks = list(product(*map(range, dims)))
     share = n_bytes / len(ranks) / parts
     for source, target, part in product(ranks, ranks, range(parts)):

@@ -13,8 +13,8 @@ import pytest
 from scipy.optimize import linprog
 
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.cost.spans import spans
 from automap.topology import Level, Topology, get_topology, mesh_shapes
+from automap.topology.spans import spans
 
 
 AR, AG, RS, A2A, PERMUTE = CollectiveKind
@@ -143,7 +143,9 @@ def hosts(name, n_hosts, gpus):
 
 @pytest.mark.parametrize(("kind", "factor", "steps"), [(RS, 1, 2), (AG, 1, 2), (AR, 2, 3)])
 def test_across_hosts_stages_or_one_ring(kind, factor, steps):
-    """Four hosts of eight: stages start sooner (2 halvings or 3 ring steps outside), a ring loads less."""
+    """Four hosts of eight: stages start sooner (2 halvings or 3 ring steps outside), a ring loads
+    less.
+    """
     topology = hosts("h100", 4, 8)
     (inner, h), (outer, k) = ((x.bytes_per_s, x.latency_seconds) for x in topology.levels)
     stages, ring = collective_cost(kind, topology, (32,), (0,)).lines

@@ -1,4 +1,6 @@
-"""Collective costs against packets on simulated links (`links`): a ring all-reduce, a torus all-to-all."""
+"""Collective costs against packets on simulated links (`links`): a ring all-reduce, a torus
+all-to-all.
+"""
 
 from hypothesis import given, settings, strategies as st
 import pytest
@@ -58,7 +60,9 @@ def test_a_ring_is_used_both_ways(n, rate, latency, n_bytes):
 )
 @settings(max_examples=12, deadline=None)
 def test_a_torus_exchanges_at_the_speed_of_its_busiest_links(kind, dims):
-    """No schedule beats the busiest links, and this one, in either order of dimensions, keeps them busy."""
+    """No schedule beats the busiest links, and this one, in either order of dimensions, keeps them
+    busy.
+    """
     if sum(dims) > 11:
         dims = dims[:2]
     if kind == "ring":

@@ -14,20 +14,25 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.flows import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from automap.cost.rings import FLOPS_PER_BYTE, with_rings
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import decoder, mlp, problem_of
 
 
 FLOPS_PER_S, BYTES_PER_S = 1e12, 1e9
 # Nothing is rounded up, kept on the chip or launched for free: the roofline alone.
 PLAIN = {
-    "hbm_bytes_per_s": BYTES_PER_S, "flops_per_s": (("f32", FLOPS_PER_S), ("bf16", FLOPS_PER_S)),
-    "matmul_efficiency": 1.0, "memory_efficiency": 1.0, "class_efficiency": (),
-    "launch_seconds": 1e-12, "on_chip_bytes": 0, "matmul_tile": 1,
-}  # fmt: skip
+    "hbm_bytes_per_s": BYTES_PER_S,
+    "flops_per_s": (("f32", FLOPS_PER_S), ("bf16", FLOPS_PER_S)),
+    "matmul_efficiency": 1.0,
+    "memory_efficiency": 1.0,
+    "class_efficiency": (),
+    "launch_seconds": 1e-12,
+    "on_chip_bytes": 0,
+    "matmul_tile": 1,
+}
 FAST_MEMORY = {"hbm_bytes_per_s": 1e30}
 
 
@@ -84,9 +89,10 @@ def test_parts_are_rounded_up_not_the_whole():
     # The hidden dimension is 64 on each device: a whole tile of 64, half of one of 128.
     tables = cost.tables.kernels
     hidden = [
-        n for n, shape in enumerate(tables.shape)
+        n
+        for n, shape in enumerate(tables.shape)
         if shape.kind == "dot" and tables.side_sizes[:, n].max() == 512
-    ]  # fmt: skip
+    ]
     assert hidden and (costs[128][hidden] > costs[64][hidden] * 1.9).all()
 
 
@@ -146,7 +152,9 @@ def test_no_kernel_takes_less_than_its_launch():
 
 
 def test_near_values_that_fit_on_the_chip_move_no_bytes():
-    """x -> tanh(x w) w': what the first product makes is read at once; inputs and results are not near."""
+    """x -> tanh(x w) w': what the first product makes is read at once; inputs and results are not
+    near.
+    """
 
     def step(state, batch):
         hidden = jnp.tanh(batch["x"] @ state["up"])
@@ -157,7 +165,8 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
     args = ({"up": array(width, hidden), "down": array(hidden, width)}, {"x": array(rows, width)})
     # Only a product reads it, so it is kept as bfloat16.
     near, inputs = 2 * rows * hidden, 4 * (2 * width * hidden + 2 * rows * width)
-    # Up to 1/16 of the chip's memory all stays there, from 1/2 nothing, between them by doublings: 2 of 3.
+    # Up to 1/16 of the chip's memory all stays there, from 1/2 nothing, between them by doublings:
+    # 2 of 3.
     for on_chip, leaves in ((16 * near, 0), (4 * near, 2 / 3), (2 * near, 1), (0, 1)):
         topology = machine("v5e:2x4", flops_per_s=(("f32", 1e30),), on_chip_bytes=on_chip)
         cost, space = evaluator(step, args, topology)
@@ -172,7 +181,8 @@ LONG = 1.01 * FLOPS_PER_BYTE
 
 
 def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
-    """Kernels and collectives of a plan with reduce-scattered products, of so many flops for a byte of a shard.
+    """Kernels and collectives of a plan with reduce-scattered products, of so many flops for a byte
+    of a shard.
 
     Each writes so many bytes of each of its operands first.
     """
@@ -208,7 +218,9 @@ def test_the_shards_of_a_ring_are_multiplied_once_and_added_as_float32():
 
 
 def test_products_whose_sum_is_scattered_go_round_a_ring_each():
-    """A gated block: what flows back from gate and up is added and scattered once, but each is a ring."""
+    """A gated block: what flows back from gate and up is added and scattered once, but each is a
+    ring.
+    """
 
     def loss(params, batch):
         x = jnp.tanh(batch["x"] @ params["first"])
@@ -221,9 +233,11 @@ def test_products_whose_sum_is_scattered_go_round_a_ring_each():
     rows, width, hidden = 2048, 256, 65536
     array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
     params = {
-        "first": array(8, width), "gate": array(width, hidden), "up": array(width, hidden),
+        "first": array(8, width),
+        "gate": array(width, hidden),
+        "up": array(width, hidden),
         "down": array(hidden, width),
-    }  # fmt: skip
+    }
     cost, space = evaluator(step, (params, {"x": array(4, rows, 8)}), machine("v5e:2x4"))
     (point,) = PRESETS["sequence-parallel"].points(space, Mesh(("data", "model"), (2, 4)))
     priced = cost.priced(space.lanes(point))
@@ -237,7 +251,9 @@ def test_products_whose_sum_is_scattered_go_round_a_ring_each():
 
 @pytest.mark.parametrize(("name", "is_ringed"), [("v5e:2x4", True), ("8xh100", False)])
 def test_only_tpus_make_rings(name, is_ringed):
-    """The gradient of a weight is summed over 8 devices and scattered: 2 K m n / 8 flops, 4 m n / 8 bytes of a shard."""
+    """The gradient of a weight is summed over 8 devices and scattered: 2 K m n / 8 flops, 4 m n / 8
+    bytes of a shard.
+    """
     for summed, makes_ring in ((8192, False), (8704, is_ringed)):
         step, args = mlp(batch=summed, width=64)
         cost, space = evaluator(step, args, machine(name, **FAST_MEMORY))
@@ -270,7 +286,9 @@ def test_a_ring_launches_three_kernels_in_each_round():
 
 
 def test_a_ring_writes_its_operands_first():
-    """The sums are over what the model axis splits, so it splits both operands; the batch is in one or both."""
+    """The sums are over what the model axis splits, so it splits both operands; the batch is in one
+    or both.
+    """
     _, plain, _, products, _, _ = ringed(LONG, machine("v5e:2x4"))
     _, written, _, _, _, _ = ringed(LONG, machine("v5e:2x4"), written=1e6)
     more = (written.of_kernel - plain.of_kernel)[products] * BYTES_PER_S
@@ -278,7 +296,9 @@ def test_a_ring_writes_its_operands_first():
 
 
 def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
-    """Gradients of weights that are kept split along a dimension: activations or their gradients, 1/8 of them on a device."""
+    """Gradients of weights that are kept split along a dimension: activations or their gradients,
+    1/8 of them on a device.
+    """
     rows, width, hidden = 8704, 64, 1024
     seconds = []
     for efficiency in (0.5, 0.25):
@@ -288,7 +308,8 @@ def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
         seconds.append(cost.priced(space.lanes(point)).of_kernel)
     more = (seconds[1] - seconds[0]) * BYTES_PER_S / (1 / 0.25 - 1 / 0.5)
-    # Both are kept split along the hidden dimension, which is the last one of what flows forth and back.
+    # Both are kept split along the hidden dimension, which is the last one of what flows forth and
+    # back.
     assert more[more > 0] == pytest.approx([8 * rows * hidden / 8] * 2)
 
 
@@ -301,7 +322,9 @@ def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
 
 
 def test_what_every_trip_reads_stays_on_the_chip_longer():
-    """A weight that a loop multiplies by, rounded: 1/8 of the chip's memory is no more than 1/32 of others."""
+    """A weight that a loop multiplies by, rounded: 1/8 of the chip's memory is no more than 1/32 of
+    others.
+    """
 
     def step(state, batch):
         grown = jax.lax.fori_loop(0, 5, lambda i, c: jnp.tanh(c @ state["w"]), batch["x"])

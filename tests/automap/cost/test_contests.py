@@ -1,4 +1,6 @@
-"""Ops that several classes of one axis could split: the cheapest by hand, and those that follow a weight."""
+"""Ops that several classes of one axis could split: the cheapest by hand, and those that follow a
+weight.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,8 @@ import pytest
 from automap.cost.edges import majors
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
-from automap.space.point import Lanes, Mesh
+from automap.space.point import Lanes
+from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from hlo_tools.rules import FactorKind
 from tests.steps import problem_of
@@ -94,7 +97,8 @@ def test_of_two_listed_classes_of_a_weight_the_cheaper_one(width, hidden, column
     first, *_ = _chosen(
         _train(batch, width, hidden), order if columns_first else order[::-1], _dots(Phase.FORWARD)
     )
-    # The features are split on their width, the result on the hidden dimension, the kernel on the first of the two.
+    # The features are split on their width, the result on the hidden dimension, the kernel on the
+    # first of the two.
     by_columns = batch * width + (0 if columns_first else width * hidden / N)
     by_rows = batch * hidden + (width * hidden / N if columns_first else 0)
     assert first == (hidden if by_columns < by_rows else width)

@@ -1,4 +1,6 @@
-"""Tiles of few rows: what libtpu 0.0.51 gives kernels of such arrays, and closed forms of plans that make them."""
+"""Tiles of few rows: what libtpu 0.0.51 gives kernels of such arrays, and closed forms of plans
+that make them.
+"""
 
 from dataclasses import replace
 import math
@@ -11,9 +13,9 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.few_rows import laid_as_given
 from automap.cost.tables import build_tables
 from automap.search.portfolio import auto
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.automap.search.brute import context_of
 from tests.steps import decode, problem_of
 
@@ -118,7 +120,9 @@ def test_slices_of_caches_lie_as_caches_and_what_is_made_does_not():
 
 @pytest.mark.parametrize(("heads", "dim"), [(8, 1), (64, 3)])
 def test_a_search_splits_caches_where_tiles_stay_whole(heads, dim):
-    """Of a token's step weights are read whole where the batch is split: worth it where a device would have one head."""
+    """Of a token's step weights are read whole where the batch is split: worth it where a device
+    would have one head.
+    """
     problem = problem_of(*decode(batch=64, length=512, heads=heads))
     context = context_of(problem, "v5e:2x4", 2**34, meshes=[(8,)])
     auto(context)

@@ -1,4 +1,6 @@
-"""Convolutions in groups on a matrix unit: what libtpu 0.0.51 gives their kernels on v5e, and closed forms of parts."""
+"""Convolutions in groups on a matrix unit: what libtpu 0.0.51 gives their kernels on v5e, and
+closed forms of parts.
+"""
 
 from dataclasses import replace
 
@@ -9,9 +11,9 @@ import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import problem_of
 
 

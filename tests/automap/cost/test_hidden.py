@@ -1,4 +1,6 @@
-"""Seconds of collectives beside computation, of random plans: with those waited for, all of them; none is below 0."""
+"""Seconds of collectives beside computation, of random plans: with those waited for, all of them;
+none is below 0.
+"""
 
 from random import Random
 

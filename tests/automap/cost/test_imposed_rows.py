@@ -1,4 +1,6 @@
-"""What a constraint costs where the plan splits otherwise: one collective in closed form, or nothing."""
+"""What a constraint costs where the plan splits otherwise: one collective in closed form, or
+nothing.
+"""
 
 import jax
 from jax import lax
@@ -11,9 +13,9 @@ from automap.cost.imposed_rows import ImposedRow, Places, impose
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic import collectives
-from automap.space.point import Mesh
+from automap.program import trace_step
 from automap.space.space import Space
-from automap.workload import trace_step
+from automap.topology.mesh import Mesh
 from tests.user_shardings import FOUR_BY_TWO
 
 
@@ -23,7 +25,9 @@ MESH = Mesh(("data", "model"), (4, 2))
 
 
 def _moves(*spec, after=jnp.tanh):
-    """(kind, axes, bytes) of all collectives where rows are split over data, and a product is constrained."""
+    """(kind, axes, bytes) of all collectives where rows are split over data, and a product is
+    constrained.
+    """
 
     def step(weights, x):
         return after(lax.with_sharding_constraint(x @ weights, FOUR_BY_TWO(*spec))).sum()
@@ -50,14 +54,20 @@ LOSS = ("all-reduce", ("data",), 4.0)
         (("data",), []),
         ((("data", "model"),), [("all-gather", ("model",), RESULT_BYTES / 4)]),
         ((), [("all-gather", ("data",), RESULT_BYTES)]),
-        ((None, "model"), [
-            ("all-gather", ("data",), RESULT_BYTES), ("all-gather", ("model",), RESULT_BYTES),
-        ]),
+        (
+            (None, "model"),
+            [
+                ("all-gather", ("data",), RESULT_BYTES),
+                ("all-gather", ("model",), RESULT_BYTES),
+            ],
+        ),
         ((None, "data"), [("all-to-all", ("data",), RESULT_BYTES / 4)] * 2),
     ],
-)  # fmt: skip
+)
 def test_a_constraint_costs_what_resharding_costs(spec, moves):
-    """Forth to the spec and back to the rows of the tanh: what is gathered is cut after, which is free."""
+    """Forth to the spec and back to the rows of the tanh: what is gathered is cut after, which is
+    free.
+    """
     assert _moves(*spec) == sorted([*moves, LOSS])
 
 

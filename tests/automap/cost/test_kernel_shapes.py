@@ -1,4 +1,6 @@
-"""Signatures of a step's kernels under shardings, against XLA's own partition and against the table's arrays."""
+"""Signatures of a step's kernels under shardings, against XLA's own partition and against the
+table's arrays.
+"""
 
 from itertools import product
 
@@ -62,9 +64,13 @@ def test_what_does_not_divide_is_rounded_up():
 
 def convolve(x, w, **options):
     return jax.lax.conv_general_dilated(
-        x, w, options.pop("strides", (1, 1)), "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), **options,
-    )  # fmt: skip
+        x,
+        w,
+        options.pop("strides", (1, 1)),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        **options,
+    )
 
 
 CONVOLUTIONS = [
@@ -91,12 +97,19 @@ def test_padding_that_is_derived_makes_the_same_convolution(image, kernel, optio
     assert isinstance(s, ConvolutionSignature)
     made = jax.eval_shape(
         lambda x, w: jax.lax.conv_general_dilated(
-            x, w, [d.stride for d in s.spatial], [(d.padding_low, d.padding_high) for d in s.spatial],
-            [d.base_dilation for d in s.spatial], [d.window_dilation for d in s.spatial],
-            ("NHWC", "HWIO", "NHWC"), s.feature_groups, s.batch_groups,
+            x,
+            w,
+            [d.stride for d in s.spatial],
+            [(d.padding_low, d.padding_high) for d in s.spatial],
+            [d.base_dilation for d in s.spatial],
+            [d.window_dilation for d in s.spatial],
+            ("NHWC", "HWIO", "NHWC"),
+            s.feature_groups,
+            s.batch_groups,
         ),
-        jax.ShapeDtypeStruct(image, "float32"), jax.ShapeDtypeStruct(kernel, "float32"),
-    )  # fmt: skip
+        jax.ShapeDtypeStruct(image, "float32"),
+        jax.ShapeDtypeStruct(kernel, "float32"),
+    )
     assert made.shape[1:3] == tuple(d.made for d in s.spatial)
     assert made.shape[0] == s.batch // s.batch_groups
 
@@ -106,9 +119,7 @@ def splittable(shape):
     if shape.places is None:
         return range(len(shape.sizes))
     places = shape.places
-    return (
-        places.batch, places.in_features, places.out_features, places.group, *places.spatial
-    )  # fmt: skip
+    return (places.batch, places.in_features, places.out_features, places.group, *places.spatial)
 
 
 @pytest.mark.parametrize("make", [mlp, decoder, images])
@@ -147,9 +158,10 @@ def test_a_split_kernel_gradient_has_fewer_taps():
     )
     table = shapes_of(*images())
     gradients = [
-        s for s in table.shape
+        s
+        for s in table.shape
         if s.convolution and any(d.taps > d.made for d in s.convolution.spatial)
-    ]  # fmt: skip
+    ]
     assert gradients and dims.padding_high == 1
     for shape in gradients:
         assert shape.places is not None

@@ -11,9 +11,9 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.flows import ALL_TO_ALL
 from automap.cost.lane_copies import copy_seconds
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import problem_of
 
 

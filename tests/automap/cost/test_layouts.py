@@ -8,8 +8,8 @@ import pytest
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.layouts import distinct, layouts
 from automap.errors import TopologyError
-from automap.space.point import Mesh
 from automap.topology import get_topology, lies_on, mesh_shapes
+from automap.topology.mesh import Mesh
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,12 @@ def test_an_order_left_out_costs_what_one_that_is_kept_does(name, data):
 
     def costs(mesh):
         return [
-            collective_cost(kind, topology, mesh.sizes, [i for i, n in enumerate(mesh.names) if n in chosen])
+            collective_cost(
+                kind, topology, mesh.sizes, [i for i, n in enumerate(mesh.names) if n in chosen]
+            )
             for kind in CollectiveKind
             for chosen in ("a", "b", "c", "ab", "ac", "bc", "abc")
-        ]  # fmt: skip
+        ]
 
     known = [costs(mesh) for mesh in kept]
     for order in permutations(range(len(sizes))):
@@ -79,7 +81,11 @@ def test_on_one_switch_the_order_of_sizes_makes_no_difference():
 @pytest.mark.parametrize(
     ("name", "mesh", "message"),
     [
-        ("3x3xv100", {"a": 9, "b": 2}, r"a=9,b=2 has 18 devices, 3x3xv100 has 9; nearest that do: 9, 3x3"),
+        (
+            "3x3xv100",
+            {"a": 9, "b": 2},
+            r"a=9,b=2 has 18 devices, 3x3xv100 has 9; nearest that do: 9, 3x3",
+        ),
         ("8xh100", {c: 1 for c in "abcdefg"} | {"h": 8}, r"8 axes; allowed: at most 6"),
         (
             "9x4xv100",
@@ -87,7 +93,7 @@ def test_on_one_switch_the_order_of_sizes_makes_no_difference():
             r"a=6,b=6 lies on 9x4xv100 in no order .*4 \(nvlink\) x 9 \(network\).*nearest that do: 9x4, 3x12",
         ),
     ],
-)  # fmt: skip
+)
 def test_refused(name, mesh, message):
     with pytest.raises(TopologyError, match=message):
         layouts(get_topology(name), Mesh(tuple(mesh), tuple(mesh.values())))

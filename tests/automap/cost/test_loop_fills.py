@@ -1,4 +1,6 @@
-"""Zeros before loops: which are written, as libtpu 0.0.51 for v5e and v5p does, and the time that they take."""
+"""Zeros before loops: which are written, as libtpu 0.0.51 for v5e and v5p does, and the time that
+they take.
+"""
 
 import jax
 from jax import numpy as jnp
@@ -7,9 +9,9 @@ import pytest
 from automap.cost.evaluate import Evaluator
 from automap.cost.loop_fills import is_fill
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import problem_of
 
 
@@ -42,10 +44,14 @@ def fills(problem, platform):
 @pytest.mark.parametrize(
     ("platform", "lengths", "written"),
     [
-        ("tpu", (16,), 0), ("tpu", (16, 24), 0), ("tpu", (16, 16), 2),
-        ("tpu", (16, 24, 16, 16), 3), ("cuda", (16, 16), 0), ("cpu", (16, 16), 0),
+        ("tpu", (16,), 0),
+        ("tpu", (16, 24), 0),
+        ("tpu", (16, 16), 2),
+        ("tpu", (16, 24, 16, 16), 3),
+        ("cuda", (16, 16), 0),
+        ("cpu", (16, 16), 0),
     ],
-)  # fmt: skip
+)
 def test_stacks_of_forward_loops_are_written_where_several_have_equal_ones(
     platform, lengths, written
 ):
@@ -62,11 +68,15 @@ def test_writing_goes_by_numbers(dtype):
 @pytest.mark.parametrize(
     ("name", "sizes", "milliseconds"),
     [
-        ("v5e:2x4", (32, 32, 1024), 0.0072), ("v5e:2x4", (96, 64, 1024), 0.0923),
-        ("v5e:2x4", (96, 100, 1024), 0.1499), ("v5p:2x2x2", (32, 32, 1024), 0.0031),
-        ("v5p:2x2x2", (48, 32, 2048), 0.0068), ("v5p:2x2x2", (96, 64, 1024), 0.0397), ("v5p:2x2x2", (96, 100, 1024), 0.0643),
+        ("v5e:2x4", (32, 32, 1024), 0.0072),
+        ("v5e:2x4", (96, 64, 1024), 0.0923),
+        ("v5e:2x4", (96, 100, 1024), 0.1499),
+        ("v5p:2x2x2", (32, 32, 1024), 0.0031),
+        ("v5p:2x2x2", (48, 32, 2048), 0.0068),
+        ("v5p:2x2x2", (96, 64, 1024), 0.0397),
+        ("v5p:2x2x2", (96, 100, 1024), 0.0643),
     ],
-)  # fmt: skip
+)
 def test_large_zeros_take_the_time_that_the_compiler_estimates(name, sizes, milliseconds):
     problem, topology = loops((sizes[0], sizes[0]), *sizes[1:], "bfloat16"), get_topology(name)
     tables, space = build_tables(problem, "tpu"), Space(problem)

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from automap.api.plan_cache import cache_key
+from automap.config import Options, read_options
 from automap.cost.evaluate import Evaluator
 from automap.cost.measured import parts_of
 from automap.cost.profile import KernelProfile
 from automap.cost.shardings import shardings
 from automap.cost.signatures import DotSignature, StreamSignature, work_of
 from automap.cost.tables import build_tables
-from automap.options import Options, read_options
-from automap.plan_cache import cache_key
-from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import decoder, images, mlp, problem_of
 
 

@@ -28,11 +28,17 @@ def profiles(draw):
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
     repeats = np.array([(*p, i) for i, p in enumerate(chosen)], np.int64).reshape(-1, 3)
     buffers = BufferTable(
-        row=integers(0, ROWS - 1, n_buffers), n_bytes=integers(1, 100, n_buffers).astype(float),
-        birth=birth, death=death, kind=integers(0, ACTIVATION_KIND, n_buffers),
-        n_positions=POSITIONS, copy_edge=integers(0, EDGES - 1, n_copies),
-        copy_birth=copy_birth, copy_death=copy_death, copy_repeats=repeats,
-    )  # fmt: skip
+        row=integers(0, ROWS - 1, n_buffers),
+        n_bytes=integers(1, 100, n_buffers).astype(float),
+        birth=birth,
+        death=death,
+        kind=integers(0, ACTIVATION_KIND, n_buffers),
+        n_positions=POSITIONS,
+        copy_edge=integers(0, EDGES - 1, n_copies),
+        copy_birth=copy_birth,
+        copy_death=copy_death,
+        copy_repeats=repeats,
+    )
     parts = integers(1, 4, ROWS).astype(float)
     gathered = integers(0, 100, EDGES).astype(float)
     return buffers, parts, gathered, integers(0, 1, len(chosen)).astype(bool)

@@ -1,4 +1,6 @@
-"""The profile file: what is written comes back, nothing else is read, and half a file is never left."""
+"""The profile file: what is written comes back, nothing else is read, and half a file is never
+left.
+"""
 
 import copy
 from dataclasses import replace
@@ -25,8 +27,8 @@ from automap.cost.signatures import (
     StreamSignature,
 )
 from automap.errors import InputError, PlanError, ProfileError
-from automap.plan_file import layout, parse
-from automap.plan_json import encode
+from automap.plan.codec import encode
+from automap.plan.file import layout, parse
 from automap.topology import get_topology
 
 
@@ -35,21 +37,38 @@ dtype = st.sampled_from(["f32", "bf16", "s8"])
 seconds = st.floats(1e-9, 1e3)
 dots = st.builds(DotSignature, dtype=dtype, batch=size, m=size, n=size, k=size)
 spatial = st.builds(
-    Spatial, read=size, made=size, taps=size, stride=size, padding_low=st.integers(-9, 9),
-    window_dilation=size, base_dilation=size,
-)  # fmt: skip
+    Spatial,
+    read=size,
+    made=size,
+    taps=size,
+    stride=size,
+    padding_low=st.integers(-9, 9),
+    window_dilation=size,
+    base_dilation=size,
+)
 convolutions = st.builds(
-    ConvolutionSignature, dtype=dtype, batch=size, in_features=size, out_features=size,
-    feature_groups=st.just(1), batch_groups=st.just(1), spatial=st.lists(spatial, max_size=3).map(tuple),
-)  # fmt: skip
+    ConvolutionSignature,
+    dtype=dtype,
+    batch=size,
+    in_features=size,
+    out_features=size,
+    feature_groups=st.just(1),
+    batch_groups=st.just(1),
+    spatial=st.lists(spatial, max_size=3).map(tuple),
+)
 streams = st.builds(
-    StreamSignature, family=st.sampled_from(["elementwise", "reduce", "sort"]),
-    elements=st.sampled_from(["wide float", "integer"]), n_bytes=st.integers(0, 2**50),
-)  # fmt: skip
+    StreamSignature,
+    family=st.sampled_from(["elementwise", "reduce", "sort"]),
+    elements=st.sampled_from(["wide float", "integer"]),
+    n_bytes=st.integers(0, 2**50),
+)
 transfers = st.builds(
-    Transfer, kind=st.sampled_from([str(kind) for kind in CollectiveKind]),
-    sizes=st.sampled_from([(8,), (2, 4)]), axis=st.just(0), n_bytes=size,
-)  # fmt: skip
+    Transfer,
+    kind=st.sampled_from([str(kind) for kind in CollectiveKind]),
+    sizes=st.sampled_from([(8,), (2, 4)]),
+    axis=st.just(0),
+    n_bytes=size,
+)
 
 
 def rows(row, signature):
@@ -59,10 +78,15 @@ def rows(row, signature):
 
 
 profiles = st.builds(
-    KernelProfile, device=st.just("h100"), device_kind=st.text(max_size=5), jax_version=st.just("1"),
-    dots=rows(DotTime, dots), convolutions=rows(ConvolutionTime, convolutions),
-    streams=rows(StreamTime, streams), transfers=rows(TransferTime, transfers),
-)  # fmt: skip
+    KernelProfile,
+    device=st.just("h100"),
+    device_kind=st.text(max_size=5),
+    jax_version=st.just("1"),
+    dots=rows(DotTime, dots),
+    convolutions=rows(ConvolutionTime, convolutions),
+    streams=rows(StreamTime, streams),
+    transfers=rows(TransferTime, transfers),
+)
 EMPTY = KernelProfile(device="h100", device_kind="NVIDIA H100", jax_version="1")
 DOT = DotSignature(dtype="f32", batch=1, m=2, n=3, k=4)
 ONE = EMPTY.with_times([(DOT, 1e-3)])
@@ -143,9 +167,11 @@ def test_what_is_no_profile_is_refused(tmp_path, content):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(st.sampled_from(["device", "dots", "streams", "transfers", "version"]), json_values)

@@ -73,7 +73,9 @@ def test_a_product_with_a_kernel_does_not_write_what_the_kernels_gradient_reads(
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_operands_whose_last_dimension_is_cut_are_turned_once(turned):
-    """Of a weight's gradient x^T g either dimension may be cut: the first is the last one of x, the second of g."""
+    """Of a weight's gradient x^T g either dimension may be cut: the first is the last one of x, the
+    second of g.
+    """
     x, g = array(ROWS, SUMMED, dtype="bfloat16"), array(ROWS, COLUMNS, dtype="bfloat16")
 
     def gradient(x, g):

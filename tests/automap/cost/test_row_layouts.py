@@ -1,4 +1,6 @@
-"""How tables lie in a TPU's memory: what libtpu 0.0.51 for v5e made of small programs, and copies in closed form."""
+"""How tables lie in a TPU's memory: what libtpu 0.0.51 for v5e made of small programs, and copies
+in closed form.
+"""
 
 from dataclasses import replace
 import math
@@ -12,16 +14,16 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.row_layouts import TableUses
 from automap.cost.table_uses import Lies
 from automap.cost.tables import build_tables
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import problem_of
 
 
 V5E = get_topology("v5e:2x4")
 
-# Rows and width of a table, rows added to it on each device, and whether its scatter was compiled by row.
-# One program each: a look-up, two products, Adagrad, the batch split over eight devices.
+# Rows and width of a table, rows added to it on each device, and whether its scatter was compiled
+# by row. One program each: a look-up, two products, Adagrad, the batch split over eight devices.
 SCATTERED = [
     (1_000, 64, 1024, True), (10_000, 16, 8192, True), (50_000, 64, 1024, True),
     (300_000, 8, 1024, False), (300_000, 16, 1024, False), (300_000, 32, 1024, True),
@@ -37,13 +39,19 @@ SCATTERED = [
 ]  # fmt: skip
 # Rows and width of a table, and whether its look-up of 1024 rows turned it.
 LOOKED_UP = [
-    (100_000, 32, True), (300_000, 32, True), (400_000, 32, False), (1_000_000, 32, False),
-    (1_000_003, 64, True), (4_000_003, 64, True), (1_000_000, 96, True), (1_000_000, 128, False),
-]  # fmt: skip
+    (100_000, 32, True),
+    (300_000, 32, True),
+    (400_000, 32, False),
+    (1_000_000, 32, False),
+    (1_000_003, 64, True),
+    (4_000_003, 64, True),
+    (1_000_000, 96, True),
+    (1_000_000, 128, False),
+]
 
 
-# Milliseconds of a step by these compilers' estimates, in tables of 4,000,000 rows into which each device adds 256: zeros,
-# AdamW's update, and the copy to look rows up in a single column.
+# Milliseconds of a step by these compilers' estimates, in tables of 4,000,000 rows into which each
+# device adds 256: zeros, AdamW's update, and the copy to look rows up in a single column.
 NARROW = [
     ("v5e:2x4", 2, 0.471, 0.481, 0.0), ("v5e:2x4", 3, 0.471, 0.862, 0.0),
     ("v5e:2x4", 4, 0.471, 0.862, 0.0), ("v5e:2x4", 8, 0.471, 1.352, 0.0),

@@ -4,9 +4,9 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
-from automap.cost.spans import spans
 from automap.errors import TopologyError
 from automap.topology import Level, Topology, get_topology, mesh_shapes
+from automap.topology.spans import spans
 
 
 def machine(*levels):

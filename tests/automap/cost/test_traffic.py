@@ -1,4 +1,6 @@
-"""Collectives of small steps in closed form; against compiled programs: tests/automap/apply/test_models.py."""
+"""Collectives of small steps in closed form; against compiled programs:
+tests/automap/apply/test_models.py.
+"""
 
 from collections import Counter
 
@@ -11,9 +13,10 @@ from automap.cost.flows import KINDS
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic import collectives
-from automap.space.point import Level, Mesh
+from automap.space.point import Level
 from automap.space.presets import PRESETS
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from tests.steps import decoder, mlp, problem_of
 
@@ -46,13 +49,15 @@ def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
         found = collectives(tables, shardings(tables, problem.n_classes, space.lanes(point)), (8,))
         assert {KINDS[kind] for kind in found.kind} == {KINDS[0]}
         backward[platform] = int(found.count[found.phase == Phase.BACKWARD].sum())
-    # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and log-softmax.
+    # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and
+    # log-softmax.
     assert backward == {"cpu": layers * (3 + 1) + 2, "tpu": layers * (1 + 1) + 2}
 
 
 @pytest.mark.parametrize(
     ("partial", "messages"),
-    # As libtpu 0.0.51 compiles h1 @ w1 + h2 @ w2 + ... for v5e:2x4, P: the sum's dimension is split, -: it is whole.
+    # As libtpu 0.0.51 compiles h1 @ w1 + h2 @ w2 + ... for v5e:2x4, P: the sum's dimension is
+    # split, -: it is whole.
     [("PPP", 1), ("-PP", 2), ("P-P", 2), ("PP-", 1), ("-PPP", 3), ("PP-PP", 3), ("PPP-", 1)],
 )
 def test_terms_are_added_first_up_to_one_that_is_whole(partial, messages):

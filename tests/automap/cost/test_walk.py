@@ -167,10 +167,12 @@ def programs(draw):
     by_boundary = st.dictionaries(boundaries, some_seconds, max_size=4)
     outside = [k for k in range(len(slots) + 1) if _depth(slots, k) == 0]
     return Program(
-        slots, backlog=draw(by_boundary), prefetch=draw(by_boundary),
+        slots,
+        backlog=draw(by_boundary),
+        prefetch=draw(by_boundary),
         renewed=draw(st.dictionaries(st.sampled_from(outside), some_seconds, max_size=3)),
         urgent=[(min(a, b), max(a, b), s) for a, b, s in urgent],
-    )  # fmt: skip
+    )
 
 
 def _depth(slots, boundary):

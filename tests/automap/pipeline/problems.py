@@ -5,17 +5,22 @@ import numpy as np
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.pipeline.arrays import Arrays, Schedule, Terms, from_lines
 from automap.pipeline.fabric import Transfers, fabric_of
 from automap.pipeline.search import choices
-from automap.plan import Plan
 from automap.topology import get_topology
 
 
 def random_arrays(
-    seed: int, schedule: Schedule, *, points: int = 7, topology: str = "2x2xv100", microbatches: int = 4,
+    seed: int,
+    schedule: Schedule,
+    *,
+    points: int = 7,
+    topology: str = "2x2xv100",
+    microbatches: int = 4,
     transfers: Transfers = "matched",
-) -> Arrays:  # fmt: skip
+) -> Arrays:
     """C, A, W at random, with tables of memory and limits on where stages may begin."""
     rng = np.random.default_rng(seed)
     arrays = from_lines(
@@ -33,9 +38,12 @@ def random_arrays(
     usable[1] = True
     return arrays._replace(
         cut_bytes=np.where(rng.random(points + 1) < 0.5, arrays.cut_bytes, 0.0),
-        may_cut=may_cut, usable=usable, state_bytes=between, kept_bytes=between / 2,
+        may_cut=may_cut,
+        usable=usable,
+        state_bytes=between,
+        kept_bytes=between / 2,
         memory_limit_bytes=float(rng.uniform(4, 14)) + 8e9,
-    )  # fmt: skip
+    )
 
 
 def only(schedule: Schedule, monkeypatch) -> None:

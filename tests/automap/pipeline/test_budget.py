@@ -4,18 +4,18 @@ import importlib
 
 import pytest
 
+from automap.config import Options
 from automap.cost.evaluate import Evaluator
 from automap.deadline import Deadline
-from automap.options import Options
+from automap.numba_jit import compilation_heard, compiled, is_compiled
 from automap.pipeline.arrays import Schedule
-from automap.pipeline.exact import WORK_PER_SECOND, solve
 from automap.pipeline.hybrid import inners
 from automap.pipeline.hybrid.menus import Kinds
 from automap.pipeline.search import PIPELINE_STRATEGIES
-from automap.planner import plan_workload
-from automap.simulate.jit import compilation_heard, compiled, is_compiled
+from automap.pipeline.solvers.exact import WORK_PER_SECOND, solve
+from automap.planner.spaces import plan_workload
+from automap.program.trace import trace_step
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models.gpt import gpt_tiny
 from tests.automap.clocks import Work
 from tests.automap.pipeline.problems import random_arrays
@@ -81,7 +81,9 @@ def test_the_exact_solver_is_left_out_where_there_is_no_time_to_compile_it(
 
 
 def test_even_splits_are_priced_before_anything_is_solved(workload, work, monkeypatch):
-    """A plan is there soon, of all numbers of stages; the exact solver begins with the best of them."""
+    """A plan is there soon, of all numbers of stages; the exact solver begins with the best of
+    them.
+    """
     begun = []
 
     def counted(arrays, stages, *args, **options):

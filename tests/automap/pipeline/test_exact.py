@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from automap.pipeline.arrays import Schedule, Terms, from_lines
-from automap.pipeline.exact import solve
 from automap.pipeline.fabric import fabric_of
-from automap.pipeline.local import at_servers, even_split, local_search, optimum
-from automap.pipeline.smallest import least_bytes
+from automap.pipeline.solvers.exact import solve
+from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
+from automap.pipeline.solvers.smallest import least_bytes
 from automap.pipeline.value import value, values
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
@@ -27,9 +27,12 @@ def all_partitions(n, units, stages):
 
 @settings(max_examples=120, deadline=None)
 @given(
-    seed=SEEDS, schedule=SCHEDULES, stages=st.integers(1, 4),
-    transfers=st.sampled_from(["matched", "adjacent"]), m=st.sampled_from([1, 2, 4, 9]),
-)  # fmt: skip
+    seed=SEEDS,
+    schedule=SCHEDULES,
+    stages=st.integers(1, 4),
+    transfers=st.sampled_from(["matched", "adjacent"]),
+    m=st.sampled_from([1, 2, 4, 9]),
+)
 def test_equals_brute_force(seed, schedule, stages, transfers, m):
     arrays = random_arrays(seed, schedule, transfers=transfers, microbatches=m)
     cuts, parts = all_partitions(7, 4, stages)
@@ -71,9 +74,10 @@ def test_searches_without_proof_are_never_below(seed, schedule, stages):
     best = solve(arrays, stages).best
     least = best.seconds if best else np.inf
     for found in (
-        local_search(arrays, stages, seed=seed % 100), even_split(arrays, stages),
+        local_search(arrays, stages, seed=seed % 100),
+        even_split(arrays, stages),
         at_servers(arrays, stages, fabric.parted_by).best,
-    ):  # fmt: skip
+    ):
         if found is not None:
             assert found.seconds >= least * (1 - 1e-9)
             assert found.seconds == value(arrays, found.cuts, found.parts)
@@ -90,9 +94,12 @@ def test_servers_begin_stages_at_servers():
 
 def test_a_uniform_problem_is_split_evenly():
     arrays = from_lines(
-        np.full(64, 1.0), np.full(64, 1e3), np.full(64, 1e3), fabric_of(get_topology("4x8xv100")),
+        np.full(64, 1.0),
+        np.full(64, 1e3),
+        np.full(64, 1e3),
+        fabric_of(get_topology("4x8xv100")),
         Terms(microbatches=16, schedule=Schedule.GPIPE, memory_limit_bytes=1e12),
-    )  # fmt: skip
+    )
     found = optimum(arrays, 4)
     assert found.proven
     assert found.best is not None
@@ -106,10 +113,10 @@ def test_an_overflowed_run_is_not_called_proven(monkeypatch):
     arrays = random_arrays(1, Schedule.GPIPE, points=24, topology="2x4xv100", microbatches=8)
     arrays = arrays._replace(memory_limit_bytes=np.inf)
     assert solve(arrays, 4).widest > 2
-    monkeypatch.setattr("automap.pipeline.exact.MOST_TAILS", (2,))
+    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_TAILS", (2,))
     assert not solve(arrays, 4).proven
-    monkeypatch.setattr("automap.pipeline.exact.MOST_TAILS", (1024,))
-    monkeypatch.setattr("automap.pipeline.exact.MOST_WORK", 10)
+    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_TAILS", (1024,))
+    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_WORK", 10)
     assert not solve(arrays, 4).proven
 
 

@@ -51,7 +51,9 @@ def test_adjacent_transfers_look_at_the_boundary_alone():
 
 
 def test_a_line_of_a_torus_shares_its_border():
-    """v5e:4x4 in halves of 8: each of the 4 lines along the outer dimension carries a quarter, one way."""
+    """v5e:4x4 in halves of 8: each of the 4 lines along the outer dimension carries a quarter, one
+    way.
+    """
     topology = get_topology("v5e:4x4")
     found = fabric_of(topology).transfer_seconds_per_byte
     assert found[0, 8, 16] == pytest.approx(1 / 4 / (topology.levels[1].bytes_per_s / 2))

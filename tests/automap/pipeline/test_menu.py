@@ -1,4 +1,6 @@
-"""Stages of several kinds: the exact solver against brute force, and replicas as one menu among others."""
+"""Stages of several kinds: the exact solver against brute force, and replicas as one menu among
+others.
+"""
 
 from itertools import combinations, product
 
@@ -6,9 +8,9 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from automap.pipeline.exact import solve
-from automap.pipeline.menu import Menu, menu_of, priced_stages
-from automap.pipeline.smallest import least_bytes
+from automap.pipeline.solvers.exact import solve
+from automap.pipeline.solvers.menu import Menu, menu_of, priced_stages
+from automap.pipeline.solvers.smallest import least_bytes
 from automap.pipeline.value import value
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -44,15 +46,18 @@ def random_menu(seed, schedule) -> tuple[Menu, int]:
         forward=np.concatenate([plain.forward, sums(fastest / N)]),
         backward=np.concatenate([plain.backward, sums(fastest / N)]),
         reduce=np.concatenate([plain.reduce, sums(fastest / N)]),
-        rate=np.concatenate([plain.rate, rate]), crossing=crossing, interface=faces.reshape(-1),
-        layout=layout, transfer=rng.uniform(0, 1e-9, (layouts, layouts, UNITS + 1)),
+        rate=np.concatenate([plain.rate, rate]),
+        crossing=crossing,
+        interface=faces.reshape(-1),
+        layout=layout,
+        transfer=rng.uniform(0, 1e-9, (layouts, layouts, UNITS + 1)),
         state=np.concatenate([plain.state, 2e9 * between]),
         kept=np.concatenate([plain.kept, 1e9 * between]),
         working=np.concatenate([plain.working, 1e9 * between]),
         entering=np.concatenate([plain.entering, 1e9 * line]),
         table=np.concatenate([plain.table, 1 + np.arange(own)]),
         share=np.concatenate([plain.share, np.ones(own)]),
-    ), n_kinds  # fmt: skip
+    ), n_kinds
 
 
 def all_stages(menu: Menu, n_kinds: int, stages: int):

@@ -1,4 +1,6 @@
-"""Online training: the game against the value function, its rules, and the agent on problems whose optimum is known."""
+"""Online training: the game against the value function, its rules, and the agent on problems whose
+optimum is known.
+"""
 
 from dataclasses import replace
 import os
@@ -17,14 +19,14 @@ from automap.deadline import Deadline  # noqa: E402
 from automap.errors import InputError  # noqa: E402
 from automap.interrupts import Interrupts  # noqa: E402
 from automap.pipeline.arrays import Schedule  # noqa: E402
-from automap.pipeline.exact import Partition, solve  # noqa: E402
 from automap.pipeline.fabric import fabric_of  # noqa: E402
-from automap.pipeline.local import improved  # noqa: E402
 from automap.pipeline.online import strategy  # noqa: E402
 from automap.pipeline.online.env import PipelineEnv  # noqa: E402
 from automap.pipeline.online.game import ideal_seconds  # noqa: E402
 from automap.pipeline.online.rules import near_parting, rules_of  # noqa: E402
 from automap.pipeline.online.strategy import find  # noqa: E402
+from automap.pipeline.solvers.exact import Partition, solve  # noqa: E402
+from automap.pipeline.solvers.local import improved  # noqa: E402
 from automap.pipeline.value import priced, values  # noqa: E402
 from automap.search import torch_needed  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
@@ -38,7 +40,9 @@ MODES = st.sampled_from(["faithful", "ours"])
 
 
 def played(env, stages, games):
-    """Random allowed actions of whole episodes: (observation, partition, rewards) of each game's each decision."""
+    """Random allowed actions of whole episodes: (observation, partition, rewards) of each game's
+    each decision.
+    """
     source = np.random.default_rng(0)
     n_games = env.shape.n_envs
     for _ in range(games):
@@ -210,9 +214,12 @@ print(found.episodes, found.played.cuts, found.played.parts, found.played.second
 def test_the_same_seed_gives_the_same_plan_in_another_process(short):
     runs = {
         subprocess.run(
-            [sys.executable, "-c", _RUN], env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", _RUN],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in "12"
-    }  # fmt: skip
+    }
     assert len(runs) == 1

@@ -6,12 +6,12 @@ from click.testing import CliRunner
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
 from automap.pipeline.arrays import Schedule
-from automap.pipeline.build import bubble, layer_of
-from automap.pipeline.simulated_record import SCHEDULE_NAMES
-from automap.plan import Plan
+from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.planner.pipeline_records import bubble, layer_of
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from models.t5 import t5_tiny
@@ -159,9 +159,23 @@ def test_the_command(tmp_path, strategy):
     path = tmp_path / "plan.json"
     run = CliRunner().invoke(
         main,
-        ["plan", "models.t5:t5_tiny", "--topology", "2x2xv100", "--space", "pipeline", "--stages", "2",
-         "--microbatches", "4", "--strategy", strategy, "-o", str(path)],
-    )  # fmt: skip
+        [
+            "plan",
+            "models.t5:t5_tiny",
+            "--topology",
+            "2x2xv100",
+            "--space",
+            "pipeline",
+            "--stages",
+            "2",
+            "--microbatches",
+            "4",
+            "--strategy",
+            strategy,
+            "-o",
+            str(path),
+        ],
+    )
     assert run.exit_code == 0, run.output
     assert "pipeline of 2 stages, 4 microbatches" in run.output
     data = json.loads(path.read_text())

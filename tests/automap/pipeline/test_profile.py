@@ -8,11 +8,11 @@ import pytest
 from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
 from automap.errors import InputError
-from automap.pipeline.points import coarsened
-from automap.pipeline.profile import profile_of
-from automap.pipeline.uses import segment_bytes
+from automap.pipeline.profile.points import coarsened
+from automap.pipeline.profile.profile import profile_of
+from automap.pipeline.profile.uses import segment_bytes
+from automap.program.trace import trace_step
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models.bert import bert_tiny
 from models.gpt import gpt_tiny
 from models.resnet import resnet_tiny
@@ -108,7 +108,7 @@ def test_what_is_made_of_parameters_alone_crosses_nothing_and_brings_them_along(
 
     profile, *_ = profiled(
         sgd(loss), ({"a": shape(8, 8), "b": shape(8, D), "w": [shape(D, D)] * 3}, shape(8, D))
-    )  # fmt: skip
+    )
     assert set(profile.cut_bytes[:-1]) <= {4 * 8 * D, 0, 4}
     uses = profile.gradients
     assert len(uses.item) == 3 + 2 * 3

@@ -6,7 +6,7 @@ import pytest
 
 from automap.pipeline.arrays import Schedule, Terms, from_lines
 from automap.pipeline.fabric import fabric_of
-from automap.pipeline.task_graph import Job, pipeline_tasks, stage_order, stage_seconds
+from automap.pipeline.schedules.task_graph import Job, pipeline_tasks, stage_order, stage_seconds
 from automap.pipeline.value import priced, value, values
 from automap.simulate.tasks import simulate
 from automap.topology import get_topology
@@ -28,10 +28,12 @@ def simulated(arrays, cuts, parts):
 def free(seed, schedule, microbatches, scale=1.0):
     rng = np.random.default_rng(seed)
     return from_lines(
-        rng.uniform(0, 3, 12), scale * rng.uniform(0, 4e9, 12), rng.uniform(0, 2e9, 12),
+        rng.uniform(0, 3, 12),
+        scale * rng.uniform(0, 4e9, 12),
+        rng.uniform(0, 2e9, 12),
         fabric_of(get_topology("2x4xv100")),
         Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -63,9 +65,12 @@ def test_1f1b_is_near_the_simulation_where_transfers_are_small():
 def test_uniform_stages_have_their_closed_form(schedule, stages, m):
     """(M + S - 1) (F + B), as both schedules take without transfers and sums."""
     arrays = from_lines(
-        np.full(8, 3.0), np.zeros(8), np.zeros(8), fabric_of(get_topology("4xv100")),
+        np.full(8, 3.0),
+        np.zeros(8),
+        np.zeros(8),
+        fabric_of(get_topology("4xv100")),
         Terms(microbatches=m, schedule=schedule, memory_limit_bytes=1e12),
-    )._replace(latency_seconds=np.zeros(5))  # fmt: skip
+    )._replace(latency_seconds=np.zeros(5))
     cuts, parts = np.arange(stages + 1) * 8 // stages, np.arange(stages + 1) * 4 // stages
     each = 24.0 / stages / (4 / stages) / m
     assert value(arrays, cuts, parts) == pytest.approx((m + stages - 1) * each)
@@ -73,11 +78,16 @@ def test_uniform_stages_have_their_closed_form(schedule, stages, m):
 
 
 def test_1f1b_with_transfers_waits_for_its_rounds():
-    """Two equal stages, K = 2: a round takes 2 T + 2 X and does two microbatches, so T + X is its pace."""
+    """Two equal stages, K = 2: a round takes 2 T + 2 X and does two microbatches, so T + X is its
+    pace.
+    """
     arrays = from_lines(
-        np.full(2, 3.0), np.full(2, 1e9), np.zeros(2), fabric_of(get_topology("2xv100")),
+        np.full(2, 3.0),
+        np.full(2, 1e9),
+        np.zeros(2),
+        fabric_of(get_topology("2xv100")),
         Terms(microbatches=9, schedule=Schedule.ONE_F_ONE_B, memory_limit_bytes=1e12),
-    )  # fmt: skip
+    )
     cuts, parts = np.arange(3), np.arange(3)
     stage = stage_seconds(arrays, cuts, parts)[0]
     t, x = stage.forward + stage.backward, stage.transfer
@@ -96,8 +106,11 @@ def test_orders_of_a_stage(schedule):
             most = max(most, flight)
         assert most == (5 if schedule is Schedule.GPIPE else 3 - s)
     assert list(stage_order(Schedule.ONE_F_ONE_B, 1, 2, 2)) == [
-        Job("forward", 1, 0), Job("backward", 1, 0), Job("forward", 1, 1), Job("backward", 1, 1),
-    ]  # fmt: skip
+        Job("forward", 1, 0),
+        Job("backward", 1, 0),
+        Job("forward", 1, 1),
+        Job("backward", 1, 1),
+    ]
 
 
 @settings(max_examples=50, deadline=None)

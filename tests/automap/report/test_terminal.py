@@ -7,11 +7,12 @@ from hypothesis import given, strategies as st
 import pytest
 
 from automap.cli import main
-from automap.report.terminal import printable, say_json
+from automap.terminal import printable, say_json
 from tests.automap.test_plan_file import SAMPLE
 
 
-# Clear the screen; turn the line around; a title of the window; C1's escape; a new line of its own; zero width.
+# Clear the screen; turn the line around; a title of the window; C1's escape; a new line of its own;
+# zero width.
 HOSTILE = "\x1b[2J\u202egnp.exe\x1b]0;owned\x07\x9b31m\r\x7f\u200b"
 SHOWN = r"\x1b[2J\u202egnp.exe\x1b]0;owned\x07\x9b31m\r\x7f\u200b"
 

@@ -7,13 +7,14 @@ from itertools import combinations, product
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
+from automap.program.imposed import divides
 from automap.search import Objective, SearchContext
 from automap.search.exhaustive import points
-from automap.space.imposed import divides
 from automap.space.pins import parse_pins
-from automap.space.point import Mesh, Point
+from automap.space.point import Point
 from automap.space.space import Space
 from automap.topology import get_topology, mesh_shapes
+from automap.topology.mesh import Mesh
 from tests.steps import shapes_of
 
 

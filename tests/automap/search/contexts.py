@@ -5,30 +5,42 @@ import math
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.planner import meshes_of
+from automap.planner.sharding import meshes_of
 from automap.search import Objective, SearchContext
 from automap.search.context import preset_points
 from automap.space.pins import parse_pins
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from tests.steps import problem_of, shapes_of
 
 
 def context_of(
-    step, args, *, topology="4xh100", mesh: Mesh | None = None, memory_limit_bytes=math.inf, seed=0,
-    pins=(), deadline=None,
-) -> SearchContext:  # fmt: skip
+    step,
+    args,
+    *,
+    topology="4xh100",
+    mesh: Mesh | None = None,
+    memory_limit_bytes=math.inf,
+    seed=0,
+    pins=(),
+    deadline=None,
+) -> SearchContext:
     """A search that has priced nothing yet."""
     machine = get_topology(topology)
     problem = problem_of(step, args)
     space, meshes = Space(problem), meshes_of(machine, mesh)
     tables = build_tables(problem, machine.platform)
     return SearchContext(
-        space=space, evaluator=Evaluator(tables, problem.n_classes, machine), meshes=meshes,
-        objective=Objective(memory_limit_bytes), pins=parse_pins(pins, problem, shapes_of(problem), meshes), seed=seed,
-        deadline=deadline or Deadline.never(), on_progress=lambda context: None,
-    )  # fmt: skip
+        space=space,
+        evaluator=Evaluator(tables, problem.n_classes, machine),
+        meshes=meshes,
+        objective=Objective(memory_limit_bytes),
+        pins=parse_pins(pins, problem, shapes_of(problem), meshes),
+        seed=seed,
+        deadline=deadline or Deadline.never(),
+        on_progress=lambda context: None,
+    )
 
 
 def step_seconds(context: SearchContext) -> float:
@@ -43,6 +55,4 @@ def best_preset_seconds(context: SearchContext) -> float:
         context.consider(context.pinned.nearest(point), name)
         for name, point in preset_points(context)
     ]
-    return min(
-        c.estimate.step_seconds for c in found if c and context.objective.fits(c.estimate)
-    )  # fmt: skip
+    return min(c.estimate.step_seconds for c in found if c and context.objective.fits(c.estimate))

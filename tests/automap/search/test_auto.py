@@ -1,4 +1,6 @@
-"""`auto` on random train steps and machines: no preset is better, and it finds a plan that fits where one is known."""
+"""`auto` on random train steps and machines: no preset is better, and it finds a plan that fits
+where one is known.
+"""
 
 import math
 from random import Random
@@ -7,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
-from automap.options import Options
-from automap.planner import find, plan_workload
+from automap.planner.sharding import find
+from automap.planner.spaces import plan_workload
+from automap.program import trace_step
 from automap.search import get_strategy, portfolio
 from automap.search.candidate import Objective
 from automap.search.context import OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
-from automap.workload import trace_step
 from tests.automap.clocks import ticking
 from tests.automap.search.brute import context_of
 from tests.random_programs import random_program
@@ -109,7 +112,9 @@ def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
 
 
 def test_a_slow_machine_finds_the_same_plan(monkeypatch):
-    """Where memory is short, and the exact search is ended: work is counted, so that no clock decides."""
+    """Where memory is short, and the exact search is ended: work is counted, so that no clock
+    decides.
+    """
     monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
     problem = problem_of(*decoder(layers=2))
     known = context_of(problem, "v5e:2x4", 1.0)
@@ -127,7 +132,9 @@ def test_a_slow_machine_finds_the_same_plan(monkeypatch):
 
 
 def test_it_walks_where_the_proof_is_left_open(monkeypatch):
-    """Where memory is short: single moves are stuck, and what the exact search has not proven may be far off."""
+    """Where memory is short: single moves are stuck, and what the exact search has not proven may
+    be far off.
+    """
     monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
     problem = problem_of(*decoder(layers=2))
     known = context_of(problem, "v5e:2x4", 1.0)

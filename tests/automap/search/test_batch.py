@@ -7,12 +7,12 @@ from jax import lax
 import jax.numpy as jnp
 import pytest
 
-from automap.options import Options
-from automap.planner import find
+from automap.config import Options
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.search.batch import Batches
 from automap.search.greedy import random_point
 from automap.topology import get_topology
-from automap.workload import trace_step
 from models.dlrm import dlrm_tiny
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, images, mlp

@@ -1,4 +1,6 @@
-"""Walks over the space: they reach the optimum, keep limits, budgets and pins, and repeat themselves."""
+"""Walks over the space: they reach the optimum, keep limits, budgets and pins, and repeat
+themselves.
+"""
 
 import random
 import subprocess
@@ -14,7 +16,7 @@ from automap.search.exhaustive import exhaustive
 from automap.search.mcmc import mcmc, walked
 from automap.search.portfolio import auto
 from automap.search.proposals import carried, changed
-from automap.space.point import Mesh
+from automap.topology.mesh import Mesh
 from tests.automap.search.contexts import best_preset_seconds, context_of, step_seconds
 from tests.steps import decoder, mlp
 
@@ -100,9 +102,12 @@ def test_the_same_seed_gives_the_same_plan_in_another_process(module, name):
     outputs = set()
     for salt in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
             env={"PYTHONHASHSEED": salt, "PYTHONPATH": ".", "JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+        )
         outputs.add(done.stdout)
     assert len(outputs) == 1
 

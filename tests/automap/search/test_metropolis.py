@@ -18,7 +18,9 @@ def test_there_and_back_are_accepted_in_the_ratio_of_the_weights(one, other, bet
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 3.0])
 def test_states_are_visited_in_proportion_to_their_weights(beta):
-    """A ring of six states: what a long walk visits is within five standard deviations of exp(-beta E)."""
+    """A ring of six states: what a long walk visits is within five standard deviations of exp(-beta
+    E).
+    """
     energies = [math.log(cost) for cost in (1.0, 1.5, 3.0, 1.2, 2.0, 1.1)]
     source, steps = random.Random(7), 200_000
     visits = [0] * len(energies)
@@ -48,7 +50,8 @@ def test_a_walk_ends_when_its_best_is_older_than_half_of_it():
     while not patience.is_spent:
         patience.record((keys[made],))
         made += 1
-    # After four proposals the best is at the second: spent, before the fifth would have been better.
+    # After four proposals the best is at the second: spent, before the fifth would have been
+    # better.
     assert made == 4
     patience, made = Patience(least=5, most=100), 0
     while not patience.is_spent:

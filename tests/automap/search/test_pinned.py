@@ -1,4 +1,6 @@
-"""Pins that some plan keeps are kept by what every strategy starts from; pins that none keeps are found out."""
+"""Pins that some plan keeps are kept by what every strategy starts from; pins that none keeps are
+found out.
+"""
 
 import functools
 import random
@@ -14,7 +16,7 @@ from automap.search.greedy import greedy, random_point
 from automap.search.pinned import Pinned
 from automap.search.portfolio import auto
 from automap.space.pins import Pin
-from automap.space.point import Mesh
+from automap.topology.mesh import Mesh
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, mlp
 
@@ -108,7 +110,9 @@ def test_the_bound_is_of_plans_that_keep_the_pins_where_no_preset_does():
 
 
 def test_pins_that_no_point_keeps_are_told_apart_from_those_that_some_does():
-    """A leaf is stored split along the dimension that suits it best, and a pin of the other is for computation alone."""
+    """A leaf is stored split along the dimension that suits it best, and a pin of the other is for
+    computation alone.
+    """
     mesh = Mesh(("data",), (8,))
     fsdp = ("[0]['params']['w1']=data,null", "[1]['x']=data,null")
     alone = [context_of(*mlp(), topology="v5e:2x4", mesh=mesh, pins=(pin,)).pinned for pin in fsdp]

@@ -6,11 +6,11 @@ import math
 import pytest
 
 from automap.search.soap import SoapBudget, soap_search
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import Configuration, data_parallel, single
-from automap.simulate.layers import layers_of
-from automap.simulate.machine import machine_of
-from automap.simulate.simulator import Method, Simulator
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import Configuration, data_parallel, single
+from automap.simulate.operators.layers import layers_of
+from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
 from tests.automap.simulate.cases import random_graph, random_machine
 from tests.steps import mlp, problem_of

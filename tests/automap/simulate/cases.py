@@ -1,9 +1,11 @@
-"""Random operator graphs, machines and task graphs with whole numbers for times, so that many are equal."""
+"""Random operator graphs, machines and task graphs with whole numbers for times, so that many are
+equal.
+"""
 
 import numpy as np
 
-from automap.simulate.machine import Machine
-from automap.simulate.operators import Edge, Operator, OperatorGraph, SplitFactor, When
+from automap.simulate.operators.graph import Edge, Operator, OperatorGraph, SplitFactor, When
+from automap.simulate.operators.machine import Machine
 from automap.simulate.tasks import Tasks
 from hlo_tools.rules import FactorKind
 
@@ -20,10 +22,16 @@ def _operator(rng, number):
     if rng.random() < 0.4:
         factors.append(SplitFactor(64, FactorKind.REDUCTION))
     return Operator(
-        name=f"operator {number}", phase="forward", factors=(*factors, _COPIES), trips=1,
-        compute_seconds=0.0, traffic=(), launch_seconds=float(rng.integers(0, 4)),
-        result_bytes=float(rng.choice([0, 4096])), result_factors=in_result,
-    )  # fmt: skip
+        name=f"operator {number}",
+        phase="forward",
+        factors=(*factors, _COPIES),
+        trips=1,
+        compute_seconds=0.0,
+        traffic=(),
+        launch_seconds=float(rng.integers(0, 4)),
+        result_bytes=float(rng.choice([0, 4096])),
+        result_factors=in_result,
+    )
 
 
 def random_graph(seed, n_operators=24):
@@ -43,10 +51,14 @@ def random_graph(seed, n_operators=24):
         n_sums = int(rng.random() < 0.2)
         edges.append(
             Edge(
-                source=source, target=target, n_bytes=n_bytes, dims=tuple(dims[n_sums:]), when=when,
+                source=source,
+                target=target,
+                n_bytes=n_bytes,
+                dims=tuple(dims[n_sums:]),
+                when=when,
                 sums=tuple(dims[:n_sums]),
             )
-        )  # fmt: skip
+        )
 
     for target in range(1, n_operators):
         for source in rng.choice(target, min(int(rng.integers(1, 4)), target), replace=False):
@@ -57,7 +69,9 @@ def random_graph(seed, n_operators=24):
 
 
 def random_machine(seed, n_devices):
-    """Links of different speed; times of whole seconds for 4096 bytes and their halves, quarters, ..."""
+    """Links of different speed; times of whole seconds for 4096 bytes and their halves, quarters,
+    ...
+    """
     rng = np.random.default_rng(seed)
     shape = (n_devices, n_devices)
     return Machine(

@@ -17,9 +17,15 @@ def region(*rows):
         else:
             what, seconds, after, *urgent = row
             nodes.append(
-                Node(what=what, number=slot, slot=slot, after=after, seconds=seconds,
-                     is_urgent=bool(urgent))
-            )  # fmt: skip
+                Node(
+                    what=what,
+                    number=slot,
+                    slot=slot,
+                    after=after,
+                    seconds=seconds,
+                    is_urgent=bool(urgent),
+                )
+            )
     return Region(tuple(nodes))
 
 

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.errors import InputError, MeshMismatchError, PlanError, TopologyError
-from automap.plan import Plan
 from automap.simulate.simulation import summary
 from automap.simulate.trace import Event, Lane
 from automap.topology import get_topology
@@ -165,9 +165,13 @@ def test_static_arguments_are_kept():
 def event(start, seconds, **details):
     common = {"op_name": "f", "source": "", "phase": "forward", "trips": 1.0}
     return Event(
-        lane=Lane(device=0, name="x"), name="x", category="forward", start_seconds=start,
-        seconds=seconds, details=common | details,
-    )  # fmt: skip
+        lane=Lane(device=0, name="x"),
+        name="x",
+        category="forward",
+        start_seconds=start,
+        seconds=seconds,
+        details=common | details,
+    )
 
 
 def test_what_is_exposed_in_closed_form():
@@ -175,11 +179,17 @@ def test_what_is_exposed_in_closed_form():
     message = {"kind": "all-reduce", "axes": ["a"], "tensor": "f32[1]", "bytes": 1.0}
     found = summary(
         (
-            event(0.0, 2.0, **kernel), event(1.0, 3.0, **message), event(3.0, 4.0, **kernel),
+            event(0.0, 2.0, **kernel),
+            event(1.0, 3.0, **message),
+            event(3.0, 4.0, **kernel),
             event(5.0, 3.0, **message),
         ),
-        target="t", topology="m", mesh=(), predicted_seconds=1.0, warnings=(),
-    )  # fmt: skip
+        target="t",
+        topology="m",
+        mesh=(),
+        predicted_seconds=1.0,
+        warnings=(),
+    )
     assert (found.step_seconds, found.compute_seconds, found.collective_seconds) == (8.0, 6.0, 6.0)
     (row,) = found.collectives
     assert row.exposed_seconds == pytest.approx(2.0) == pytest.approx(found.exposed_seconds)

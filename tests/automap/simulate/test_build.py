@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import data_parallel, single
-from automap.simulate.machine import machine_of
-from automap.simulate.operators import When
-from automap.simulate.reference import explicit, full_reference
-from automap.simulate.simulator import Simulator
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import data_parallel, single
+from automap.simulate.operators.graph import When
+from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.reference import explicit, full_reference
+from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from hlo_tools.rules import FactorKind
 from tests.steps import decoder, mlp, problem_of
@@ -48,9 +48,10 @@ def test_data_parallel_only_adds_up_what_sums_over_the_batch(graph):
     n = 8
     simulator = Simulator(graph, machine_of(TOPOLOGY), data_parallel(graph, n))
     sums = [
-        o for o in graph.operators
+        o
+        for o in graph.operators
         if any(f.is_batch and f.kind is FactorKind.REDUCTION for f in o.factors)
-    ]  # fmt: skip
+    ]
     found = simulator.placement()
     assert np.count_nonzero(found.resource < n) == n * len(graph.operators)
     assert sums

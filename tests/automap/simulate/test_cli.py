@@ -71,7 +71,10 @@ def test_a_plan_file_never_has_code_run_or_a_file_opened(plan_file, tmp_path):
     hostile = tmp_path / "hostile.json"
     hostile.write_text(json.dumps(data))
     assert run("simulate", hostile).exit_code == 0
-    for command in (["verify", hostile, "--compiler", "cpu"], ["simulate", hostile, "--topology", "8xk80"]):  # fmt: skip
+    for command in (
+        ["verify", hostile, "--compiler", "cpu"],
+        ["simulate", hostile, "--topology", "8xk80"],
+    ):
         done = run(*command)
         assert done.exit_code == 2
         # For people to read: the command is quoted so that a shell takes it as words.

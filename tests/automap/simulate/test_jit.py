@@ -54,7 +54,12 @@ def test_on_a_full_disk_nothing_is_kept_and_everything_runs(tmp_path):
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     run = subprocess.run(
-        [sys.executable, "-B", "-c", _FULL], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [sys.executable, "-B", "-c", _FULL],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (run.stdout.strip(), run.returncode) == ("1.0", 0), run.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

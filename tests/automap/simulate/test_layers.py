@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import (
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import (
     Split,
     check,
     data_parallel,
@@ -12,9 +12,9 @@ from automap.simulate.configuration import (
     random_split,
     spread,
 )
-from automap.simulate.layers import layers_of
-from automap.simulate.machine import machine_of
-from automap.simulate.simulator import Simulator
+from automap.simulate.operators.layers import layers_of
+from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from models.alexnet import alexnet_tiny
 from models.nmt import nmt_tiny
@@ -59,8 +59,8 @@ def test_a_dense_layer_has_its_product_and_both_of_its_gradients():
 
 def test_a_recurrent_layer_has_all_its_time_steps():
     _, graph = _graph(nmt_tiny)
-    # Two and two layers of eight steps, each with a product forward and two backward, or one at the first
-    # step, where the state is zero and reads nothing; attention and the output.
+    # Two and two layers of eight steps, each with a product forward and two backward, or one at the
+    # first step, where the state is zero and reads nothing; attention and the output.
     found = _with_products(graph)
     recurrent = [phases for phases in found if phases.count("forward") >= 8]
     assert len(recurrent) >= 2
@@ -97,9 +97,10 @@ def test_what_operators_of_a_split_exchange_is_on_the_same_device():
     simulator = Simulator(graph, machine_of(TOPOLOGY), configurations)
     transfers = simulator.placement().resource >= 8
     sums = [
-        o for o, c in zip(graph.operators, configurations, strict=True)
+        o
+        for o, c in zip(graph.operators, configurations, strict=True)
         if any(f.kind.name == "REDUCTION" and d > 1 for f, d in zip(o.factors, c.degrees))
-    ]  # fmt: skip
+    ]
     assert transfers.sum() == 8 * len(sums)
 
 

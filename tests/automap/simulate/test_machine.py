@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from automap.errors import InputError
-from automap.simulate.machine import Machine, machine_of
+from automap.simulate.operators.machine import Machine, machine_of
 from automap.topology import get_topology
 
 

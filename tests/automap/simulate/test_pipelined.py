@@ -1,4 +1,6 @@
-"""Simulated pipelines: closed forms, waits second by second, traces, files of other versions, the command."""
+"""Simulated pipelines: closed forms, waits second by second, traces, files of other versions, the
+command.
+"""
 
 from dataclasses import replace
 import json
@@ -10,12 +12,13 @@ import numpy as np
 import pytest
 
 import automap
+from automap.api.plan import Plan
+from automap.api.simulation import PipelineSimulation
 from automap.cli import main
 from automap.errors import InputError, PlanError
-from automap.plan import Plan
-from automap.plan_parts import MeshRecord
-from automap.plan_pipeline import PipelineRecord, StageRecord
-from automap.simulate.pipelined import simulate_pipeline
+from automap.pipeline.schedules.simulated import simulate_pipeline
+from automap.plan.parts import MeshRecord
+from automap.plan.pipeline import PipelineRecord, StageRecord
 from models.mlp import mlp_tiny
 from tests.steps import mlp
 
@@ -29,17 +32,23 @@ def pipeline(rows, schedule="1f1b", microbatches=4, devices=None) -> PipelineRec
     ends = np.cumsum([0, *devices]).tolist()
     last = len(rows) - 1
     return PipelineRecord(
-        schedule=schedule, microbatches=microbatches,
+        schedule=schedule,
+        microbatches=microbatches,
         stages=tuple(
             StageRecord(
-                devices=tuple(range(ends[s], ends[s + 1])), cut_after=None if s == last else f"{s}",
-                layers=f"layers.{s}", forward_seconds=f, backward_seconds=b, reduce_seconds=r,
-                sent_bytes=0 if s == last else 1000 + s, peak_bytes=7,
+                devices=tuple(range(ends[s], ends[s + 1])),
+                cut_after=None if s == last else f"{s}",
+                layers=f"layers.{s}",
+                forward_seconds=f,
+                backward_seconds=b,
+                reduce_seconds=r,
+                sent_bytes=0 if s == last else 1000 + s,
+                peak_bytes=7,
                 transfer_seconds=0.0 if s == last else t,
             )
             for s, (f, b, t, r) in enumerate(rows)
         ),
-    )  # fmt: skip
+    )
 
 
 def with_pipeline(record: PipelineRecord) -> Plan:
@@ -47,13 +56,18 @@ def with_pipeline(record: PipelineRecord) -> Plan:
     count = sum(len(stage.devices) for stage in record.stages)
     seconds = simulate_pipeline(SAMPLE, record).step_seconds
     return replace(
-        SAMPLE, topology=automap.get_topology(f"cpu:{count}").to_dict(), pipeline=record,
-        mesh=MeshRecord(axes=(("device", count),)), decisions=(), conflicts=(), constraints=(),
+        SAMPLE,
+        topology=automap.get_topology(f"cpu:{count}").to_dict(),
+        pipeline=record,
+        mesh=MeshRecord(axes=(("device", count),)),
+        decisions=(),
+        conflicts=(),
+        constraints=(),
         search=replace(SAMPLE.search, point=None),
         inputs=tuple(replace(x, spec=(None,) * len(x.spec)) for x in SAMPLE.inputs),
         outputs=tuple(replace(x, spec=(None,) * len(x.spec)) for x in SAMPLE.outputs),
         predicted=replace(SAMPLE.predicted, step_seconds=seconds, collectives=()),
-    )  # fmt: skip
+    )
 
 
 ROWS = [(2.0, 3.0, 1.0, 4.0), (1.0, 2.0, 2.0, 0.0), (3.0, 3.0, 0.0, 1.0)]
@@ -67,7 +81,7 @@ RANDOM = st.builds(
 
 
 def found_of(record):
-    return simulate_pipeline(SAMPLE, record)
+    return PipelineSimulation.of(simulate_pipeline(SAMPLE, record))
 
 
 def lanes_of(found) -> dict[tuple[int, str], list]:
@@ -109,7 +123,9 @@ def test_one_microbatch_waits_for_everything_in_turn():
 
 
 def _seconds_of_waits(found, s: int) -> tuple[int, int, int]:
-    """Seconds in which stage s waits for stages, for transfers, and at the end; all times are whole seconds."""
+    """Seconds in which stage s waits for stages, for transfers, and at the end; all times are whole
+    seconds.
+    """
     events = {
         (e.category, e.details["stage"], e.details.get("microbatch")): e for e in found.events
     }

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from automap.errors import InputError
-from automap.simulate.configuration import Configuration, random_configuration, single
-from automap.simulate.reference import delta_reference, explicit, full_reference
-from automap.simulate.simulator import Method, Placement, Simulator
+from automap.simulate.operators.configuration import Configuration, random_configuration, single
+from automap.simulate.operators.reference import delta_reference, explicit, full_reference
+from automap.simulate.operators.simulator import Method, Placement, Simulator
 from tests.automap.simulate.cases import random_graph, random_machine
 
 

@@ -1,4 +1,6 @@
-"""Simulated steps against the evaluator: the same sum where things run in line, near its waits where they do not."""
+"""Simulated steps against the evaluator: the same sum where things run in line, near its waits
+where they do not.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -7,14 +9,14 @@ import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.program.trace import trace_step
 from automap.simulate.region import What
 from automap.simulate.spmd import simulate_spmd
 from automap.simulate.spmd_program import program_of
-from automap.space.point import Mesh
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
+from automap.topology.mesh import Mesh
 from models import bert, gpt, mlp as mlp_model, moe, rnnlm
 from tests.automap.simulate.regions import total_seconds
 from tests.steps import decoder, images, mlp
@@ -37,7 +39,8 @@ TARGETS = {
         mlp_model.mlp_step(replace(mlp_model.TINY, depth=4, width=2048), batch=1024).target
     ),
 }
-# One all-reduce between hosts, however small; a step of the smallest of these models takes not much longer.
+# One all-reduce between hosts, however small; a step of the smallest of these models takes not much
+# longer.
 ONE_MESSAGE_SECONDS = 60e-6
 MESHES = {8: [(8,), (2, 4)], 16: [(16,), (2, 8)]}
 
@@ -98,10 +101,12 @@ def test_kernels_wait_for_the_collectives_of_what_they_read():
     program = program_of(evaluator.tables, priced)
     graph = evaluator.tables.program.problem.graph
     (summed,) = [  # of the second product's partial sums
-        n for n, it in enumerate(program.nodes)
-        if it.is_urgent and graph.ops[it.edge_op].opcode == "dot"
+        n
+        for n, it in enumerate(program.nodes)
+        if it.is_urgent
+        and graph.ops[it.edge_op].opcode == "dot"
         and "transpose" not in graph.ops[it.edge_op].op_name
-    ]  # fmt: skip
+    ]
     (product,) = program.nodes[summed].after
     assert program.nodes[product].number == program.nodes[summed].edge_op
     readers = [it for it in program.nodes if summed in it.after]

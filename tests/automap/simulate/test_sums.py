@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from automap.simulate.build import operator_graph
-from automap.simulate.configuration import Configuration, data_parallel, single
-from automap.simulate.machine import machine_of
-from automap.simulate.reference import explicit, full_reference
-from automap.simulate.simulator import Simulator
+from automap.simulate.operators.build import operator_graph
+from automap.simulate.operators.configuration import Configuration, data_parallel, single
+from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.reference import explicit, full_reference
+from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from hlo_tools.rules import FactorKind
 from tests.steps import problem_of
@@ -40,9 +40,10 @@ def _recurrent(steps):
 
 def _sums(graph):
     return [
-        o for o in graph.operators
+        o
+        for o in graph.operators
         if any(f.is_batch and f.kind is FactorKind.REDUCTION for f in o.factors)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("steps", [2, STEPS])
@@ -95,10 +96,7 @@ def test_partial_sums_that_move_move_whole():
     machine = machine_of(TOPOLOGY)
     tasks = explicit(graph, machine, configurations)
     seconds = edge.n_bytes / machine.bytes_per_s[1, 0] + machine.latency_seconds[1, 0]
-    sent = [
-        tasks[i].seconds for i in tasks
-        if tasks[i].resource in (8 * 2 + 0, 8 * 3 + 0)
-    ]  # fmt: skip
+    sent = [tasks[i].seconds for i in tasks if tasks[i].resource in (8 * 2 + 0, 8 * 3 + 0)]
     assert sent.count(pytest.approx(seconds)) >= 2
     simulator = Simulator(graph, machine, configurations)
     assert simulator.makespan_seconds == max(full_reference(tasks).end.values())

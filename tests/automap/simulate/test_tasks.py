@@ -61,8 +61,12 @@ def test_the_makespan_keeps_its_bounds(seed, n_resources):
 
 def test_no_tasks_take_no_time():
     nothing = np.zeros(0, np.int32)
-    tasks = Tasks(seconds=np.zeros(0), resource=nothing, first_predecessor=np.zeros(1, np.int64),
-                  predecessors=nothing)  # fmt: skip
+    tasks = Tasks(
+        seconds=np.zeros(0),
+        resource=nothing,
+        first_predecessor=np.zeros(1, np.int64),
+        predecessors=nothing,
+    )
     assert simulate(tasks).makespan_seconds == simulate_reference(tasks).makespan_seconds == 0.0
 
 
@@ -79,8 +83,12 @@ def test_no_tasks_take_no_time():
     ],
 )
 def test_bad_arrays_are_refused(changed, message):
-    good = {"seconds": np.ones(2), "resource": np.zeros(2, int),
-            "first_predecessor": np.array([0, 0, 1]), "predecessors": np.array([0])}  # fmt: skip
+    good = {
+        "seconds": np.ones(2),
+        "resource": np.zeros(2, int),
+        "first_predecessor": np.array([0, 0, 1]),
+        "predecessors": np.array([0]),
+    }
     Tasks(**good)
     with pytest.raises(InputError, match=message):
         Tasks(**(good | changed))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from automap.errors import PlanError
-from automap.simulate.configuration import random_configuration
-from automap.simulate.events import events_of
-from automap.simulate.simulator import Simulator
+from automap.simulate.operators.configuration import random_configuration
+from automap.simulate.operators.events import events_of
+from automap.simulate.operators.simulator import Simulator
 from automap.simulate.trace import save_trace
 from tests.automap.simulate.cases import random_graph, random_machine
 

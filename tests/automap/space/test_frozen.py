@@ -1,14 +1,16 @@
-"""A base model that is an argument of its own is priced as one that the state carries; no batch is taken for one."""
+"""A base model that is an argument of its own is priced as one that the state carries; no batch is
+taken for one.
+"""
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 import pytest
 
-from automap.options import Options
-from automap.planner import find
+from automap.config import Options
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
 from hlo_tools.roles import Role
 
 

@@ -8,12 +8,14 @@ from jax import lax
 import jax.numpy as jnp
 import pytest
 
+from automap.program import trace_step
+from automap.program.imposed import agreed
 from automap.space.as_imposed import as_imposed
-from automap.space.imposed import ImposedEnds, agreed
-from automap.space.point import Level, Mesh
+from automap.space.point import Level
 from automap.space.space import Space
-from automap.space.specs import read_spec, spec_text
-from automap.workload import trace_step
+from automap.step.own_shardings import ImposedEnds
+from automap.step.specs import read_spec, spec_text
+from automap.topology.mesh import Mesh
 from tests.user_shardings import FOUR_BY_TWO, PROGRAMS, arguments, free
 
 
@@ -46,8 +48,9 @@ def test_a_sharding_of_state_holds_for_old_and_new(side):
     problem = _problem(plain, donate_argnums=0, **{side: given_to})
     assert problem.paths[1] == "[0]['up']"
     assert problem.imposed.of_value == {
-        problem.graph.inputs[1]: ((), ("data",), ()), problem.graph.outputs[1]: ((), ("data",), ()),
-    }  # fmt: skip
+        problem.graph.inputs[1]: ((), ("data",), ()),
+        problem.graph.outputs[1]: ((), ("data",), ()),
+    }
 
 
 def test_the_carry_of_a_loop_is_what_its_body_ends_with():

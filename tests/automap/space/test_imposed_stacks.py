@@ -7,7 +7,7 @@ from jax import lax
 import pytest
 
 import automap
-from automap.workload import trace_step
+from automap.program import trace_step
 from tests.user_shardings import (
     BATCH,
     FOUR_BY_TWO,
@@ -34,8 +34,10 @@ def test_stacks_and_what_is_read_of_them_have_the_spec():
     values, of_value = problem.graph.values, problem.imposed.of_value
     specs = {values[v].dims: spec for v, spec in of_value.items()}
     assert specs == {
-        (BATCH, HIDDEN): SPEC, (1, BATCH, HIDDEN): ((), *SPEC), (LAYERS, BATCH, HIDDEN): ((), *SPEC),
-    }  # fmt: skip
+        (BATCH, HIDDEN): SPEC,
+        (1, BATCH, HIDDEN): ((), *SPEC),
+        (LAYERS, BATCH, HIDDEN): ((), *SPEC),
+    }
     kinds = {problem.graph.ops[op].opcode for op in problem.imposed.of_stack_op}
     assert {"reshape", "dynamic-update-slice", "dynamic-slice"} <= kinds
 

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from automap.space.point import Mesh
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 from models.moe import moe_tiny
 from tests.steps import problem_of
 

@@ -8,10 +8,11 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.leaves import LeafClass, leaf_classes, storage_dims
-from automap.space.point import Lanes, Mesh
+from automap.space.point import Lanes
 from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from tests.steps import decoder, mlp, problem_of
@@ -85,15 +86,24 @@ def test_storage_of_equal_leaves_agrees_on_both_sides():
 def test_what_is_stored_in_parts_is_cut_where_tiles_are_not(dims, sizes, expected):
     n = len(dims)
     leaf = LeafClass(
-        inputs=(0,), dims=dims, n_bytes=4, compute=(9,) * n, regional=(9,) * n,
-        parameter_side=tuple(range(n)), optimizer_side=(9,) * n, reach=(1,) * n, imposed=None,
-    )  # fmt: skip
+        inputs=(0,),
+        dims=dims,
+        n_bytes=4,
+        compute=(9,) * n,
+        regional=(9,) * n,
+        parameter_side=tuple(range(n)),
+        optimizer_side=(9,) * n,
+        reach=(1,) * n,
+        imposed=None,
+    )
     axes = [(f"axis{a}", size) for a, size in enumerate(sizes)]
     assert storage_dims(leaf, axes, [True] * len(axes), (1,) * n, 9) == expected
 
 
 def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
-    """The reshape keeps only the number of microbatches on the batch's dimension: no work runs over it."""
+    """The reshape keeps only the number of microbatches on the batch's dimension: no work runs over
+    it.
+    """
 
     def step(w, x):
         def add(total, micro):
@@ -194,15 +204,19 @@ def _shapes(tree):
             {"images", "texts"},
         ),
         (
-            _inside_and_boundary, {"in": (4, 32), "out": (32, 1)}, {"x": (64, 4), "edge": (16, 4)},
+            _inside_and_boundary,
+            {"in": (4, 32), "out": (32, 1)},
+            {"x": (64, 4), "edge": (16, 4)},
             {"x", "edge"},
         ),
         (
-            _attending, {"table": (8, 16), "layers": [(16, 16)] * 3},
-            {"x": (32, 32, 16), "positions": (32, 8)}, {"x"},
+            _attending,
+            {"table": (8, 16), "layers": [(16, 16)] * 3},
+            {"x": (32, 32, 16), "positions": (32, 8)},
+            {"x"},
         ),
     ],
-)  # fmt: skip
+)
 def test_data_parallel_splits_every_batch_that_a_step_has(step, params, batch, expected):
     problem = problem_of(step, (_shapes(params), _shapes(batch)))
     space = Space(problem)

@@ -61,8 +61,10 @@ def test_one_card_per_host_is_shared_and_one_per_gpu_is_not():
     assert (own.bytes_per_s, own.shared_by) == (50e9, 1)
     k80 = get_topology("flexflow-k80").levels
     assert [(level.shared_by, level.reach) for level in k80] == [
-        (1, "host"), (2, "host"), (4, "network"),
-    ]  # fmt: skip
+        (1, "host"),
+        (2, "host"),
+        (4, "network"),
+    ]
     assert k80[-1].bytes_per_s == 7e9
 
 
@@ -136,9 +138,16 @@ def spoken_of(row):
 
 @pytest.mark.parametrize(
     ("name", "dtype", "tflops"),
-    [("8xb200", "bf16", 2250), ("8xb200", "f8e5m2", 4500), ("4xp100", "f16", 21.2), ("4xp100", "bf16", 10.6),
-     ("1xk80", "f16", 4.37), ("1xtitan-xp", "f16", 12.15), ("1x2080ti", "f16", 53.8)],
-)  # fmt: skip
+    [
+        ("8xb200", "bf16", 2250),
+        ("8xb200", "f8e5m2", 4500),
+        ("4xp100", "f16", 21.2),
+        ("4xp100", "bf16", 10.6),
+        ("1xk80", "f16", 4.37),
+        ("1xtitan-xp", "f16", 12.15),
+        ("1x2080ti", "f16", 53.8),
+    ],
+)
 def test_rates_of_the_papers_gpus(name, dtype, tflops):
     assert get_topology(name).device.peak_flops_per_s(dtype) == pytest.approx(tflops * 1e12)
 

@@ -6,7 +6,6 @@ from math import prod
 from hypothesis import given, strategies as st
 import pytest
 
-from automap.cost.spans import spans
 from automap.errors import TopologyError
 from automap.topology import (
     Level,
@@ -16,6 +15,7 @@ from automap.topology import (
     mesh_shapes,
     nearest_shapes,
 )
+from automap.topology.spans import spans
 
 
 def topology_with(sizes):

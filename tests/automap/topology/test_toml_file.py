@@ -96,8 +96,9 @@ def test_documented_graph(tmp_path):
     graph = get_graph(str(path))
     assert graph == get_machine(str(path)) == parse_machine(GRAPH)
     assert [(node.name, node.device.name) for node in graph.devices] == [
-        ("cpu", "haswell"), ("gpu", "2080ti"),
-    ]  # fmt: skip
+        ("cpu", "haswell"),
+        ("gpu", "2080ti"),
+    ]
     with pytest.raises(TopologyError, match="no mesh lies on"):
         get_topology(str(path))
 
@@ -113,11 +114,19 @@ def test_a_graph_may_define_its_own_kinds():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('device = "2080ti"', 'device = "3080"', r"devices\[1\]\.device: got '3080'; .*of the catalogue"),
+        (
+            'device = "2080ti"',
+            'device = "3080"',
+            r"devices\[1\]\.device: got '3080'; .*of the catalogue",
+        ),
         ('device = "2080ti"', "device = [1]", r"devices\[1\]\.device: got \[1\]"),
         ('name = "gpu"', 'name = "cpu"', "devices and hubs: got 'cpu'; .*used once"),
         ('name = "slot"', 'name = "memory bus"', "links: got 'memory bus'; .*used once"),
-        ('"gpu", "root"]', '"gpu", "rot"]', r"links\[1\]\.ends: got 'rot'; allowed: .*cpu, gpu, root"),
+        (
+            '"gpu", "root"]',
+            '"gpu", "rot"]',
+            r"links\[1\]\.ends: got 'rot'; allowed: .*cpu, gpu, root",
+        ),
         ('"gpu", "root"]', '"gpu", "gpu"]', r"links\[1\]\.ends: got \['gpu', 'gpu'\]"),
         ('"gpu", "root"]', '"gpu"]', r"links\[1\]\.ends: got \['gpu'\]"),
         ('"gpu", "root"]', '"gpu", 3]', r"links\[1\]\.ends: got 3"),
@@ -132,7 +141,7 @@ def test_a_graph_may_define_its_own_kinds():
         ('ends = ["gpu", "root"]', 'ends = ["cpu", "root"]', "no way from 'cpu' to 'gpu'"),
         ("# medium =", "medium =", None),
     ],
-)  # fmt: skip
+)
 def test_refused_graphs(old, new, message):
     assert old in GRAPH
     text = GRAPH.replace(old, new)

@@ -1,4 +1,6 @@
-"""The compilers of accelerators, without one: every GPU that is described, TPU slices, a refusal for memory."""
+"""The compilers of accelerators, without one: every GPU that is described, TPU slices, a refusal
+for memory.
+"""
 
 from importlib.util import find_spec
 
@@ -68,7 +70,9 @@ def test_xla_compiles_for_slices(name, tmp_path):
 
 @pytest.mark.parametrize("name", [pytest.param("v5p:2x2x1", marks=needs_tpu)])
 def test_what_the_runtime_cannot_load_is_read_all_the_same(name, tmp_path):
-    """SparseCores gather the rows of embeddings here, in calls of a form that XLA refuses to read back."""
+    """SparseCores gather the rows of embeddings here, in calls of a form that XLA refuses to read
+    back.
+    """
     target = nmt(batch=64, steps="scanned")
     found = _verified(target, name, tmp_path, preset="data-parallel")
     assert found.witness.program is not None

@@ -10,10 +10,10 @@ import pytest
 
 import automap
 from automap.errors import CompilerError, InputError, PlanError
+from automap.step.step import traced_call
 from automap.verify import compiling
 from automap.verify.numerics import compare_numerics, tolerance
 from automap.verify.program import PlannedProgram, _exported, planned_program
-from automap.workload.step import traced_call
 from tests.steps import mlp
 
 
@@ -76,9 +76,14 @@ def test_another_compiler_than_the_plans_own_gives_no_verdict_on_memory(folder, 
     topology = json.loads(json.dumps(plan.topology))
     topology["device"]["memory_bytes"] = memory_bytes
     found = automap.verify(
-        dataclasses.replace(plan, topology=topology), step, args, compiler="cpu", cache_dir=folder,
-        numerics=False, timeout=TIMEOUT_SECONDS,
-    )  # fmt: skip
+        dataclasses.replace(plan, topology=topology),
+        step,
+        args,
+        compiler="cpu",
+        cache_dir=folder,
+        numerics=False,
+        timeout=TIMEOUT_SECONDS,
+    )
     assert found.fits == (memory_bytes > 1000) and not found.is_verdict
     text = found.explain()
     assert "compiled by the CPU compiler, which is not that of v5e:2x2" in text

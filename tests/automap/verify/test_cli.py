@@ -75,9 +75,21 @@ def test_plans_that_exceed_the_given_memory_are_not_confirmed(folder):
 
 def test_a_real_process_verifies_and_says_nothing_on_stderr(plan_file):
     done = subprocess.run(
-        [sys.executable, "-c", "from automap.cli import main; main()", "verify", plan_file, *TARGET, "--no-cache"],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from automap.cli import main; main()",
+            "verify",
+            plan_file,
+            *TARGET,
+            "--no-cache",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
     assert done.returncode == 0, done.stderr
     assert "fits, says the CPU compiler" in done.stdout
     assert "outputs agree with the single-device step" in done.stdout
@@ -88,9 +100,16 @@ def test_an_interrupt_ends_the_command_and_the_compiler(plan_file, tmp_path):
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom automap.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", code, "verify", plan_file, *TARGET, "--no-cache"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    ) as process:  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+    ) as process:
         for _ in range(1200):
             if list(tmp_path.glob("automap-verify-*/log.txt")):
                 break
@@ -131,16 +150,40 @@ def _saved(tmp_path, **workload):
     ("workload", "options", "message"),
     [
         ({}, [], "there is no step to compile; plan module:function"),
-        ({"jaxpr_sha256": "0" * 64, "target": "<step>"}, ["--compiler", "cpu"], "automap.verify(plan, step, args)"),
-        ({"jaxpr_sha256": "0" * 64, "target": "tests.steps:mlp", "arguments": [["batch", "8"]]}, ["--compiler", "cpu"], "again with --target tests.steps:mlp --arg batch=8 behind it"),
-        ({"jaxpr_sha256": "0" * 64}, ["--compiler", "cpu", "--target", "tests.steps:mlp"], "are not those of the plan"),
-        ({"jaxpr_sha256": "0" * 64}, ["--compiler", "cpu", "--target", "absent:step"], "cannot import absent"),
+        (
+            {"jaxpr_sha256": "0" * 64, "target": "<step>"},
+            ["--compiler", "cpu"],
+            "automap.verify(plan, step, args)",
+        ),
+        (
+            {"jaxpr_sha256": "0" * 64, "target": "tests.steps:mlp", "arguments": [["batch", "8"]]},
+            ["--compiler", "cpu"],
+            "again with --target tests.steps:mlp --arg batch=8 behind it",
+        ),
+        (
+            {"jaxpr_sha256": "0" * 64},
+            ["--compiler", "cpu", "--target", "tests.steps:mlp"],
+            "are not those of the plan",
+        ),
+        (
+            {"jaxpr_sha256": "0" * 64},
+            ["--compiler", "cpu", "--target", "absent:step"],
+            "cannot import absent",
+        ),
         ({"jaxpr_sha256": "0" * 64}, ["--compiler", "gpu"], "jax-automap[gpu-compiler]"),
         ({"jaxpr_sha256": "0" * 64}, ["--timeout", "-1"], "timeout -1.0: must be a positive"),
-        ({"jaxpr_sha256": "0" * 64}, ["--compiler", "nvcc"], "'nvcc' is not one of 'cpu', 'gpu', 'tpu'"),
-        ({"jaxpr_sha256": "0" * 64}, ["--compiler", "cpu", *TARGET[:2], "--arg", "x"], "expected name=value"),
+        (
+            {"jaxpr_sha256": "0" * 64},
+            ["--compiler", "nvcc"],
+            "'nvcc' is not one of 'cpu', 'gpu', 'tpu'",
+        ),
+        (
+            {"jaxpr_sha256": "0" * 64},
+            ["--compiler", "cpu", *TARGET[:2], "--arg", "x"],
+            "expected name=value",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_message_and_its_status(
     tmp_path, monkeypatch, workload, options, message
 ):

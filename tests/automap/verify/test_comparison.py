@@ -1,11 +1,14 @@
-"""Prediction beside witness: what counts as equal, what differs first, where; and the verdict on numerics."""
+"""Prediction beside witness: what counts as equal, what differs first, where; and the verdict on
+numerics.
+"""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from automap.plan import CollectiveRecord, Plan
+from automap.api.plan import Plan
+from automap.plan.record import CollectiveRecord
 from automap.verify.collectives import CPU, GPU, TPU
 from automap.verify.comparison import compare, rows_of
 from automap.verify.compiling import _bytes_it_needs, _first_name

@@ -50,12 +50,22 @@ with job_folder() as folder:
 
 @pytest.mark.parametrize("before", ["nothing", "group"])
 def test_the_folder_of_one_that_is_killed_is_removed_without_a_compiler(before, tmp_path):
-    """Also in the moment in which the compiler's process has ended already; Ctrl-C in a terminal does not end the guard."""
+    """Also in the moment in which the compiler's process has ended already; Ctrl-C in a terminal
+    does not end the guard.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, before], stdout=subprocess.PIPE, text=True, check=False,
-        start_new_session=True, cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
-    )  # fmt: skip
+        [sys.executable, "-c", _KILLED, before],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        start_new_session=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+        },
+    )
     assert done.returncode == -9
     folder = Path(done.stdout.strip())
     assert folder.parent == tmp_path

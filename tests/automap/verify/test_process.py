@@ -1,4 +1,6 @@
-"""The compiler's process: aborts, hangs, locks, answers that cannot be read, and an end with its parent."""
+"""The compiler's process: aborts, hangs, locks, answers that cannot be read, and an end with its
+parent.
+"""
 
 import json
 import os
@@ -75,7 +77,8 @@ def test_one_that_hangs_is_ended(worker):
 def test_a_busy_compiler_is_waited_for_and_its_holder_named(worker, capsys, monkeypatch):
     monkeypatch.setattr(process, "_holder_id", lambda path: "1")
     folder = worker(
-        f"if [ -f $3/again ]; then {_answering()}; else touch $3/again; {_answering(outcome='busy')}; fi"
+        f"if [ -f $3/again ]; then {_answering()}; else touch $3/again; "
+        f"{_answering(outcome='busy')}; fi"
     )
     assert run_job(REQUEST, folder, timeout_seconds=60).outcome == "done"
     told = capsys.readouterr()

@@ -1,4 +1,6 @@
-"""Exported steps: the same program has the same digest wherever its code stands; tags lead to lines."""
+"""Exported steps: the same program has the same digest wherever its code stands; tags lead to
+lines.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +8,9 @@ from jax.sharding import AbstractMesh, PartitionSpec
 import pytest
 
 import automap
-from automap.apply.reemit import Reemitter
+from automap.jaxpr.reemit import Reemitter
+from automap.step.step import traced_call
 from automap.verify.program import planned_program
-from automap.workload.step import traced_call
 from tests.steps import images, mlp
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 import pytest
 
 from automap.errors import CacheWarning, PlanError
-from automap.plan_file import layout, parse
+from automap.plan.file import layout, parse
 from automap.verify.cache import cache_key, load_cached, save_cached
 from automap.verify.compilers import Machine
 from automap.verify.messages import Layout, MemoryBytes
@@ -29,12 +29,17 @@ WITNESS = Witness(
     refusal="",
     collectives=(
         CompiledRecord(
-            kind="all-reduce", axes=("data",), bytes=64, count=2, site="12", op_name="jvp()/dot_general",
+            kind="all-reduce",
+            axes=("data",),
+            bytes=64,
+            count=2,
+            site="12",
+            op_name="jvp()/dot_general",
         ),
     ),
     compile_seconds=1.5,
     program="key.pb.gz",
-)  # fmt: skip
+)
 JSON = WITNESS.to_json()
 
 

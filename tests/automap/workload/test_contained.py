@@ -5,7 +5,7 @@ import signal
 import sys
 import warnings
 
-from automap.workload.contained import contained
+from automap.program.contained import contained
 from tests.broken_targets import meddles
 
 
@@ -13,9 +13,15 @@ def _state():
     permissions = os.umask(0o022)
     os.umask(permissions)
     return (
-        os.getcwd(), dict(os.environ), permissions, sys.getrecursionlimit(), list(warnings.filters),
-        sys.stdout, sys.stderr, signal.getsignal(signal.SIGINT),
-    )  # fmt: skip
+        os.getcwd(),
+        dict(os.environ),
+        permissions,
+        sys.getrecursionlimit(),
+        list(warnings.filters),
+        sys.stdout,
+        sys.stderr,
+        signal.getsignal(signal.SIGINT),
+    )
 
 
 def test_the_process_is_what_it_was(tmp_path, capfd, monkeypatch):

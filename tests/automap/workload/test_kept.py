@@ -1,6 +1,6 @@
 """What is kept for calls is bounded: the least recently used is dropped."""
 
-from automap.workload.kept import Kept
+from automap.step.kept import Kept
 
 
 def test_the_least_recently_used_value_is_dropped_with_all_its_signatures():

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from automap.options import Options
-from automap.plan_build import build_plan
-from automap.planner import find
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
 from automap.topology import get_topology
-from automap.workload import trace_step
 from tests.held_out_role_steps import HELD_OUT
 from tests.role_steps import DESIGNED
 
@@ -43,9 +44,18 @@ def test_roles_are_what_the_leaves_are(name):
 TOPOLOGY = get_topology("cpu:8")
 # What ZeRO has to cover: several updates, accumulation, a branch, an inner loop.
 COVERED = (
-    "two updates", "three updates", "accumulated in a scan", "unrolled accumulation", "multisteps", "update in cond",
-    "scanned steps", "inner loop of episodes", "sharpness aware", "batch norm of linen", "adversarial",
-)  # fmt: skip
+    "two updates",
+    "three updates",
+    "accumulated in a scan",
+    "unrolled accumulation",
+    "multisteps",
+    "update in cond",
+    "scanned steps",
+    "inner loop of episodes",
+    "sharpness aware",
+    "batch norm of linen",
+    "adversarial",
+)
 
 
 def stored_shares(plan):
@@ -61,11 +71,13 @@ def stored_shares(plan):
 
 @pytest.mark.parametrize("name", COVERED)
 def test_zero_covers_the_state(name):
-    """Each device holds an eighth of the moments under ZeRO-1, and of the parameters too under ZeRO-3; the peak follows."""
+    """Each device holds an eighth of the moments under ZeRO-1, and of the parameters too under
+    ZeRO-3; the peak follows.
+    """
     step, args, _ = CASES[name]()
     workload = trace_step(step, args)
     plans = {
-        preset: build_plan(find(workload, TOPOLOGY, Options(preset=preset)))
+        preset: Plan.of(build_plan(find(workload, TOPOLOGY, Options(preset=preset))))
         for preset in ("data-parallel", "zero-1", "zero-3")
     }
     shares = {preset: stored_shares(plan) for preset, plan in plans.items()}
@@ -93,9 +105,12 @@ def values_like(args):
 
 
 QUICK = (
-    ("two updates", "zero-1"), ("two updates", "zero-3"), ("update in cond", "zero-3"),
-    ("unrolled episodes", "zero-3"), ("inner loop of episodes", "zero-1"),
-)  # fmt: skip
+    ("two updates", "zero-1"),
+    ("two updates", "zero-3"),
+    ("update in cond", "zero-3"),
+    ("unrolled episodes", "zero-3"),
+    ("inner loop of episodes", "zero-1"),
+)
 OTHERS = [
     pytest.param(name, preset, marks=pytest.mark.slow)
     for name in (*COVERED, "balanced experts", "copied target", "recurrent state")
@@ -107,7 +122,7 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "preset"), [*QUICK, *OTHERS])
 def test_the_planned_step_computes_the_same(name, preset):
     step, args, _ = CASES[name]()
-    plan = build_plan(find(trace_step(step, args), TOPOLOGY, Options(preset=preset)))
+    plan = Plan.of(build_plan(find(trace_step(step, args), TOPOLOGY, Options(preset=preset))))
     values = values_like(args)
     want = jax.device_get(jax.jit(step)(*values))
     got = jax.device_get(plan.jit(step)(*values))

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from automap.errors import InputError
-from automap.workload import load_target
+from automap.program import load_target
 
 
 def target(monkeypatch, **names):

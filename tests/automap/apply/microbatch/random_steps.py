@@ -1,7 +1,7 @@
 """Random train steps: a few operations, each on values made before, then a loss of the last ones.
 
-A program is a list of (operation, operand, operand). An operation that does not fit its operands' shapes
-gives its first operand back.
+A program is a list of (operation, operand, operand). An operation that does not fit its operands'
+shapes gives its first operand back.
 """
 
 from collections.abc import Callable, Sequence

@@ -215,9 +215,13 @@ def convolution_and_pool(w, x, y):
 @trained(SEPARABLE)
 def grouped_convolution(w, x, y):
     z = lax.conv_general_dilated(
-        x.reshape(-1, 3, 2) @ w[:2], w.reshape(3, 2, 6), (1,), "SAME",
-        dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=3,
-    )  # fmt: skip
+        x.reshape(-1, 3, 2) @ w[:2],
+        w.reshape(3, 2, 6),
+        (1,),
+        "SAME",
+        dimension_numbers=("NWC", "WIO", "NWC"),
+        feature_group_count=3,
+    )
     return (z**2).mean()
 
 
@@ -271,11 +275,22 @@ def metrics(w, x, y):
     z = x @ w
     right = z.argmax(1) == y
     return w * (1 + z.mean()), {
-        "all": right.all(), "any": right.any(), "right": right.sum(), "share": right.mean(),
-        "largest": z.max(), "smallest": z.min(0), "product": jnp.prod(1 + 0.1 * z, axis=0),
-        "per sample": z, "loss of each": jnp.full(x.shape[0], (z**2).mean()), "scaled": z * z.sum(),
-        "transposed": z.T, "labels": y, "size": x.shape[0], "batch": x, "counts": jnp.zeros(6, int).at[y].add(1),
-    }  # fmt: skip
+        "all": right.all(),
+        "any": right.any(),
+        "right": right.sum(),
+        "share": right.mean(),
+        "largest": z.max(),
+        "smallest": z.min(0),
+        "product": jnp.prod(1 + 0.1 * z, axis=0),
+        "per sample": z,
+        "loss of each": jnp.full(x.shape[0], (z**2).mean()),
+        "scaled": z * z.sum(),
+        "transposed": z.T,
+        "labels": y,
+        "size": x.shape[0],
+        "batch": x,
+        "counts": jnp.zeros(6, int).at[y].add(1),
+    }
 
 
 @plain(SEPARABLE)

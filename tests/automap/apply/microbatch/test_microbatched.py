@@ -7,8 +7,8 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.microbatch import microbatched
 from automap.errors import InputError, NotSeparableError
+from automap.runtime.microbatched import microbatched
 from tests.automap.apply.microbatch.comparison import assert_close
 
 
@@ -70,9 +70,7 @@ def test_inference():
         return jnp.tanh(x @ weights["a"]) @ weights["b"][:, :3]
 
     run = microbatched(infer, (WEIGHTS, BATCH["x"]), microbatches=4)
-    assert_close(
-        run(WEIGHTS, BATCH["x"]), infer(WEIGHTS, BATCH["x"]), rtol=1e-5, atol=1e-6
-    )  # fmt: skip
+    assert_close(run(WEIGHTS, BATCH["x"]), infer(WEIGHTS, BATCH["x"]), rtol=1e-5, atol=1e-6)
 
 
 def test_the_message_names_operation_line_and_reason():
@@ -113,7 +111,9 @@ def test_the_program_has_the_samples_in_the_loop_and_the_update_after_it():
 
 
 def test_sums_are_accumulated_in_float32():
-    """256 equal gradients of 2^-8 more than 1: a sum in bfloat16 would stop at 256 and lose the rest."""
+    """256 equal gradients of 2^-8 more than 1: a sum in bfloat16 would stop at 256 and lose the
+    rest.
+    """
 
     def total(w, x):
         return w - jax.grad(lambda w: (x * w).sum())(w)

@@ -1,10 +1,11 @@
 """Three train steps of the zoo's models in microbatches equal three plain ones.
 
-Sums over the batch associate differently, so gradients carry relative errors of some hundred float32
-roundings (2^-24 = 6e-8 each): with SGD the updates, as one vector, must agree to 1e-5, with AdamW the first moments. Adam
-divides by the root of the second moment: where a gradient is zero but for rounding (the bias of the keys in
-attention; its first moment is some 1e-10) its noise decides the update, at most a learning rate of 3e-4 a step.
-Parameters with larger moments may differ by a tenth of the three updates.
+Sums over the batch associate differently, so gradients carry relative errors of some hundred
+float32 roundings (2^-24 = 6e-8 each): with SGD the updates, as one vector, must agree to 1e-5, with
+AdamW the first moments. Adam divides by the root of the second moment: where a gradient is zero but
+for rounding (the bias of the keys in attention; its first moment is some 1e-10) its noise decides
+the update, at most a learning rate of 3e-4 a step. Parameters with larger moments may differ by a
+tenth of the three updates.
 """
 
 from dataclasses import replace
@@ -18,8 +19,8 @@ import numpy as np
 import optax
 import pytest
 
-from automap.apply.microbatch import microbatched
 from automap.errors import NotSeparableError
+from automap.runtime.microbatched import microbatched
 from models import gpt, mlp
 from models.training import cross_entropy, random_batch, train_step
 from tests.automap.apply.microbatch.comparison import assert_close
@@ -30,11 +31,27 @@ STEPS = 3
 NOISE = 1e-8
 SCANNED = {"layers": "scanned", "remat": "layer", "dropout": 0.1}
 SLOW = [
-    ("gpt", {}, 4), ("gpt", {"remat": "layer", "dropout": 0.1}, 2), ("gpt", {"layers": "scanned"}, 2),
-    ("gpt", {"dtype": "bfloat16"}, 4), ("t5", {}, 4), ("t5", {"layers": "scanned"}, 2), ("bert", {}, 4), ("moe", {}, 2), ("moe", {}, 4),
-    ("vit", {}, 4), ("llama", {}, 4), ("rnnlm", {}, 2), ("mamba", {}, 4), ("unet", {}, 2), ("dlrm", {}, 4),
-    ("nmt", {}, 4), ("rnntc", {}, 4), ("vgg", {}, 4), ("alexnet", {}, 4), ("lenet", {}, 4),
-]  # fmt: skip
+    ("gpt", {}, 4),
+    ("gpt", {"remat": "layer", "dropout": 0.1}, 2),
+    ("gpt", {"layers": "scanned"}, 2),
+    ("gpt", {"dtype": "bfloat16"}, 4),
+    ("t5", {}, 4),
+    ("t5", {"layers": "scanned"}, 2),
+    ("bert", {}, 4),
+    ("moe", {}, 2),
+    ("moe", {}, 4),
+    ("vit", {}, 4),
+    ("llama", {}, 4),
+    ("rnnlm", {}, 2),
+    ("mamba", {}, 4),
+    ("unet", {}, 2),
+    ("dlrm", {}, 4),
+    ("nmt", {}, 4),
+    ("rnntc", {}, 4),
+    ("vgg", {}, 4),
+    ("alexnet", {}, 4),
+    ("lenet", {}, 4),
+]
 CASES = [
     pytest.param("mlp", {}, 2),
     pytest.param("gpt", SCANNED, 4, marks=pytest.mark.slow),
@@ -74,8 +91,10 @@ def test_three_steps_with_adamw(name, options, microbatches):
     if rounding == 1e-5:
         beyond_noise = jax.tree.map(
             lambda a, b, m: np.where(np.abs(m) > NOISE, np.abs(a - b), 0).max(),
-            got["params"], want["params"], moments,
-        )  # fmt: skip
+            got["params"],
+            want["params"],
+            moments,
+        )
         assert max(jax.tree.leaves(beyond_noise)) <= 1e-4
 
 
@@ -124,7 +143,9 @@ def _sgd_cases():
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
-@pytest.mark.parametrize("name", ["group norm", pytest.param("masked gpt", marks=pytest.mark.slow), "clipped sum"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["group norm", pytest.param("masked gpt", marks=pytest.mark.slow), "clipped sum"]
+)
 def test_three_steps_with_sgd(name, microbatches):
     build, loss, shapes, optimizer = _sgd_cases()[name]
     model = train_step(build, loss, shapes, optimizer=optimizer)

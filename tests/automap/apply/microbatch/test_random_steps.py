@@ -1,7 +1,7 @@
 """Random steps are refused, or compute in microbatches what they compute at once.
 
-Values stay within some tens and sums within some thousand terms, so that rounding is some 1e-5 of the largest
-number; what is wrong is wrong in the first digits.
+Values stay within some tens and sums within some thousand terms, so that rounding is some 1e-5 of
+the largest number; what is wrong is wrong in the first digits.
 """
 
 from hypothesis import given, settings, strategies as st
@@ -10,8 +10,8 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.microbatch import microbatched
 from automap.errors import NotSeparableError
+from automap.runtime.microbatched import microbatched
 from tests.automap.apply.microbatch.random_steps import OPERATIONS, random_step
 from tests.automap.apply.microbatch.small_steps import ARGS
 

@@ -1,4 +1,5 @@
-"""Small steps: either refused with the operation and the line, or equal to the step on the whole batch.
+"""Small steps: either refused with the operation and the line, or equal to the step on the whole
+batch.
 
 Tolerances: sums of at most 100 float32 products of order one, associated differently: some 1e-6.
 """
@@ -7,8 +8,8 @@ import jax
 from jax import numpy as jnp
 import pytest
 
-from automap.apply.microbatch import microbatched
 from automap.errors import NotSeparableError
+from automap.runtime.microbatched import microbatched
 from tests.automap.apply.microbatch.comparison import assert_close
 from tests.automap.apply.microbatch.refused_steps import REFUSED
 from tests.automap.apply.microbatch.separable_steps import SEPARABLE

@@ -8,27 +8,31 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from automap.api.plan import Plan
+from automap.config import read_options
 from automap.deadline import Deadline
-from automap.options import read_options
 from automap.pipeline.arrays import Schedule, Terms
-from automap.pipeline.exact import Partition
-from automap.pipeline.hybrid.build import Records
 from automap.pipeline.hybrid.menus import Kinds
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
-from automap.pipeline.planner import pipeline_plan, set_up
-from automap.plan import Plan, SearchRecord
-from automap.space.point import Level, Mesh, Point
+from automap.pipeline.solvers.exact import Partition
+from automap.plan.record import SearchRecord
+from automap.planner.hybrid_records import Records
+from automap.planner.stages import pipeline_plan, set_up
+from automap.program.trace import lower_call
+from automap.space.point import Level, Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
+from automap.step.step import traced_call
 from automap.topology import get_topology
-from automap.workload.step import traced_call
-from automap.workload.trace import lower_call
+from automap.topology.mesh import Mesh
 
 
 @dataclass(frozen=True)
 class Inside:
-    """A stage of as many devices as `mesh` says, under a preset or a point, with all leaves at least at `level`."""
+    """A stage of as many devices as `mesh` says, under a preset or a point, with all leaves at
+    least at `level`.
+    """
 
     preset: str | Callable[[Pricer, Mesh], Point]
     mesh: dict[str, int]
@@ -36,10 +40,17 @@ class Inside:
 
 
 def hybrid_plan(
-    step: Any, args: Any, stages: Sequence[Inside | int], *, microbatches: int = 2,
-    schedule: Schedule = Schedule.ONE_F_ONE_B, shares: Sequence[float] | None = None,
-) -> Plan:  # fmt: skip
-    """A plan on 8 CPU devices; an int is that many replicas. `shares` are of the points of each stage."""
+    step: Any,
+    args: Any,
+    stages: Sequence[Inside | int],
+    *,
+    microbatches: int = 2,
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+    shares: Sequence[float] | None = None,
+) -> Plan:
+    """A plan on 8 CPU devices; an int is that many replicas. `shares` are of the points of each
+    stage.
+    """
     topology = get_topology("cpu:8")
     call = traced_call(step, args)
     workload = lower_call(
@@ -57,8 +68,10 @@ def hybrid_plan(
     kinds = [units.index(s) if isinstance(s, int) else left.pop(0) for s in stages]
     partition = Partition(
         cuts=_cuts(points, shares or [1 / len(stages)] * len(stages)),
-        parts=np.cumsum([0, *(units[kind] for kind in kinds)]), seconds=0.0, kinds=tuple(kinds),
-    )  # fmt: skip
+        parts=np.cumsum([0, *(units[kind] for kind in kinds)]),
+        seconds=0.0,
+        kinds=tuple(kinds),
+    )
     terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12)
     records = Records(workload, pricer, points, HybridChoice(terms, offer, partition, 1.0))
     search = SearchRecord(strategy="auto", seconds=0.0, evaluations=1, seed=0, gap=None)
@@ -97,7 +110,9 @@ def bytes_on_devices(tree: Any) -> dict[int, int]:
 
 
 def blocks(depth: int = 4, width: int = 16, hidden: int = 32, batch: int = 16) -> Any:
-    """(step, arguments) of residual blocks of two products, with momentum and clipping by the norm of all gradients."""
+    """(step, arguments) of residual blocks of two products, with momentum and clipping by the norm
+    of all gradients.
+    """
     keys = iter(jax.random.split(jax.random.key(0), 3 * depth + 2))
     layers = [
         {

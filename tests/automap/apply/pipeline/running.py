@@ -1,4 +1,6 @@
-"""Pipelines for tests: records of stages, steps, and a pipelined step beside the single-device step."""
+"""Pipelines for tests: records of stages, steps, and a pipelined step beside the single-device
+step.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,28 +9,37 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from automap.apply.flatten import flatten
-from automap.apply.pipeline.assembly import Assembly
-from automap.apply.pipeline.runner import run_step
-from automap.apply.pipeline.step import assemble
-from automap.plan_pipeline import PipelineRecord, StageRecord
-from automap.workload.step import traced_call
+from automap.jaxpr.flatten import flatten
+from automap.plan.pipeline import PipelineRecord, StageRecord
+from automap.runtime.pipeline.assembly import Assembly
+from automap.runtime.pipeline.runner import run_step
+from automap.runtime.pipeline.step import assemble
+from automap.step.step import traced_call
 
 
 def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> PipelineRecord:
-    """Stages of as many `devices`, that end after `cuts`; `seconds` are (forward, backward) of each."""
+    """Stages of as many `devices`, that end after `cuts`; `seconds` are (forward, backward) of
+    each.
+    """
     ends = np.cumsum([0, *devices])
     seconds = seconds or [(1.0, 2.0)] * len(devices)
     return PipelineRecord(
-        schedule=schedule, microbatches=microbatches,
+        schedule=schedule,
+        microbatches=microbatches,
         stages=tuple(
             StageRecord(
-                devices=tuple(range(ends[s], ends[s + 1])), cut_after=cut, layers="", forward_seconds=f,
-                backward_seconds=b, reduce_seconds=0.0, sent_bytes=0, peak_bytes=0,
+                devices=tuple(range(ends[s], ends[s + 1])),
+                cut_after=cut,
+                layers="",
+                forward_seconds=f,
+                backward_seconds=b,
+                reduce_seconds=0.0,
+                sent_bytes=0,
+                peak_bytes=0,
             )
             for s, (cut, (f, b)) in enumerate(zip((*cuts, None), seconds, strict=True))
         ),
-    )  # fmt: skip
+    )
 
 
 def even_cuts(step, args, stages: int) -> list[str]:
@@ -82,13 +93,17 @@ def assert_trained_alike(optimizer: str, steps: int, mine: Any, theirs: Any) -> 
 
 
 def mlp(depth: int = 4, width: int = 16, batch: int = 16):
-    """Momentum with clipping by the global norm, a step counter, and a mean loss; biases are not zero."""
+    """Momentum with clipping by the global norm, a step counter, and a mean loss; biases are not
+    zero.
+    """
     keys = jax.random.split(jax.random.key(0), 2 * depth + 2)
     layers = [
-        {"w": jax.random.normal(keys[2 * n], (width, width)) * 0.3,
-         "b": jax.random.normal(keys[2 * n + 1], (width,))}
+        {
+            "w": jax.random.normal(keys[2 * n], (width, width)) * 0.3,
+            "b": jax.random.normal(keys[2 * n + 1], (width,)),
+        }
         for n in range(depth)
-    ]  # fmt: skip
+    ]
 
     def loss(layers, batch):
         x = batch["x"]
@@ -108,8 +123,10 @@ def mlp(depth: int = 4, width: int = 16, batch: int = 16):
         return new, {"loss": value, "norm": norm}
 
     state = {
-        "params": layers, "momentum": jax.tree.map(jnp.zeros_like, layers), "count": jnp.int32(0),
-    }  # fmt: skip
+        "params": layers,
+        "momentum": jax.tree.map(jnp.zeros_like, layers),
+        "count": jnp.int32(0),
+    }
     data = {
         "x": jax.random.normal(keys[-1], (batch, width)),
         "y": jax.random.normal(keys[-2], (batch, width)),

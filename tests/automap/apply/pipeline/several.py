@@ -1,4 +1,5 @@
-"""One of two processes with four CPU devices each, and what both are asked to do: see `test_processes.py`.
+"""One of two processes with four CPU devices each, and what both are asked to do: see
+`test_processes.py`.
 
     python -m tests.automap.apply.pipeline.several ADDRESS NUMBER CASE...
 
@@ -22,8 +23,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 import numpy as np  # noqa: E402
 
 import automap  # noqa: E402
-from automap.apply.flatten import flatten  # noqa: E402
 from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLostError  # noqa: E402
+from automap.jaxpr.flatten import flatten  # noqa: E402
 from automap.space.point import Level  # noqa: E402
 from tests.automap.apply.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
 from tests.automap.apply.pipeline.running import even_cuts, mlp, record  # noqa: E402
@@ -121,7 +122,9 @@ def stages_of(devices, microbatches=4, schedule="1f1b"):
 
 
 def everything(devices, microbatches):
-    """A case: tied weights, a mask, dropout, outputs per sample; a batch of global arrays beside own copies."""
+    """A case: tied weights, a mask, dropout, outputs per sample; a batch of global arrays beside
+    own copies.
+    """
 
     def case():
         keys = jax.random.split(jax.random.key(0), 3)
@@ -144,8 +147,10 @@ def everything(devices, microbatches):
             return jax.tree.map(lambda p, g: p - 0.5 * g, state, gradient), (value, each)
 
         batch = {
-            "tokens": jnp.arange(48) % 10, "mask": jnp.arange(48) % 3 > 0, "key": jax.random.key(3),
-        }  # fmt: skip
+            "tokens": jnp.arange(48) % 10,
+            "mask": jnp.arange(48) % 3 > 0,
+            "key": jax.random.key(3),
+        }
         cuts = even_cuts(step, (state, batch), len(devices))
         run = plan_of(step, (state, batch), record(devices, cuts, microbatches)).jit(step)
         new = three_steps(run, step, state, [batch] * 3)

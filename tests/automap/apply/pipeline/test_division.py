@@ -1,10 +1,12 @@
-"""Which stage gets what, without running it: traffic at a layer's edge, owners, and unfinished sums."""
+"""Which stage gets what, without running it: traffic at a layer's edge, owners, and unfinished
+sums.
+"""
 
 import jax
 from jax import numpy as jnp
 
-from automap.apply.flatten import flatten
-from automap.apply.pipeline.divide import Role
+from automap.jaxpr.flatten import flatten
+from automap.runtime.pipeline.divide import Role
 from tests.automap.apply.pipeline.hybrids import blocks
 from tests.automap.apply.pipeline.running import Running, mlp, record
 
@@ -69,7 +71,9 @@ def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
 
 
 def test_a_weight_has_its_gradient_where_it_is_read_though_its_operand_goes_on():
-    """The residual that a block begins with is read in the next stage too, which has the gradient first."""
+    """The residual that a block begins with is read in the next stage too, which has the gradient
+    first.
+    """
     step, args = blocks()
     level = flatten(jax.make_jaxpr(step)(*args), {})
     products = [e.path for e in level.equations if e.eqn.primitive.name == "dot_general"]

@@ -1,7 +1,8 @@
-"""Stages that are sharded inside compute what one device computes, and hold what the plan says, where it says.
+"""Stages that are sharded inside compute what one device computes, and hold what the plan says,
+where it says.
 
-The blocks have momentum and clipping by the norm of all gradients. Tolerances are those of replicated stages: sums of a
-few hundred float32 products in another order, three times.
+The blocks have momentum and clipping by the norm of all gradients. Tolerances are those of
+replicated stages: sums of a few hundred float32 products in another order, three times.
 """
 
 from collections import Counter
@@ -12,23 +13,24 @@ import math
 import jax
 import pytest
 
-from automap.apply.pipeline.divide import Role
-from automap.apply.pipeline.runner import run_step
-from automap.apply.pipeline.step import check_separable
+from automap.api.plan import Plan
 from automap.errors import InputError, PlanError
-from automap.plan import Plan
-from automap.space.point import Mesh
+from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.runner import run_step
+from automap.runtime.pipeline.step import check_separable
+from automap.step.step import traced_call
+from automap.topology.mesh import Mesh
 from automap.verify.collectives import Transfer, compiled_transfers
-from automap.workload.step import traced_call
 from tests.automap.apply.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
 from tests.automap.apply.pipeline.running import assert_same
 
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 STAGES = [
-    Inside("megatron", {"data": 2, "model": 2}), Inside("zero-3", {"data": 2}),
+    Inside("megatron", {"data": 2, "model": 2}),
+    Inside("zero-3", {"data": 2}),
     Inside("zero-1", {"data": 2}),
-]  # fmt: skip
+]
 
 
 def leaf_bytes(plan: Plan, stage: int, role: str) -> int:
@@ -37,11 +39,12 @@ def leaf_bytes(plan: Plan, stage: int, role: str) -> int:
     sizes = dict(inside.mesh.axes)
     specs = {leaf.path: leaf.spec for leaf in inside.inputs}
     return sum(
-        math.prod(leaf.shape) * 4
+        math.prod(leaf.shape)
+        * 4
         // math.prod(sizes[axis] for axes in specs[leaf.path] for axis in axes or ())
         for leaf in plan.inputs
         if leaf.role == role and leaf.path in specs
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +123,19 @@ def test_what_is_sent_is_what_the_plan_says(trained):
     """Features are added in each pass, ZeRO-3 gathers and sums in each, ZeRO-1 sums once."""
     _, args, _, run, _ = trained
     found = transfers_of(run.program(run.step.enter(args, {})).assembly, args)
-    # The first stage has two products with a split sum: 4 of 16 examples, a half of the devices each.
+    # The first stage has two products with a split sum: 4 of 16 examples, a half of the devices
+    # each.
     features = Counter({Transfer("all-reduce", ("model",), 4 * 16 * 4): 2})
     kernel, bias = 16 * 32 * 4, 32 * 4
     gathered = Counter({Transfer("all-gather", ("data",), kernel): 2})
-    summed = {Transfer("all-reduce", ("data",), kernel): 2, Transfer("all-reduce", ("data",), bias): 1}  # fmt: skip
+    summed = {
+        Transfer("all-reduce", ("data",), kernel): 2,
+        Transfer("all-reduce", ("data",), bias): 1,
+    }
     assert found[Role("forward", 0)] == found[Role("backward", 0)] == features
-    assert found[Role("forward", 1)] == gathered + Counter({Transfer("all-gather", ("data",), bias): 1})  # fmt: skip
+    assert found[Role("forward", 1)] == gathered + Counter(
+        {Transfer("all-gather", ("data",), bias): 1}
+    )
     assert found[Role("backward", 1)] == gathered + Counter(summed)
     assert found[Role("after", 1)] == Counter()
     assert found[Role("forward", 2)] == found[Role("backward", 2)] == Counter()

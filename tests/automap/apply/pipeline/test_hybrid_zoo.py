@@ -1,4 +1,6 @@
-"""The models of the zoo with sharded stages, beside the step on one device; tolerances are those of `test_zoo`."""
+"""The models of the zoo with sharded stages, beside the step on one device; tolerances are those of
+`test_zoo`.
+"""
 
 import random
 import subprocess
@@ -70,7 +72,8 @@ def test_three_steps_equal_those_on_one_device(name, optimizer, kind):
         held = bytes_on_devices(last["params"])
         peaks = [stage.peak_bytes for stage in plan.pipeline.stages]
         fullest = plan.pipeline.stages[peaks.index(max(peaks))].devices[0]
-        # The table of tokens is in both stages for the planner; it is stored in one, and sent to the other in every step.
+        # The table of tokens is in both stages for the planner; it is stored in one, and sent to
+        # the other in every step.
         table = last["params"]["tokens"]["embedding"].nbytes
         assert 0 <= plan.predicted.memory.parameters - held[fullest] <= table
 
@@ -130,7 +133,9 @@ def test_the_decorator_finds_and_runs_one():
     run = automap.parallelize(step, space="hybrid", memory_limit=limit, **options)
     plan = run.plan_for(state, batch)
     assert plan.pipeline.is_sharded_inside
-    mine = run.init(lambda key: jax.tree.map(lambda x: x + key[0].astype(x.dtype), state), jnp.zeros(2))  # fmt: skip
+    mine = run.init(
+        lambda key: jax.tree.map(lambda x: x + key[0].astype(x.dtype), state), jnp.zeros(2)
+    )
     born = [leaf.sharding for leaf in jax.tree.leaves(mine)]
     theirs = state
     for _ in range(3):
@@ -161,7 +166,10 @@ def test_the_plan_file_runs_in_another_process(tmp_path):
     stages = STAGES["ZeRO-3 and ZeRO-1"]
     hybrid_plan(step, args, stages).save(tmp_path / "plan.json")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "plan.json"], capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, tmp_path / "plan.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 2 * 2 * 2

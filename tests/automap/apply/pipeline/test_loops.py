@@ -1,4 +1,6 @@
-"""Loops cut between their trips: the same results, in pieces, and no piece is put together on the way."""
+"""Loops cut between their trips: the same results, in pieces, and no piece is put together on the
+way.
+"""
 
 from collections import Counter
 
@@ -8,9 +10,9 @@ from jax.extend.core import jaxpr_as_fun
 import numpy as np
 import pytest
 
-from automap.apply.flatten import flatten
-from automap.apply.pipeline.cuts import Cuts
-from automap.apply.pipeline.loops import cut_loops
+from automap.jaxpr.flatten import flatten
+from automap.runtime.pipeline.cuts import Cuts
+from automap.runtime.pipeline.loops import cut_loops
 
 
 def layers(x, w, *, reverse=False):
@@ -21,7 +23,9 @@ def layers(x, w, *, reverse=False):
 
 
 def step(state, x, *, reverse=False):
-    """SGD with decay and the norm of all gradients, on stacked layers; the stack is also returned summed."""
+    """SGD with decay and the norm of all gradients, on stacked layers; the stack is also returned
+    summed.
+    """
 
     def loss(w):
         y, sums = layers(x, w, reverse=reverse)

@@ -1,4 +1,6 @@
-"""What is held while a pipeline runs: activations by schedule, state by stage, and what is given away."""
+"""What is held while a pipeline runs: activations by schedule, state by stage, and what is given
+away.
+"""
 
 from collections import defaultdict
 
@@ -6,7 +8,7 @@ import jax
 from jax import numpy as jnp
 import pytest
 
-from automap.apply.pipeline.runner import run_step
+from automap.runtime.pipeline.runner import run_step
 from tests.automap.apply.pipeline.running import Running, even_cuts, mlp, record
 
 

@@ -5,10 +5,10 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.pipeline.order import simulated_order
 from automap.errors import PlanError
 from automap.pipeline.arrays import Schedule
-from automap.pipeline.task_graph import stage_order
+from automap.pipeline.schedules.task_graph import stage_order
+from automap.runtime.pipeline.order import simulated_order
 from tests.automap.apply.pipeline.running import (
     Running,
     assert_same,
@@ -49,7 +49,12 @@ def test_a_stage_has_its_own_state_and_nothing_else():
     for tree in (new["params"], new["momentum"]):
         # The last layer's product is the last stage's; its bias is added there.
         assert [devices_of(layer["w"])[0] for layer in tree] == stages
-    held = sum(s.data.nbytes for x in jax.tree.leaves(new) for s in x.addressable_shards if s.device.id == 7)  # fmt: skip
+    held = sum(
+        s.data.nbytes
+        for x in jax.tree.leaves(new)
+        for s in x.addressable_shards
+        if s.device.id == 7
+    )
     layer = sum(x.nbytes for x in jax.tree.leaves(state["params"][0]))
     assert held <= 2 * layer + 2 * state["params"][0]["b"].nbytes
     # What comes out goes in again without a move.

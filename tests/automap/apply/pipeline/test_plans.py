@@ -1,4 +1,6 @@
-"""Pipeline plans run from the outside: decorator, plan files, another process, checkpoints, refusals."""
+"""Pipeline plans run from the outside: decorator, plan files, another process, checkpoints,
+refusals.
+"""
 
 import json
 import subprocess
@@ -83,8 +85,11 @@ def test_the_plan_file_runs_in_another_process(trained, tmp_path):
     _, plan, *_ = trained
     plan.save(tmp_path / "plan.json")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "plan.json"], capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, tmp_path / "plan.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     jobs, bubble = done.stdout.split()
     assert int(jobs) == 2 * 2 * 2
@@ -120,9 +125,14 @@ def test_batch_norm_is_refused_when_it_is_planned():
         NotSeparableError, match=r"(sub|mul|div).* at .*test_plans.py:.*mean over the"
     ):
         automap.plan(
-            normalized, args, topology="2x2xv100", space="pipeline", stages=2, strategy="even",
+            normalized,
+            args,
+            topology="2x2xv100",
+            space="pipeline",
+            stages=2,
+            strategy="even",
             microbatches=2,
-        )  # fmt: skip
+        )
 
 
 def target():
@@ -133,9 +143,21 @@ def target():
 def test_the_command_refuses_it_too():
     run = CliRunner().invoke(
         main,
-        ["plan", f"{__name__}:target", "--topology", "2x2xv100", "--space", "pipeline", "--stages", "2",
-         "--strategy", "even", "--microbatches", "2"],
-    )  # fmt: skip
+        [
+            "plan",
+            f"{__name__}:target",
+            "--topology",
+            "2x2xv100",
+            "--space",
+            "pipeline",
+            "--stages",
+            "2",
+            "--strategy",
+            "even",
+            "--microbatches",
+            "2",
+        ],
+    )
     assert run.exit_code == 2
     assert "cannot be run in microbatches" in run.output
     assert "Traceback" not in run.output

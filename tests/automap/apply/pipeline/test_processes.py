@@ -1,4 +1,6 @@
-"""Pipelines over two processes of four CPU devices: `several.py` has what each of them does and compares."""
+"""Pipelines over two processes of four CPU devices: `several.py` has what each of them does and
+compares.
+"""
 
 from pathlib import Path
 import re
@@ -17,7 +19,9 @@ SLOW_SECONDS = 400
 
 
 def run_both(cases, folder, seconds, *, is_first_enough=False) -> None:
-    """Start both, and end both as soon as one has failed, or when time is up; or when the first is done."""
+    """Start both, and end both as soon as one has failed, or when time is up; or when the first is
+    done.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -26,10 +30,12 @@ def run_both(cases, folder, seconds, *, is_first_enough=False) -> None:
     both = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.automap.apply.pipeline.several", address, str(n), *cases],
-            cwd=ROOT, stdout=files[n], stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            stdout=files[n],
+            stderr=subprocess.STDOUT,
         )
         for n in range(2)
-    ]  # fmt: skip
+    ]
     end = time.monotonic() + seconds
     watched = both[:1] if is_first_enough else both
     try:

@@ -1,4 +1,6 @@
-"""Transfers between devices that no process sees all of: what arrives is what was sent, from any sharding to any other."""
+"""Transfers between devices that no process sees all of: what arrives is what was sent, from any
+sharding to any other.
+"""
 
 import random
 
@@ -8,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from automap.apply.pipeline.routes import carry, route_of
+from automap.runtime.pipeline.routes import carry, route_of
 
 
 SPECS = {
@@ -66,7 +68,7 @@ def sharding(first: int, last: int, *spec) -> NamedSharding:
         # All parts to each of two, of which one has one.
         (sharding(0, 4, "a"), sharding(3, 5), 4, 8),
     ],
-)  # fmt: skip
+)
 def test_as_few_rounds_as_devices_allow(source, to, rounds, moves):
     route = route_of((8, 2), source, to)
     assert (len(route.rounds), sum(len(r.moves) for r in route.rounds)) == (rounds, moves)

@@ -1,11 +1,13 @@
-"""Pipelines whose stages end inside a loop over layers: numbers, and how the stacked parameters lie."""
+"""Pipelines whose stages end inside a loop over layers: numbers, and how the stacked parameters
+lie.
+"""
 
 import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.apply.flatten import flatten
+from automap.jaxpr.flatten import flatten
 from tests.automap.apply.pipeline.running import Running, devices_of, record, three_steps
 from tests.automap.apply.pipeline.test_loops import layers
 

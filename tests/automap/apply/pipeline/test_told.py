@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P, SingleDeviceSharding
 import numpy as np
 import pytest
 
-from automap.apply.pipeline.told import Told
+from automap.runtime.pipeline.told import Told
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""The models of the zoo, in stages, beside the step on one device: three steps with SGD and with AdamW.
+"""The models of the zoo, in stages, beside the step on one device: three steps with SGD and with
+AdamW.
 
-With SGD all parameters are compared. AdamW divides a gradient by its own size, so where the true gradient is 0 (the
-biases of keys in attention) rounding becomes a whole step: there, its first moments are compared, which are linear in
-the gradients, and parameters within a few of its steps of 3e-4.
+With SGD all parameters are compared. AdamW divides a gradient by its own size, so where the true
+gradient is 0 (the biases of keys in attention) rounding becomes a whole step: there, its first
+moments are compared, which are linear in the gradients, and parameters within a few of its steps of
+3e-4.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +15,8 @@ from jax import numpy as jnp
 import optax
 import pytest
 
-from automap.apply.flatten import flatten
-from automap.workload.step import traced_call
+from automap.jaxpr.flatten import flatten
+from automap.step.step import traced_call
 from models import bert, gpt, moe, t5
 from models.training import cross_entropy, random_batch, train_step
 from tests.automap.apply.pipeline.running import (
@@ -59,7 +61,9 @@ MASKED = {**TOKENS, "masked": ((16, 8), "bool")}
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its loss and batch; `trips` are (loop, trip) after which four stages end, two after the second."""
+    """A model with its loss and batch; `trips` are (loop, trip) after which four stages end, two
+    after the second.
+    """
 
     build: object
     loss: object

@@ -8,7 +8,7 @@ import pytest
 
 from automap.pipeline.agent.candidates import candidates, game_of
 from automap.pipeline.agent.states import after
-from automap.pipeline.exact import solve
+from automap.pipeline.solvers.exact import solve
 from automap.pipeline.value import values
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -54,10 +54,12 @@ def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
         found = candidates(game, state)
         lesson = all_worths(game, state, found, bound_score(found))
         assert lesson is not None
-        best = np.array([
-            steps[(cuts[:, left] == i) & (parts[:, left] == d)].min()
-            for i, d in zip(found.points, found.units)
-        ])  # fmt: skip
+        best = np.array(
+            [
+                steps[(cuts[:, left] == i) & (parts[:, left] == d)].min()
+                for i, d in zip(found.points, found.units)
+            ]
+        )
         known = np.isfinite(lesson.worth)
         assert (known == (best <= best.min() * (1 + MOST_LOSS)))[~known].all()
         np.testing.assert_allclose(

@@ -1,4 +1,6 @@
-"""What the agent knows before it learnt anything, against brute force; and what it infers, against the optimum."""
+"""What the agent knows before it learnt anything, against brute force; and what it infers, against
+the optimum.
+"""
 
 from itertools import combinations
 
@@ -12,8 +14,8 @@ from automap.pipeline.agent.play import greedy, infer
 from automap.pipeline.agent.problems import Size, generated
 from automap.pipeline.agent.states import actions, after, last_two, whole
 from automap.pipeline.arrays import Schedule
-from automap.pipeline.exact import solve
-from automap.pipeline.local import even_split, local_search, optimum
+from automap.pipeline.solvers.exact import solve
+from automap.pipeline.solvers.local import even_split, local_search, optimum
 from automap.pipeline.value import value, values
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -33,11 +35,16 @@ def completions(state, stages):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 4),
-    transfers=st.sampled_from(["matched", "adjacent"]), m=st.sampled_from([1, 2, 4, 9]),
-)  # fmt: skip
+    seed=SEEDS,
+    schedule=SCHEDULES,
+    stages=st.integers(2, 4),
+    transfers=st.sampled_from(["matched", "adjacent"]),
+    m=st.sampled_from([1, 2, 4, 9]),
+)
 def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m):
-    """On a random path: an action is allowed if and only if something that fits goes on with it, and none is better."""
+    """On a random path: an action is allowed if and only if something that fits goes on with it,
+    and none is better.
+    """
     arrays = random_arrays(seed, schedule, transfers=transfers, microbatches=m)
     rng = np.random.default_rng(seed)
     game = game_of(arrays, stages)
@@ -106,21 +113,27 @@ def test_the_agent_is_never_below_the_optimum(seed, schedule, stages):
 
 
 def test_features_have_no_unit():
-    """Twice the seconds, or twice the bytes on links twice as fast, is the same problem to the agent."""
+    """Twice the seconds, or twice the bytes on links twice as fast, is the same problem to the
+    agent.
+    """
     arrays = generated(5, Size(stages=4, points=32, servers=2, per_server=8)).arrays
     slower = arrays._replace(
-        forward=2 * arrays.forward, backward=2 * arrays.backward,
+        forward=2 * arrays.forward,
+        backward=2 * arrays.backward,
         latency_seconds=2 * arrays.latency_seconds,
         transfer_seconds_per_byte=2 * arrays.transfer_seconds_per_byte,
         reduce_seconds_per_byte=2 * arrays.reduce_seconds_per_byte,
-    )  # fmt: skip
+    )
     larger = arrays._replace(
-        cut_bytes=2 * arrays.cut_bytes, gradient_bytes=2 * arrays.gradient_bytes,
-        state_bytes=2 * arrays.state_bytes, kept_bytes=2 * arrays.kept_bytes,
-        working_bytes=2 * arrays.working_bytes, memory_limit_bytes=2 * arrays.memory_limit_bytes,
+        cut_bytes=2 * arrays.cut_bytes,
+        gradient_bytes=2 * arrays.gradient_bytes,
+        state_bytes=2 * arrays.state_bytes,
+        kept_bytes=2 * arrays.kept_bytes,
+        working_bytes=2 * arrays.working_bytes,
+        memory_limit_bytes=2 * arrays.memory_limit_bytes,
         transfer_seconds_per_byte=arrays.transfer_seconds_per_byte / 2,
         reduce_seconds_per_byte=arrays.reduce_seconds_per_byte / 2,
-    )  # fmt: skip
+    )
     games = [game_of(each, 4) for each in (arrays, slower, larger)]
     first, *others = (candidates(game, game.start) for game in games if game is not None)
     assert 0 < len(first.points) <= N_CANDIDATES

@@ -8,14 +8,17 @@ import pytest
 
 from automap.pipeline.agent.problems import FAMILIES, Size, generated
 from automap.pipeline.arrays import divisible
-from automap.pipeline.smallest import least_bytes
+from automap.pipeline.solvers.smallest import least_bytes
 from tests.automap.pipeline.problems import SEEDS
 
 
 SIZES = st.builds(
-    Size, stages=st.integers(2, 8), points=st.integers(12, 40), servers=st.sampled_from([2, 3, 4]),
+    Size,
+    stages=st.integers(2, 8),
+    points=st.integers(12, 40),
+    servers=st.sampled_from([2, 3, 4]),
     per_server=st.sampled_from([4, 5]),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=25, deadline=None)

@@ -6,7 +6,7 @@ import pytest
 from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
 from automap.pipeline.hybrid.members import Members
-from automap.pipeline.profile import profile_of
+from automap.pipeline.profile.profile import profile_of
 from automap.topology import get_topology
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role

@@ -7,17 +7,17 @@ import jax
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.cli import main
+from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
-from automap.options import Options
 from automap.pipeline.arrays import Schedule
+from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
 from automap.pipeline.search import Tried
-from automap.pipeline.simulated_record import SCHEDULE_NAMES
-from automap.plan import Plan
-from automap.planner import plan_workload
+from automap.planner.spaces import plan_workload
+from automap.program.trace import trace_step
 from automap.report.progress import SearchProgress
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
@@ -174,7 +174,7 @@ def test_progress_says_what_is_tried_and_the_best_so_far():
     workload = trace_step(*mlp_tiny(), platform="cuda")
     seen: list[Tried] = []
     options = Options(space="hybrid", stages=2, microbatches=2)
-    found = plan_workload(workload, get_topology("4xv100"), options, on_stages=seen.append)
+    found = Plan.of(plan_workload(workload, get_topology("4xv100"), options, on_stages=seen.append))
     what = [tried.what for tried in seen]
     assert any(text.startswith("plans inside stages of") for text in what)
     last = [tried for tried in seen if tried.what == "hybrid pipelines of 2 stages"]

@@ -10,11 +10,12 @@ from automap.cost.tables import build_tables
 from automap.pipeline.hybrid.average import Setting, totals
 from automap.pipeline.hybrid.inners import candidate, preset_inners
 from automap.pipeline.hybrid.pricing import Inner, Pricer
-from automap.pipeline.profile import profile_of
-from automap.space.point import Level, Mesh
+from automap.pipeline.profile.profile import profile_of
+from automap.space.point import Level
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
@@ -74,7 +75,8 @@ def test_kernels_are_those_of_the_evaluator(gpt, preset, mesh):
 def test_one_stage_is_priced_as_the_evaluator_does(gpt, preset, mesh):
     """Seconds within 2 %: only what gradients take is not hidden behind the backward pass.
 
-    In one program not all gradients are there at once, and what is gathered may stay for the backward pass.
+    In one program not all gradients are there at once, and what is gathered may stay for the
+    backward pass.
     """
     inner = inner_of(gpt, preset, mesh)
     costs, tables = gpt.costs(inner, 1), gpt.profile.timing.tables
@@ -109,7 +111,9 @@ def test_data_parallel_is_a_stage_of_replicas(gpt, parts):
 
 
 def test_zero_by_hand():
-    """AdamW on a step whose every parameter divides: 16 bytes for each element, of which ZeRO keeps parts."""
+    """AdamW on a step whose every parameter divides: 16 bytes for each element, of which ZeRO keeps
+    parts.
+    """
     pricer = pricer_of(mlp_tiny, "4xv100")
     elements = pricer.profile.gradients.total_bytes / 4
     mesh, states = Mesh(("data",), (4,)), []
@@ -141,7 +145,8 @@ def test_split_parameters_are_gathered_in_both_passes_of_every_microbatch(gpt):
         )
         assert total[0] >= 0.9 * matrices
         assert total[1] >= 0.5 * matrices
-        # Gradients of what is stored split are scattered each time: nothing is left to the end but the norm.
+        # Gradients of what is stored split are scattered each time: nothing is left to the end but
+        # the norm.
         assert costs.reduce.sum() == pytest.approx(0.0, abs=1e-12)
         assert evaluator.topology.device_count == 4
 

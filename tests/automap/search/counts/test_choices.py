@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from automap.errors import InputError
+from automap.program.trace import trace_step
 from automap.search.counts.choices import data_parallelism, operator_partitioning
 from automap.search.counts.optimum import optimum
-from automap.workload.trace import trace_step
 from models import t5, vgg
 
 
@@ -27,9 +27,11 @@ def test_linkage_counts_every_dimension_that_follows(tiny_t5):
     choices = operator_partitioning(tiny_t5, 4)
     weights = dict(zip(choices.labels, choices.weights.tolist()))
     assert choices.weights.tolist() == sorted(choices.weights, reverse=True)
-    # d_model: 4 + 2 kernels and 2 norms of each of 2 encoder layers, 8 + 2 and 3 of the decoder's, 2 norms, 1 table.
+    # d_model: 4 + 2 kernels and 2 norms of each of 2 encoder layers, 8 + 2 and 3 of the decoder's,
+    # 2 norms, 1 table.
     assert choices.weights[0] == 2 * (6 + 2) + 2 * (10 + 3) + 2 + 1
-    # Heads of the encoder: q, k, v, o of 2 layers and the table of positions, which ties the layers.
+    # Heads of the encoder: q, k, v, o of 2 layers and the table of positions, which ties the
+    # layers.
     assert weights["[0]['params']['encoder']['layers'][0]['attention']['k']['kernel'][1]"] == 9
     assert weights["[0]['params']['encoder']['layers'][0]['mlp']['down']['kernel'][0]"] == 2
     # Every kernel holds d_model beside something else.
@@ -61,8 +63,10 @@ def test_data_parallelism_splits_the_batch_of_every_tensor(tiny_t5):
     assert len(choices) == 6
     split = optimum(choices)
     assert [choices.labels[i] for i in np.flatnonzero(split)] == [
-        "[1]['decoder_tokens'][0]", "[1]['encoder_tokens'][0]", "[1]['targets'][0]",
-    ]  # fmt: skip
+        "[1]['decoder_tokens'][0]",
+        "[1]['encoder_tokens'][0]",
+        "[1]['targets'][0]",
+    ]
 
 
 def test_dimensions_of_one_tensor_contradict_each_other_even_if_they_meet_in_no_op():

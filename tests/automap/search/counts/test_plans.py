@@ -103,9 +103,12 @@ def test_the_baseline_is_what_greed_brings(choices):
 def test_the_papers_state_and_rewards():
     choices = random_choices(3, 4, density=0.0)
     choices = type(choices)(
-        choices.labels, np.array([5, 3, 2, 1]), np.array([True, True, False, True]),
-        np.zeros((4, 4), bool), np.zeros((4, 4), bool),
-    )  # fmt: skip
+        choices.labels,
+        np.array([5, 3, 2, 1]),
+        np.array([True, True, False, True]),
+        np.zeros((4, 4), bool),
+        np.zeros((4, 4), bool),
+    )
     env = CountEnv(choices, PaperView(choices), 1)
     assert env.observe().flat.tolist() == [[-1.0, -1.0, -1.0, -1.0, 0.0]]
     outcome = env.step(np.array([SPLIT]))

@@ -6,8 +6,8 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
-from automap.search.exact import eliminate
-from automap.search.exact.eliminate import Elimination, merged, order_of
+from automap.search.factored import eliminate
+from automap.search.factored.eliminate import Elimination, merged, order_of
 from automap.search.factored.table import Table
 
 

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.api.plan import Plan
+from automap.config import Options
 from automap.deadline import Deadline
-from automap.options import Options
-from automap.planner import plan_workload
+from automap.planner.spaces import plan_workload
+from automap.program import trace_step
 from automap.search import OutOfBudget, get_strategy
 from automap.topology import get_topology
-from automap.workload import trace_step
 from tests.automap.search.brute import context_of, every_point
 from tests.steps import decoder, mlp, problem_of
 
@@ -44,10 +45,14 @@ PROBLEMS = {
 CASES = [
     (name, topology, shape)
     for topology, name, shape in [
-        ("v5e:2x2", "wide", (2, 2)), ("v5e:2x2", "tall", (2, 2)), ("v5e:2x2", "mlp", (4,)),
-        ("2x2xh100", "wide", (2, 2)), ("4xh100", "tall", (2, 2)), ("4xh100", "mlp", (4,)),
+        ("v5e:2x2", "wide", (2, 2)),
+        ("v5e:2x2", "tall", (2, 2)),
+        ("v5e:2x2", "mlp", (4,)),
+        ("2x2xh100", "wide", (2, 2)),
+        ("4xh100", "tall", (2, 2)),
+        ("4xh100", "mlp", (4,)),
     ]
-]  # fmt: skip
+]
 
 
 @functools.cache
@@ -129,7 +134,7 @@ def test_when_time_is_up_the_bound_is_what_was_proven_by_then():
 
 def test_the_plan_says_its_gap_and_only_where_one_was_proven():
     workload, topology = trace_step(*mlp()), get_topology("v5e:2x2")
-    plan = plan_workload(workload, topology, Options(strategy="exact"))
+    plan = Plan.of(plan_workload(workload, topology, Options(strategy="exact")))
     assert plan.search.gap == pytest.approx(0.0, abs=1e-8)
     assert "above the proven bound" in plan.explain()
-    assert plan_workload(workload, topology, Options(strategy="greedy")).search.gap is None
+    assert Plan.of(plan_workload(workload, topology, Options(strategy="greedy"))).search.gap is None

@@ -8,6 +8,7 @@ import pytest
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
+from automap.program.trace import trace_step
 from automap.search.candidate import Objective
 from automap.search.context import SearchContext
 from automap.search.greedy import starts
@@ -15,10 +16,9 @@ from automap.search.rainbow.decisions import decisions
 from automap.search.rainbow.env import StepTimeEnv
 from automap.search.rainbow.table import Table, cost
 from automap.space.pins import parse_pins
-from automap.space.point import Mesh
 from automap.space.space import Space
 from automap.topology import get_topology
-from automap.workload.trace import trace_step
+from automap.topology.mesh import Mesh
 from tests.steps import decoder, mlp, shapes_of
 
 

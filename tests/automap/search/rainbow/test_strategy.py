@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from automap.config import Options  # noqa: E402
 from automap.errors import InputError  # noqa: E402
-from automap.options import Options  # noqa: E402
-from automap.planner import plan_workload  # noqa: E402
+from automap.planner.spaces import plan_workload  # noqa: E402
+from automap.program import trace_step  # noqa: E402
 from automap.search import torch_needed  # noqa: E402
 from automap.search.rainbow import strategy  # noqa: E402
-from automap.space.point import Mesh  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
-from automap.workload import trace_step  # noqa: E402
+from automap.topology.mesh import Mesh  # noqa: E402
 from tests.steps import decoder, mlp  # noqa: E402
 
 

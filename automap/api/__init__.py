@@ -1,0 +1,1 @@
+"""The Python interface: `plan`, `parallelize`, `simulate`, and the plan that users hold."""

@@ -1,0 +1,63 @@
+"""The plan that users hold: the record of what was decided (`automap.plan`), which explains itself
+and runs a step.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from automap.api.records import field_values
+from automap.plan import diff, explain
+from automap.plan.record import PlanRecord
+
+
+if TYPE_CHECKING:
+    from automap.runtime.pipeline.step import PipelinedStep
+    from automap.runtime.run import PlannedStep
+
+
+class Plan(PlanRecord):
+    """What the planner decided, what it predicts and why; frozen, explainable, JSON.
+
+    Its attributes mirror the plan file; `PlanRecord` says what each means and raises.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, record: PlanRecord) -> Self:
+        """The plan of a record."""
+        if isinstance(record, cls):
+            return record
+        return cls(**field_values(record))
+
+    def explain(self, what: str | None = None) -> str:
+        """Why the plan is as it is, as text; with `what`, of one input or decision.
+
+        `what` is an input's path or a decision's group, or a part of one. Raises `PlanError`
+        with the closest names if there is none.
+        """
+        return explain.overview(self) if what is None else explain.detail(self, what)
+
+    def jit(
+        self, step: Callable[..., Any], devices: Sequence[Any] | None = None, **options: Any
+    ) -> "PlannedStep | PipelinedStep":
+        """`step` as this plan says, called like it; `options` are those of `jax.jit`.
+
+        A step that is jitted already keeps its own options, donation included. `devices` (default:
+        all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
+        `lower(*args)`, unless the plan is a pipeline. Raises `MeshMismatchError` for another number
+        of devices and, at the first call, `PlanError` for a step or arguments that are not those of
+        the plan, `NotSeparableError` for a pipeline of a step that needs all samples at once. What
+        a step can be, and in what its arguments may differ from the planned ones, is in
+        docs/steps.md.
+        """
+        # A plan is read and explained without tracing anything.
+        from automap.runtime.run import step_under_plan
+        from automap.step.step import as_step
+
+        given = as_step(step, options, self.mesh.axes)
+        return step_under_plan(self, given, devices, is_own=False)
+
+    def diff(self, other: PlanRecord) -> str:
+        """What differs from this plan to the other, as text."""
+        return diff.differences(self, other)

@@ -1,0 +1,184 @@
+"""`simulate`: a plan's step, task by task.
+
+one program   plan -> its record's tasks -> region -> timeline -> events -> summary, on one representative device and its
+              links; with the step, on another machine too: the point again, priced -> a record
+pipeline      plan -> its record's seconds -> task graph -> timeline -> events and summary, on stages and the links between
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+import math
+from pathlib import Path
+from typing import Any, Final, Self
+
+from automap.api.records import field_values
+from automap.cost.profile import KernelProfile
+from automap.errors import InputError, PlanError
+from automap.pipeline.schedules.simulated import PipelineSimulationRecord, simulate_pipeline
+from automap.plan.pipeline import PipelineRecord
+from automap.plan.program import ProgramRecord
+from automap.plan.record import PlanRecord
+from automap.planner.rebuild import planned_call, planned_workload, rebuilt
+from automap.program.trace import Workload
+from automap.quantities import seconds_text
+from automap.report import pipelined, simulation
+from automap.simulate.naming import spmd_events
+from automap.simulate.recorded import recorded_program, region_of
+from automap.simulate.simulation import SimulationRecord, summary
+from automap.simulate.spmd import simulate_spmd
+from automap.topology import Topology, get_topology
+
+
+_SAME: Final = 1e-6
+_LEAST_SECONDS: Final = 1e-12
+
+
+class Simulation(SimulationRecord):
+    """One simulated step of one program; `SimulationRecord` says what its attributes mean."""
+
+    @classmethod
+    def of(cls, record: SimulationRecord) -> Self:
+        """The simulation of a record."""
+        return cls(**field_values(record))
+
+    def explain(self) -> str:
+        """All of it as text."""
+        return simulation.report(self)
+
+
+class PipelineSimulation(PipelineSimulationRecord):
+    """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes mean."""
+
+    @classmethod
+    def of(cls, record: PipelineSimulationRecord) -> Self:
+        """The simulation of a record."""
+        return cls(**field_values(record))
+
+    def explain(self) -> str:
+        """All of it as text."""
+        return pipelined.report(self)
+
+
+def simulate(
+    plan: PlanRecord,
+    step: Callable[..., Any] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    topology: Topology | str | None = None,
+    profile: str | Path | None = None,
+) -> Simulation | PipelineSimulation:
+    """Run the planned step task by task; touches no device.
+
+    `simulate(plan)` is enough: a plan has the seconds of its tasks, that of a pipeline those of its
+    stages. With the step, which must be the planned one, all but a pipeline is priced again, which
+    another machine or profile needs.
+
+    Args:
+        plan: a plan.
+        step: the function that was planned.
+        args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
+        kwargs: its keyword arguments.
+        topology: another machine with as many devices, or its name; by default the plan's own. Not
+            for a pipeline.
+        profile: a file of kernels measured on the topology's device, by `automap calibrate`. Not
+            for a pipeline.
+
+    Returns:
+        A `PipelineSimulation` for a plan with a pipeline, a `Simulation` for any other.
+
+    Raises:
+        PlanError: a plan of another step, or an older one that has not recorded what is needed.
+        MeshMismatchError: a topology on which the plan's mesh does not lie.
+        InputError: a step that cannot be traced, or is missing where a topology or profile is
+            given; these for a pipeline.
+        TopologyError: a topology that is not known.
+        ProfileError: a profile that cannot be read.
+    """
+    if plan.pipeline is not None:
+        check_seconds_are_its_own(plan.pipeline, {"topology": topology, "profile": profile})
+        if step is not None:
+            planned_call(plan, step, args, kwargs or {})
+        return PipelineSimulation.of(simulate_pipeline(plan, plan.pipeline))
+    if step is None:
+        if topology is not None or profile is not None:
+            raise InputError(
+                "the plan has the seconds of its own machine and profile only; give the step for "
+                "others: "
+                "automap.simulate(plan, step, args, topology=..., profile=...)"
+            )
+        return Simulation.of(simulate_recorded(plan))
+    workload = planned_workload(plan, step, tuple(args), kwargs or {})
+    return Simulation.of(simulated(plan, workload, topology=topology, profile=profile))
+
+
+def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, object]) -> None:
+    """Raise `InputError` if any of the named options is given, which would give a pipeline other
+    seconds.
+    """
+    for name, value in options.items():
+        if value:
+            space = "hybrid" if record.is_sharded_inside else "pipeline"
+            raise InputError(
+                f"{name} is not for a pipeline, whose plan says itself what its stages take; plan "
+                f"again with --space {space} "
+                "for another machine, other arguments or another profile, or leave it out"
+            )
+
+
+def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
+    """The step of a plan that is one program, by its own record. Raises `PlanError` if it has none."""
+    if plan.program is None:
+        raise PlanError(
+            "program: missing: the plan was written by an earlier automap, which did not record "
+            "its tasks; plan again, or "
+            "give the step that was planned"
+        )
+    machine = Topology.from_dict(plan.topology)
+    found = _simulation(plan, plan.program, machine, ())
+    then = plan.predicted.compute_seconds
+    if math.isclose(found.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
+        return found
+    changed = (
+        f"the plan predicts {seconds_text(then)} of computation, but its kernels take "
+        f"{seconds_text(found.compute_seconds)}: it was changed after it was planned; plan again"
+    )
+    return replace(found, warnings=(changed,))
+
+
+def simulated(
+    plan: PlanRecord,
+    workload: Workload,
+    *,
+    topology: Topology | str | None = None,
+    profile: str | Path | None = None,
+) -> SimulationRecord:
+    """`simulate` of a step that is analysed already; raises the same for the plan, topology and
+    profile.
+    """
+    machine = get_topology(topology) if isinstance(topology, str) else topology
+    machine = machine or Topology.from_dict(plan.topology)
+    known = None if profile is None else KernelProfile.load(profile)
+    point = rebuilt(plan, workload, machine, known)
+    reemitter = workload.reemitter
+    program = recorded_program(
+        point.evaluator,
+        point.priced,
+        point.lanes.mesh.names,
+        {} if reemitter is None else reemitter.source_of_path,
+    )
+    return _simulation(plan, program, machine, point.warnings)
+
+
+def _simulation(
+    plan: PlanRecord, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...]
+) -> SimulationRecord:
+    found = simulate_spmd(region_of(program), machine.platform)
+    return summary(
+        tuple(spmd_events(program, found)),
+        target=plan.workload.target,
+        topology=machine.name,
+        mesh=plan.mesh.axes,
+        predicted_seconds=plan.predicted.step_seconds,
+        warnings=warnings,
+    )

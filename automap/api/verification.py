@@ -1,0 +1,75 @@
+"""`verify`: a plan held against what a compiler makes of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from automap.api.records import field_values
+from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_NUMERICS_GIB, CompilerName
+from automap.plan.record import PlanRecord
+from automap.report import verification
+from automap.verify.verified import VerificationRecord, verified
+
+
+class Verification(VerificationRecord):
+    """What was found about a plan; `VerificationRecord` says what its attributes mean."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, record: VerificationRecord) -> Self:
+        """The verification of a record."""
+        return cls(**field_values(record))
+
+    def explain(self) -> str:
+        """All of it as text."""
+        return verification.report(self)
+
+
+def verify(
+    plan: PlanRecord,
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    compiler: CompilerName | None = None,
+    timeout: float = DEFAULT_COMPILE_TIMEOUT_SECONDS,
+    cache_dir: str | Path | None = None,
+    cache: bool = True,
+    numerics: bool = True,
+    numerics_limit: float = DEFAULT_NUMERICS_GIB,
+) -> Verification:
+    """Compile the planned step ahead of time, without the hardware, and compare with what the plan
+    predicts.
+
+    Args:
+        plan: a plan of this step.
+        step: the function that was planned.
+        args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
+        kwargs: its keyword arguments.
+        compiler: "cpu", "gpu" or "tpu"; by default that of the plan's topology. "cpu" takes any
+            plan, and partitions it alike, but needs other memory.
+        timeout: seconds that each compilation or run may take.
+        cache_dir: where witnesses are kept; by default in the user's cache folder.
+        cache: whether to look there, and to keep the answer.
+        numerics: whether to run the step beside the planned one on fake CPU devices.
+        numerics_limit: GiB that this may take; a larger model is skipped.
+
+    Raises:
+        CompilerError: a compiler that is missing, fails, or is not done in time.
+        InputError: a bad option, or a step that cannot be traced or exported.
+        PlanError: a plan of another step.
+    """
+    record = verified(
+        plan,
+        step,
+        args,
+        kwargs,
+        compiler=compiler,
+        timeout=timeout,
+        cache_dir=cache_dir,
+        cache=cache,
+        numerics=numerics,
+        numerics_limit=numerics_limit,
+    )
+    return Verification.of(record)

@@ -1,1 +1,0 @@
-"""Applying a plan: replaying a step's equations, with shardings, stages and schedules."""

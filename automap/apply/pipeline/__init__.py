@@ -1,1 +1,0 @@
-"""Running a pipeline plan: a step in microbatches, divided in programs for stages on devices of their own."""

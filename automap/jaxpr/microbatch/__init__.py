@@ -1,0 +1,12 @@
+"""Steps in microbatches: an unmodified step, traced at two batch sizes, as a loop over parts of its
+batch.
+
+`automap.runtime.microbatched` runs such a program on one device, `automap.runtime.pipeline` on the
+devices of stages.
+"""
+
+from automap.jaxpr.microbatch.program import MicroProgram
+from automap.jaxpr.microbatch.separate import separate
+
+
+__all__ = ["MicroProgram", "separate"]

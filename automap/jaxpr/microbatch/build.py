@@ -1,0 +1,109 @@
+"""Making equations: those of a traced function, over variables of a program that is being built."""
+
+from collections.abc import Callable, Mapping, Sequence
+import math
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax.extend import core
+
+from automap.jax_compat import weak_shape
+from automap.jaxpr.flatten import flatten
+
+
+def emit(
+    function: Callable[..., Any], atoms: Sequence[Any], into: list[Any], origin: Any
+) -> list[Any]:
+    """Append the equations of `function(*atoms)`, with the source of `origin`; the atoms of its
+    results.
+    """
+    level = flatten(jax.make_jaxpr(function)(*(weak_shape(atom.aval) for atom in atoms)), {})
+    atom_of: dict[Any, Any] = dict(zip(level.invars, atoms))
+    literals = {v: core.Literal(c, v.aval) for v, c in zip(level.constvars, level.consts)}
+    atom_of.update(literals)
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, core.Literal) else atom_of[atom]
+
+    for equation in level.equations:
+        eqn = equation.eqn
+        # A function that is traced again may have the same variables.
+        outputs = [core.Var(var.aval) for var in eqn.outvars]
+        inputs = [read(atom) for atom in eqn.invars]
+        into.append(eqn.replace(invars=inputs, outvars=outputs, source_info=origin.source_info))
+        atom_of.update(zip(eqn.outvars, outputs))
+    return [read(atom) for atom in level.outvars]
+
+
+def renamed(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """An equation over other atoms."""
+    return eqn.replace(invars=list(inputs), outvars=list(outputs))
+
+
+def variables(atoms: Sequence[Any]) -> list[Any]:
+    """The atoms that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+def fresh(var: Any) -> Any:
+    """A variable of the same type."""
+    return core.Var(var.aval)
+
+
+def part(array: jax.Array, index: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
+    """The part of an array at a microbatch: of [.., outer * parts * inner, ..] the outer * inner."""
+    shape = array.shape
+    inner = shape[dim] // (outer * parts)
+    if outer == 1:
+        return jax.lax.dynamic_slice_in_dim(array, index * inner, inner, dim)
+    split = array.reshape(*shape[:dim], outer, parts, inner, *shape[dim + 1 :])
+    chosen = jax.lax.dynamic_index_in_dim(split, index, dim + 1, keepdims=False)
+    return chosen.reshape(*shape[:dim], outer * inner, *shape[dim + 1 :])
+
+
+def parts_first(array: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
+    """All parts of an array, the microbatch as a new first dimension."""
+    shape = array.shape
+    inner = shape[dim] // (outer * parts)
+    split = array.reshape(*shape[:dim], outer, parts, inner, *shape[dim + 1 :])
+    moved = jnp.moveaxis(split, dim + 1, 0)
+    return moved.reshape(parts, *shape[:dim], outer * inner, *shape[dim + 1 :])
+
+
+def joined(parts_of: jax.Array, *, dim: int, outer: int) -> jax.Array:
+    """What `parts_first` was made of."""
+    parts, *shape = parts_of.shape
+    inner = shape[dim] // outer
+    split = parts_of.reshape(parts, *shape[:dim], outer, inner, *shape[dim + 1 :])
+    moved = jnp.moveaxis(split, 0, dim + 1)
+    return moved.reshape(*shape[:dim], outer * parts * inner, *shape[dim + 1 :])
+
+
+def local(indices: jax.Array, index: jax.Array, *, columns: Sequence[int], size: int) -> jax.Array:
+    """Indices [.., columns] into the whole batch as indices into a microbatch of `size` samples."""
+    ours = jnp.zeros(indices.shape[-1], indices.dtype).at[jnp.array(columns)].set(1)
+    return indices - ours * (index * size).astype(indices.dtype)
+
+
+def closure(
+    wanted: Sequence[Any], defined: Mapping[Any, int], eqns: Sequence[Any]
+) -> tuple[list[int], list[Any]]:
+    """Numbers of the equations needed for `wanted`, in order, and the variables they need besides."""
+    needed, free, todo = set[int](), dict[Any, None](), list(wanted)
+    while todo:
+        atom = todo.pop()
+        if isinstance(atom, core.Literal):
+            continue
+        number = defined.get(atom)
+        if number is None:
+            free[atom] = None
+        elif number not in needed:
+            needed.add(number)
+            todo.extend(eqns[number].invars)
+    return sorted(needed), list(free)
+
+
+def elements(aval: Any) -> int:
+    """How many an array has."""
+    return math.prod(aval.shape)

@@ -1,0 +1,195 @@
+"""Loops, branches and rematerialization: what their bodies do with the samples, and the same with
+new bodies.
+
+    scan, while    what the carry is, is the least that the start and every trip's result are (`_settled`)
+    cond           the branches' results are joined; the choice must be the same for all samples
+    remat          the body takes the place of the old one
+
+Every new body gets the number of the microbatch as its first parameter.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax import lax
+from jax.extend.core import Var, jaxpr_as_fun
+
+from automap.jax_compat import scan_split, with_values
+from automap.jaxpr.microbatch.build import emit
+from automap.jaxpr.microbatch.pairs import Pair
+from automap.jaxpr.microbatch.status import Batched, Known, Refusal, Status, join, plain
+
+
+if TYPE_CHECKING:
+    from automap.jaxpr.microbatch.separation import Separation
+
+_Results = Callable[[Sequence[Status]], tuple["Separation", list[Status]]]
+
+
+def _scan(outer: "Separation", pair: Pair) -> None:
+    full, micro = pair.full.eqn, pair.micro.eqn
+    length = full.params["length"]
+    if length != micro.params["length"]:
+        raise Refusal("it is a loop over the samples")
+    n_consts, n_carry = scan_split(full)
+    operands = [outer.read(atom) for atom in full.invars]
+    consts, start, xs = _parts(operands, n_consts, n_carry)
+    elements = [_unstacked(status) for status in xs]
+
+    def results(carry: Sequence[Status]) -> tuple["Separation", list[Status]]:
+        inner = outer.body(pair.bodies[0], [*consts, *carry, *elements])
+        return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
+
+    inner, carry, found = _settled(start, results)
+    outs = [*carry, *found[n_carry:]]
+    run = jaxpr_as_fun(with_values(inner.closed(outs, full)))
+
+    def loop(index: jax.Array, *values: Any) -> list[Any]:
+        fixed, first, stacks = _parts(values, n_consts, n_carry)
+
+        def trip(carried: Any, slices: Any) -> Any:
+            made = list(run(index, *fixed, *carried, *slices))
+            return tuple(made[:n_carry]), tuple(made[n_carry:])
+
+        last, made = lax.scan(
+            trip,
+            tuple(first),
+            tuple(stacks),
+            length=length,
+            reverse=full.params["reverse"],
+            unroll=full.params["unroll"],
+        )
+        return [*last, *made]
+
+    wanted = [*consts, *carry, *xs]
+    _emit(outer, pair, loop, wanted, [*carry, *map(_stacked, found[n_carry:])])
+
+
+def _while(outer: "Separation", pair: Pair) -> None:
+    full = pair.full.eqn
+    n_test, n_body = full.params["cond_nconsts"], full.params["body_nconsts"]
+    operands = [outer.read(atom) for atom in full.invars]
+    test_consts, body_consts, start = _parts(operands, n_test, n_body)
+
+    def results(carry: Sequence[Status]) -> tuple["Separation", list[Status]]:
+        inner = outer.body(pair.bodies[1], [*body_consts, *carry])
+        return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
+
+    inner, carry, _ = _settled(start, results)
+    test = outer.body(pair.bodies[0], [*test_consts, *carry])
+    (goes_on,) = (test.read(atom) for atom in test.pair.full.outvars)
+    if not isinstance(goes_on, Known):
+        raise Refusal("when it ends depends on all samples")
+    run = jaxpr_as_fun(with_values(inner.closed(carry, full)))
+    check = jaxpr_as_fun(with_values(test.closed([goes_on], full)))
+
+    def loop(index: jax.Array, *values: Any) -> list[Any]:
+        tested, fixed, first = _parts(values, n_test, n_body)
+        return list(
+            lax.while_loop(
+                lambda carried: list(check(index, *tested, *carried))[0],
+                lambda carried: tuple(run(index, *fixed, *carried)),
+                tuple(first),
+            )
+        )
+
+    _emit(outer, pair, loop, [*test_consts, *body_consts, *carry], carry)
+
+
+def _cond(outer: "Separation", pair: Pair) -> None:
+    choice, *operands = (outer.read(atom) for atom in pair.full.eqn.invars)
+    if not isinstance(choice, Known):
+        raise Refusal("which branch is taken depends on the samples")
+    if choice.level:
+        raise Refusal("which branch is taken depends on a sum or a mean over the whole batch")
+    branches = [outer.body(body, operands) for body in pair.bodies]
+    found = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
+    outs = [reduce(join, map(plain, ways)) for ways in zip(*found)]
+    runs = [jaxpr_as_fun(with_values(branch.closed(outs, pair.full.eqn))) for branch in branches]
+
+    def choose(index: jax.Array, number: jax.Array, *values: Any) -> list[Any]:
+        return list(lax.switch(number, [lambda *v, r=r: list(r(*v)) for r in runs], index, *values))
+
+    _emit(outer, pair, choose, [choice, *operands], outs)
+
+
+def _remat(outer: "Separation", pair: Pair) -> None:
+    full, micro = pair.full.eqn, pair.micro.eqn
+    operands = [outer.read(atom) for atom in full.invars]
+    inner = outer.body(pair.bodies[0], operands)
+    outs = [inner.read(atom) for atom in inner.pair.full.outvars]
+    params = {**micro.params, "jaxpr": inner.closed(outs, full)}
+    invars = [outer.index, *(outer.atom(atom) for atom in full.invars)]
+    results = []
+    for status, *both in zip(outs, full.outvars, micro.outvars, strict=True):
+        var = both[0 if isinstance(status, Known) else 1]
+        results.append(Var(var.aval))
+    outer.loop.append(micro.replace(invars=invars, outvars=results, params=params))
+    for var, status, made in zip(full.outvars, outs, results, strict=True):
+        outer.set(var, plain(status), made)
+
+
+CONTROL: Mapping[str, Callable[["Separation", Pair], None]] = {
+    "checkpoint": _remat,
+    "cond": _cond,
+    "remat": _remat,
+    "remat2": _remat,
+    "scan": _scan,
+    "while": _while,
+}
+
+
+def _emit(
+    outer: "Separation",
+    pair: Pair,
+    function: Callable[..., list[Any]],
+    wanted: Sequence[Status],
+    outs: Sequence[Status],
+) -> None:
+    """Append what `function` does with the operands, made what is `wanted`; its results are `outs`."""
+    full, micro = pair.full.eqn, pair.micro.eqn
+    atoms = [
+        outer.coerced(a, b, status, full)
+        for a, b, status in zip(full.invars, micro.invars, wanted, strict=True)
+    ]
+    made = emit(function, [outer.index, *atoms], outer.loop, full)
+    for var, status, atom in zip(full.outvars, outs, made, strict=True):
+        outer.set(var, plain(status), atom)
+
+
+def _settled(
+    start: Sequence[Status], results: _Results
+) -> tuple["Separation", list[Status], list[Status]]:
+    """(body, carry, results) of a loop, the carry being what it is before and after any trip."""
+    carry = [plain(status) for status in start]
+    # A status can only lose what is known of it: its fact, its layout, being the same for all
+    # samples.
+    for _ in range(4 * len(carry) + 2):
+        inner, found = results(carry)
+        joined = [join(a, plain(b)) for a, b in zip(carry, found)]
+        if joined == carry:
+            return inner, carry, found
+        carry = joined
+    raise Refusal("what it carries is different in every trip")
+
+
+def _stacked(status: Status) -> Status:
+    return replace(status, dim=status.dim + 1) if isinstance(status, Batched) else status
+
+
+def _unstacked(status: Status) -> Status:
+    if not isinstance(status, Batched):
+        return status
+    if status.dim == 0:
+        raise Refusal("it is a loop over the samples")
+    return replace(status, dim=status.dim - 1)
+
+
+def _parts(
+    values: Sequence[Any], first: int, second: int
+) -> tuple[list[Any], list[Any], list[Any]]:
+    both = first + second
+    return list(values[:first]), list(values[first:both]), list(values[both:])

@@ -1,0 +1,55 @@
+"""Which operations can be done one microbatch at a time: one rule per primitive.
+
+A rule gets an operation of which at least one operand is Batched, operands that grow with the batch
+being Batched all, and says what its results are, or raises `Refusal`. It may rely on the parameters
+being equal in both traces, except those it names as `free`, which it checks itself. Whether a
+primitive without a rule could be split is unknown, so it is refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax import numpy as jnp
+
+from automap.jaxpr.microbatch.rules import contract, elementwise, index, reduce, shape
+from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
+from automap.jaxpr.microbatch.status import Batched, Refusal, batch_dim
+
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **shape.RULES,
+    **reduce.RULES,
+    **contract.RULES,
+    **index.RULES,
+}
+
+
+def outcome_of(operation: Operation) -> Outcome:
+    """What the rule of an operation says, checked against the shapes. Raises `Refusal`."""
+    rule = RULES.get(operation.name)
+    if rule is None:
+        raise Refusal("no rule says how it treats the samples of a batch")
+    for name, value in operation.full.params.items():
+        if name not in rule.free and not _is_equal(value, operation.micro.params.get(name)):
+            raise Refusal(f"its {name} depends on the size of the batch")
+    outcome = rule.outcome(operation)
+    results = zip(operation.full.outvars, operation.micro.outvars, outcome.results, strict=True)
+    for full, micro, result in results:
+        shapes = full.aval.shape, micro.aval.shape
+        dim = batch_dim(*shapes, operation.microbatches)
+        is_batched = isinstance(result, Batched)
+        if not is_batched and result.op == "add" and full.aval.dtype == jnp.bool_:
+            raise Refusal("it sums truth values over the batch")
+        if dim != (result.dim if is_batched else None):
+            raise Refusal(f"its result {shapes[0]} does not keep the samples apart")
+        if is_batched and shapes[1][result.dim] % (result.outer or 1):
+            raise Refusal(f"its result {shapes[0]} mixes samples in dimension {dim}")
+    return outcome
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a is b or a == b)
+    except (TypeError, ValueError):  # arrays compare element by element
+        return False

@@ -1,0 +1,91 @@
+"""Operations along dimensions: reductions, cumulative ones, sorts and windows.
+
+A sum over dimensions that include the batch is a sum of the microbatches' sums: Partial. Along any
+other dimension each sample is on its own; along the batch nothing else can be split.
+"""
+
+from collections.abc import Mapping
+
+from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
+from automap.jaxpr.microbatch.rules.shape import value_like
+from automap.jaxpr.microbatch.status import Batched, Operator, Partial, Refusal, common_outer
+
+
+_OPERATORS: Mapping[str, Operator] = {
+    "reduce_and": "and",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_or": "or",
+    "reduce_prod": "mul",
+    "reduce_sum": "add",
+}
+# What windows do in the dimensions they leave alone.
+_NO_WINDOW = {
+    "window_dimensions": 1,
+    "window_strides": 1,
+    "padding": (0, 0),
+    "base_dilation": 1,
+    "window_dilation": 1,
+}
+
+
+def _reduce(operation: Operation) -> Outcome:
+    value = operation.first()
+    axes = operation.params["axes"]
+    if value.dim in axes:
+        operator = _OPERATORS.get(operation.name)
+        if operator is None:
+            raise Refusal("it picks one of the samples")
+        return operation.same(Partial(operator))
+    return operation.same(Batched(value.dim - sum(a < value.dim for a in axes), value.outer))
+
+
+def _along(parameter: str, default: int = -1) -> Rule:
+    """A rule for operations along one dimension, named by a parameter, on operands held alike."""
+
+    def outcome(operation: Operation) -> Outcome:
+        batched = operation.batched
+        dim = batched[0].dim
+        if len(batched) != len(operation.operands) or any(value.dim != dim for value in batched):
+            raise Refusal("its operands hold the samples in different dimensions")
+        along = operation.params.get(parameter, default) % len(operation.shape(0))
+        if along == dim:
+            raise Refusal("it works along the batch dimension")
+        return operation.same(Batched(dim, common_outer(batched)))
+
+    return Rule(outcome)
+
+
+def _window(operation: Operation) -> Outcome:
+    """Windows over one array, or over two that are held alike (the gradient of a pool)."""
+    batched = operation.batched
+    dim = batched[0].dim
+    arrays = [n for n in range(len(operation.operands)) if operation.full_shape(n)]
+    if len(batched) != len(arrays) or any(value.dim != dim for value in batched):
+        raise Refusal("its operands hold the samples in different dimensions")
+    for name, none in _NO_WINDOW.items():
+        found = operation.params.get(name)
+        if found is not None and _plain(found[dim]) != none:
+            raise Refusal("its windows reach over several samples")
+    return operation.same(value_like(Batched(dim, common_outer(batched))))
+
+
+def _plain(value: object) -> object:
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+RULES = {
+    **{name: Rule(_reduce) for name in (*_OPERATORS, "argmax", "argmin")},
+    **{
+        name: _along("axis")
+        for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "top_k")
+    },
+    "sort": _along("dimension"),
+    **{
+        name: Rule(_window)
+        for name in (
+            "reduce_window_max", "reduce_window_min", "reduce_window_sum", "select_and_scatter_add",
+            "select_and_gather_add",
+        )
+    },
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""What a rule is told of an operation, and what it says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from automap.jaxpr.microbatch.status import Batched, Partial, Refusal, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An equation of both traces with what its operands are."""
+
+    full: Any
+    micro: Any
+    operands: tuple[Status, ...]
+    microbatches: int
+
+    @property
+    def name(self) -> str:
+        """The primitive's."""
+        return self.full.primitive.name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Those of the microbatch's trace."""
+        return self.micro.params
+
+    def shape(self, operand: int) -> tuple[int, ...]:
+        """Of an operand in the microbatch's trace."""
+        return self.micro.invars[operand].aval.shape
+
+    def full_shape(self, operand: int) -> tuple[int, ...]:
+        """Of an operand in the whole batch's trace."""
+        return self.full.invars[operand].aval.shape
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Of the first result in the microbatch's trace."""
+        return self.micro.outvars[0].aval.shape
+
+    @property
+    def batched(self) -> tuple[Batched, ...]:
+        """The operands that are Batched."""
+        return tuple(s for s in self.operands if isinstance(s, Batched))
+
+    def first(self) -> Batched:
+        """The operand before all others, which must be the one that is Batched. Raises `Refusal`."""
+        first = self.operands[0]
+        if not isinstance(first, Batched):
+            raise Refusal("an index or a size depends on the samples")
+        return first
+
+    def same(self, result: Batched | Partial) -> "Outcome":
+        """The outcome that all results are alike."""
+        return Outcome((result,) * len(self.full.outvars))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the results are.
+
+    `local_columns`: columns of the second operand, the indices, that hold positions in the whole
+    batch and must become positions in the microbatch.
+    """
+
+    results: tuple[Batched | Partial, ...]
+    local_columns: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one primitive treats the samples; `free` are the parameters that may differ in the
+    traces.
+    """
+
+    outcome: Callable[[Operation], Outcome]
+    free: frozenset[str] = frozenset()

@@ -1,0 +1,202 @@
+"""Re-emitting a step: the same equations again, each under its site's name, or with constraints
+added.
+
+The step's jaxpr is flattened once into levels (`automap.jaxpr.flatten`), so both uses number the
+equations alike, and rewritten without tracing: an equation keeps its primitive, parameters and
+order, so the values it computes are the same bits.
+
+    scoped        y = op(x)  ->  y = op(x) in the named scope am<site>~, the step's own names after it
+    constrained   y = op(x)  ->  x' = constrain(x);  y0 = op(x');  y = constrain(y0)   (`automap.jaxpr.pins`)
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from jax.extend.core import jaxpr_as_fun
+from jax.extend.source_info_util import new_name_stack, summarize
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from automap.jax_compat import rebuild_jaxpr
+from automap.jaxpr.fingerprint import fingerprint
+from automap.jaxpr.flatten import Equation, Level, equations, flatten
+from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
+from automap.jaxpr.pins import Pins
+from automap.jaxpr.sites import Site, describe, scope_name
+from automap.step.user_constraints import UserSharding, is_constraint, left_out, marked, named
+from hlo_tools.rules import Notation
+
+
+class Rewriter(Protocol):
+    """What one level's equations become, in order; `inputs` is asked first."""
+
+    def inputs(self) -> Iterable[Any]:
+        """Equations before the first one."""
+        ...
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        """Equations in the place of the one at a site, with the same output variables."""
+        ...
+
+
+class Reemitter:
+    """A traced step that can be emitted again."""
+
+    def __init__(self, closed_jaxpr: Any, rules: Mapping[str, Notation] | None = None) -> None:
+        """Flatten the step to `level`. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr`
+        gives.
+
+        Calls of jitted functions that `rules` has a fitting rule for stay one equation each.
+        """
+        self.level = flatten(closed_jaxpr, rules or {})
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """Every equation in program order, those of a body after the equation that owns it."""
+        return tuple(describe(self.level))
+
+    @cached_property
+    def site_of_path(self) -> dict[str, Site]:
+        """`sites` by path."""
+        return {site.path: site for site in self.sites}
+
+    def sha256(self) -> str:
+        """Fingerprint of the structure, equal in every process that traces the same step."""
+        return fingerprint(self.level)
+
+    @cached_property
+    def source_of_path(self) -> dict[str, str]:
+        """The line of the user's code each equation comes from, `file:line:column (function)`, ""
+        if unknown.
+        """
+        found = {}
+        for equation in self.equations:
+            # JAX's own jitted functions keep no line of the user's; their calls do.
+            infos = (equation.eqn.source_info, *equation.callers)
+            found[equation.path] = next(filter(None, map(summarize, infos)), "")
+        return found
+
+    @cached_property
+    def equations(self) -> tuple[Equation, ...]:
+        """All equations, as `sites` lists them."""
+        return tuple(equations(self.level))
+
+    @cached_property
+    def user_shardings(self) -> tuple[UserSharding, ...]:
+        """The constraints of the user's code. Raises `InputError` for one without names."""
+        found = []
+        for equation in self.equations:
+            if is_constraint(equation.eqn):
+                line = self.source_of_path[equation.path]
+                where = (
+                    f"with_sharding_constraint at {line}" if line else "with_sharding_constraint"
+                )
+                sharding = named(equation.eqn.params["sharding"], where)
+                found += [] if sharding is None else [UserSharding(where, sharding)]
+        return tuple(found)
+
+    @cached_property
+    def manual_shardings(self) -> tuple[UserSharding, ...]:
+        """Those of the operands and results of `shard_map`s. Raises `InputError` for one that no
+        plan is made around.
+        """
+        return tuple(
+            given
+            for equation in self.equations
+            if is_manual(equation.eqn)
+            for given in manual_shardings(
+                equation.eqn,
+                f"shard_map at {self.source_of_path[equation.path]}".removesuffix(" at "),
+            )
+        )
+
+    def scoped(
+        self, constraints: Literal["marked", "left out"] = "marked"
+    ) -> Callable[..., list[Any]]:
+        """The step on flat inputs to flat outputs, every equation in the named scope of its site.
+
+        The user's `constraints` are there as marks for the analysis, or are left out to run it on
+        one device.
+        """
+        change = marked if constraints == "marked" else left_out
+        return _as_function(_emit(self.level, lambda level: _Scopes(_Constraints(change))))
+
+    def constrained(
+        self,
+        constraints: Mapping[str, PartitionSpec],
+        mesh: Mesh | AbstractMesh,
+        names: Literal["own", "sites"] = "own",
+    ) -> Callable[..., list[Any]]:
+        """The step on flat inputs to flat outputs, with shardings imposed inside.
+
+        Keys are `arg<i>` (a step input, wherever it is used), `<site>:in<j>` (an operand as that
+        equation uses it), `<site>:from<j>` (as that and all later equations use it),
+        `<site>:made<j>` (a result as it is computed) and `<site>:out<j>` (as it is used). With
+        names "sites" what stands for an equation is in the named scope of its site. Raises
+        `PlanError` for a place that the step does not have, and for a spec that does not fit the
+        value or the mesh.
+        """
+        pins = Pins.parse(constraints, mesh, self.level, self.site_of_path)
+        if names == "own":
+            return _as_function(_emit(self.level, pins.rewriter))
+        return _as_function(_emit(self.level, lambda level: _Scopes(pins.rewriter(level))))
+
+
+class _Constraints:
+    """Rewriter that changes the user's constraints alone."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self._change = change
+
+    def inputs(self) -> Iterable[Any]:
+        return ()
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        if is_manual(eqn) and self._change is marked:
+            return between_marks(eqn)
+        return (self._change(eqn) if is_constraint(eqn) else eqn,)
+
+
+class _Scopes:
+    """Rewriter that tags what another one makes of an equation with the equation's site."""
+
+    def __init__(self, inner: Rewriter) -> None:
+        self._inner = inner
+
+    def inputs(self) -> Iterable[Any]:
+        return self._inner.inputs()
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        for made in self._inner.equation(path, eqn):
+            names = new_name_stack(scope_name(path)) + made.source_info.name_stack
+            yield made.replace(source_info=made.source_info.replace(name_stack=names))
+
+
+def _emit(level: Level, rewriter_of: Callable[[Level], Rewriter]) -> Any:
+    rewriter = rewriter_of(level)
+    eqns = list(rewriter.inputs())
+    for equation in level.equations:
+        eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, rewriter_of)))
+    return rebuild_jaxpr(level.original, level.constvars, level.consts, level.outvars, eqns)
+
+
+def _with_bodies(equation: Equation, rewriter_of: Callable[[Level], Rewriter]) -> Any:
+    if not equation.bodies:
+        return equation.eqn
+    params = dict(equation.eqn.params)
+    emitted: dict[str, list[Any]] = {}
+    for body in equation.bodies:
+        emitted.setdefault(body.parameter, []).append(_emit(body.level, rewriter_of))
+    for parameter, jaxprs in emitted.items():
+        params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]
+    return equation.eqn.replace(params=params)
+
+
+def _as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:
+    run = jaxpr_as_fun(closed_jaxpr)
+
+    # jit shows this name in traces and as the module's name.
+    def step(*inputs: Any) -> list[Any]:
+        return list(run(*inputs))
+
+    return step

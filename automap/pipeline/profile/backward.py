@@ -1,0 +1,106 @@
+"""Which item of the forward pass each op of the backward pass belongs to.
+
+A backward op runs in the stage that its gradients come to, or in an earlier one that has what else
+it reads:
+
+    at(o)      = min of c and, over what it reads of the forward pass, r(v)
+    c          = least at() of the gradients it reads, the last item without any
+    r(v)       = the last of the items that make or read v that is not after c
+
+So the gradient of a weight, and that of what the weight is multiplied with, belong to the product itself, also
+for a weight that several items read. Recomputed ops (remat) read no gradient, and come to the items whose
+parameters they read. A backward loop whose trips read slices that an unrolled forward loop stacked is that
+loop's *twin*: its trips are the forward loop's, in reverse                       -> in: `_twin`
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from automap.pipeline.profile.flow import Flow, trips_of
+from automap.pipeline.profile.items import Items, Loop, Span
+from automap.program.problem import Problem
+from hlo_tools.graph import LOOP_ENTER, Graph
+from hlo_tools.phases import Phase
+
+
+@dataclass(frozen=True)
+class Backward:
+    """`span` of every backward op, and for the op that enters a twin its forward loop."""
+
+    span: Mapping[int, Span]
+    twin: Mapping[int, Loop]
+
+
+def backward_of(problem: Problem, flow: Flow, items: Items) -> Backward:
+    """The items of all ops of the backward phase."""
+    graph, phases = problem.graph, problem.phases
+    touched = _touched(problem, flow, items)
+    stacked = {v: loop for loop in items.loops for v in graph.ops[loop.leave].outputs}
+    at: dict[int, int] = {}
+    span: dict[int, Span] = {}
+    twin: dict[int, Loop] = {}
+    leaving, current = -1, (0, 0)
+    for index, op in enumerate(graph.ops):
+        if phases[index] is not Phase.BACKWARD and index > leaving:
+            continue
+        if index > leaving:
+            place = _place(op.inputs, at, touched, len(items) - 1)
+            current = (place, place)
+            if op.opcode == LOOP_ENTER:
+                leaving = graph.exit_of[index]
+                loop = _twin(graph, index, stacked)
+                if loop is not None:
+                    twin[index] = loop
+                    current = loop.span
+        span[index] = current
+        for value in op.outputs:
+            at[value] = current[0]
+    return Backward(span, twin)
+
+
+def _place(
+    inputs: Sequence[int], at: Mapping[int, int], touched: Mapping[int, Sequence[int]], last: int
+) -> int:
+    """at(o) of an op that reads `inputs`."""
+    bound = min((at[v] for v in inputs if v in at), default=last)
+    place = bound
+    for value in inputs:
+        if value not in at and value in touched:
+            before = bisect_right(touched[value], bound)
+            if before:
+                place = min(place, touched[value][before - 1])
+    return place
+
+
+def _touched(problem: Problem, flow: Flow, items: Items) -> Mapping[int, Sequence[int]]:
+    """For each value of the forward pass, the items that make or read it, ascending.
+
+    What does not depend on the batch is read by the items that read what is made of it.
+    """
+    graph, phases = problem.graph, problem.phases
+    found: dict[int, set[int]] = {}
+    for index in range(len(graph.ops) - 1, -1, -1):
+        if phases[index] is not Phase.FORWARD:
+            continue
+        op = graph.ops[index]
+        if any(flow.batched[v] for v in op.outputs):
+            places = set(items.span(index))
+            for value in op.outputs:
+                found.setdefault(value, set()).update(places)
+        else:
+            places = set[int]().union(*(found.get(v, ()) for v in op.outputs))
+        for value in op.inputs:
+            # A constant can be had anywhere.
+            if graph.varies[value]:
+                found.setdefault(value, set()).update(places)
+    return {value: sorted(places) for value, places in found.items()}
+
+
+def _twin(graph: Graph, enter: int, stacked: Mapping[int, Loop]) -> Loop | None:
+    trips = trips_of(graph, enter)
+    for value in graph.ops[enter].inputs:
+        loop = stacked.get(value)
+        if loop is not None and 1 < loop.trips == trips:
+            return loop
+    return None

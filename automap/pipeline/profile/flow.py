@@ -1,0 +1,99 @@
+"""What depends on the batch and what on parameters alone, value by value.
+
+    batched[v]   whether v depends on a batch input: it is a part of each microbatch, and crosses cuts
+    roots[v]     of a value that does not: the parameters it is made of. Every stage that reads it makes it
+                 itself, so a cut costs it no transfer, but the stage holds those parameters
+
+A loop's carry depends on what enters and on what a trip makes of it, so the program is read until nothing
+changes                                                                          -> in: `flow_of`
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from automap.program.problem import Problem
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph, HandOver
+from hlo_tools.roles import Role
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Per value: `batched`, and `roots` (positions in `Graph.inputs`) of one that is not."""
+
+    batched: Sequence[bool]
+    roots: Sequence[frozenset[int]]
+
+
+def flow_of(problem: Problem) -> Flow:
+    """The flow of a whole step."""
+    graph = problem.graph
+    batched = [False] * len(graph.values)
+    roots = [_NOTHING] * len(graph.values)
+    for position, (value, role) in enumerate(zip(graph.inputs, problem.roles, strict=True)):
+        batched[value] = role is Role.BATCH
+        if role in (Role.PARAMETER, Role.STATE):
+            roots[value] = frozenset((position,))
+    carried: set[int] = set()
+    while True:
+        _read(graph, batched, roots, carried)
+        found = {
+            carry
+            for enter, leave in graph.exit_of.items()
+            for carry, made in zip(graph.ops[enter].outputs, graph.ops[leave].inputs, strict=True)
+            if batched[made]
+        }
+        if found <= carried:
+            return Flow(batched, roots)
+        carried |= found
+
+
+def _read(
+    graph: Graph, batched: list[bool], roots: list[frozenset[int]], carried: set[int]
+) -> None:
+    """One pass; `carried` are the loop carries that are known to depend on the batch."""
+    for op in graph.ops:
+        if op.opcode in (LOOP_ENTER, LOOP_EXIT):
+            for source, value in zip(op.inputs, op.outputs):
+                batched[value] = batched[source] or value in carried
+                roots[value] = _NOTHING if batched[value] else roots[source]
+            continue
+        depends = any(batched[v] for v in op.inputs)
+        made_of = _NOTHING
+        if not depends:
+            for value in op.inputs:
+                if roots[value]:
+                    made_of = made_of | roots[value] if made_of else roots[value]
+        for value in op.outputs:
+            batched[value], roots[value] = depends, made_of
+
+
+def is_stack(graph: Graph, leave: int, position: int) -> bool:
+    """Whether a loop fills its carry at `position` slice by slice; `leave` is the op that ends it."""
+    producer = graph.values[graph.ops[leave].inputs[position]].producer
+    return producer >= 0 and graph.ops[producer].opcode == "dynamic-update-slice"
+
+
+def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
+    """Whether every trip of a loop reads a slice of its own of a carry that the trips hand on
+    unchanged.
+    """
+    dims, users = graph.values[carry].dims, graph.users[carry]
+    readers = [graph.ops[u] for u in users if graph.ops[u].opcode != LOOP_EXIT]
+    return (
+        bool(dims)
+        and dims[0] == trips
+        and graph.hand_over(carry) is HandOver.KEPT
+        and bool(readers)
+        and all(op.opcode == "dynamic-slice" and op.inputs[0] == carry for op in readers)
+    )
+
+
+def trips_of(graph: Graph, enter: int) -> int:
+    """How often the loop that op `enter` enters runs its body each time."""
+    first = enter + 1
+    if first == graph.exit_of[enter]:
+        return 1
+    return graph.ops[first].trip_count // graph.ops[enter].trip_count

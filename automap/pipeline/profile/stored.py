@@ -1,0 +1,74 @@
+"""What a device stores of each parameter: itself, its gradient's sum, and its part of the
+optimizer.
+
+    ratio(p) = (bytes of p / parts(p) + sum of gradients / parts(p) + sum over its optimizer leaves l of bytes_l / parts(l))
+               / bytes of p  +  (leaves of no parameter) / (all bytes of parameters)
+
+Gradients are summed up as their parameter is stored, in float32. Tensors are those of uses: a
+parameter or a slice of one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.pipeline.profile.leaves import optimizer_leaves
+from automap.pipeline.profile.uses import Uses
+from automap.program.problem import Problem
+from hlo_tools.phases import Phase
+
+
+_GRADIENT_ELEMENT_BYTES = 4  # microbatches are added up in float32
+
+
+@dataclass(frozen=True)
+class Stored:
+    """`root` [tensors]: positions in `Graph.inputs`; `leaf_bytes` and `sum_bytes` [inputs], 0 for
+    what is not updated.
+
+    `optimizer` are the optimizer's leaves by their parameter, `unowned` those of none.
+    """
+
+    root: np.ndarray
+    leaf_bytes: np.ndarray
+    sum_bytes: np.ndarray
+    optimizer: dict[int, tuple[int, ...]]
+    unowned: tuple[int, ...]
+    total_bytes: float
+
+    def ratio(self, parts: np.ndarray) -> np.ndarray:
+        """By tensor, [tensors]; `parts` [inputs] is in how many parts each leaf is stored."""
+        local = self.leaf_bytes / parts
+        whole = local + self.sum_bytes / parts
+        owners = [owner for owner, leaves in self.optimizer.items() for _ in leaves]
+        leaves = [leaf for of in self.optimizer.values() for leaf in of]
+        np.add.at(whole, owners, np.where(self.sum_bytes[owners] > 0, local[leaves], 0.0))
+        rest = local[list(self.unowned)].sum() / self.total_bytes if self.total_bytes else 0.0
+        return whole[self.root] / np.maximum(self.leaf_bytes[self.root], 1.0) + rest
+
+
+def stored_of(problem: Problem, gradients: Uses) -> Stored:
+    """What is stored of the parameters that `gradients` uses."""
+    graph, updated = problem.graph, set(problem.state_map.values())
+    values = [graph.values[v] for v in graph.inputs]
+    trains = Phase.BACKWARD in problem.phases
+    optimizer, unowned = optimizer_leaves(problem)
+    return Stored(
+        root=np.array([root_of(gradients, t) for t in range(len(gradients.names))], np.int64),
+        leaf_bytes=np.array([value.n_bytes for value in values], float),
+        sum_bytes=np.array(
+            [
+                float(np.prod(value.dims)) * _GRADIENT_ELEMENT_BYTES * (trains and i in updated)
+                for i, value in enumerate(values)
+            ]
+        ),
+        optimizer=dict(optimizer),
+        unowned=unowned,
+        total_bytes=gradients.total_bytes,
+    )
+
+
+def root_of(uses: Uses, tensor: int) -> int:
+    """The parameter's position in `Graph.inputs`; a slice is named (parameter, trip)."""
+    name = uses.names[tensor]
+    return name[0] if isinstance(name, tuple) else name  # type: ignore[return-value]

@@ -1,0 +1,232 @@
+"""Bytes by item: what crosses each cut, and what a stage stores.
+
+    A[t]        bytes of the whole batch that cross a cut after item t: every tensor that some item up to t makes
+                and a later one reads, once, and once more backwards as its gradient      -> in: `crossing`
+    parameters  of each item, those that it reads, also through what is made of parameters alone; each trip of an
+                unrolled loop reads its slice                                            -> in: `parameter_uses`
+    kept        tensors of the forward pass that the backward pass reads, by the item of the op that reads them
+                                                                                         -> in: `kept_uses`
+    working     the most that is alive at an item of what is not kept                     -> in: `Working`
+
+What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed by value, so that the
+bytes may be those of a part of each                                                      -> in: `Changes`
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.pipeline.profile.backward import Backward
+from automap.pipeline.profile.flow import Flow, is_sliced, is_stack
+from automap.pipeline.profile.items import Items, Loop
+from automap.pipeline.profile.uses import UseList, Uses
+from automap.program.problem import Problem
+from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph, HandOver, Op
+from hlo_tools.kernels import Kernel
+from hlo_tools.phases import Phase
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Tensors that begin (`sign` 1) and cease (-1) to be counted before position `at`; [changes],
+    of `n` positions.
+    """
+
+    at: np.ndarray
+    value: np.ndarray
+    sign: np.ndarray
+    n: int
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, int]], n: int) -> "Changes":
+        """From rows (at, value, sign)."""
+        at, value, sign = np.array(rows, np.int64).reshape(-1, 3).T
+        return Changes(at, value, sign, n)
+
+    def alive(self, n_bytes: np.ndarray) -> np.ndarray:
+        """Bytes that are counted at each position, [n]; `n_bytes` [values]."""
+        change = np.bincount(self.at, self.sign * n_bytes[self.value], self.n + 1)
+        # Sums of differences of parts leave rounding behind where the answer is 0.
+        return np.maximum(change.cumsum()[: self.n], 0.0)
+
+
+def crossing(problem: Problem, kernels: Sequence[Kernel], flow: Flow, items: Items) -> Changes:
+    """What crosses a cut after each item."""
+    graph = problem.graph
+    made: dict[int, int] = {}
+    last_read: dict[int, int] = {}
+    for value, item in _made(problem, kernels, items):
+        if flow.batched[value]:
+            made[value] = item
+    for value, item in _read(problem, kernels, items):
+        last_read[value] = max(last_read.get(value, 0), item)
+    rows: list[tuple[int, int, int]] = []
+    for value, item in made.items():
+        if last_read.get(value, -1) > item:
+            rows += [(item, value, 1), (last_read[value], value, -1)]
+    for loop in items.loops:
+        for position, carry in enumerate(graph.ops[loop.enter].outputs):
+            is_new = flow.batched[carry] and graph.hand_over(carry) is HandOver.CHANGED
+            if is_new and not is_stack(graph, loop.leave, position):
+                rows += [(loop.span[0], carry, 1), (loop.span[1], carry, -1)]
+    return Changes.of(rows, len(items))
+
+
+def _is_inside(items: Items, op: int) -> bool:
+    return any(loop.enter < op < loop.leave for loop in items.loops)
+
+
+def _made(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
+    """(value in memory, the item that makes it) of the forward pass outside its loops."""
+    graph = problem.graph
+    for kernel in kernels:
+        if problem.phases[kernel.op] is Phase.FORWARD and not _is_inside(items, kernel.op):
+            for access in kernel.writes:
+                yield access.value, items.span(kernel.op)[1]
+    for index, op in _structural(problem, items):
+        first, last = items.span(index)
+        for position, value in enumerate(op.outputs):
+            # What each trip adds to a stack is in its stage: all before the end is taken to cross.
+            stacked = op.opcode == LOOP_EXIT and is_stack(graph, index, position)
+            yield value, first if stacked else last
+
+
+def _read(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
+    """(value in memory, an item that reads it) of the forward pass outside its loops."""
+    graph = problem.graph
+    for kernel in kernels:
+        if problem.phases[kernel.op] is Phase.FORWARD and not _is_inside(items, kernel.op):
+            for access in kernel.reads:
+                yield access.value, items.span(kernel.op)[0]
+    for index, op in enumerate(graph.ops):
+        # What is fused to kernels of the backward pass alone is in the stage of the forward op all
+        # the same.
+        if problem.phases[index] is Phase.FORWARD and not _is_inside(items, index):
+            if op.opcode not in STRUCTURAL:
+                for value in op.inputs:
+                    yield value, items.span(index)[0]
+    for index, op in _structural(problem, items):
+        if op.opcode == LOOP_EXIT:
+            continue
+        first, last = items.span(index)
+        for source, value in zip(op.inputs, op.outputs):
+            in_all = graph.hand_over(value) is HandOver.KEPT
+            yield source, last if in_all else first
+
+
+def _structural(problem: Problem, items: Items) -> Iterator[tuple[int, Op]]:
+    for index, op in enumerate(problem.graph.ops):
+        is_forward = problem.phases[index] is Phase.FORWARD
+        if op.opcode in STRUCTURAL and is_forward and not _is_inside(items, index):
+            yield index, op
+
+
+def parameter_uses(problem: Problem, flow: Flow, items: Items) -> Uses:
+    """Uses of parameters; a tensor is one, or the slice of one that a trip reads."""
+    graph, found = problem.graph, UseList()
+    sizes = [graph.values[v].n_bytes for v in graph.inputs]
+    unrolled = {loop.enter: loop for loop in items.loops if loop.trips > 1}
+    for index, op in enumerate(graph.ops):
+        if problem.phases[index] is not Phase.FORWARD or op.opcode == LOOP_EXIT:
+            continue
+        if index in unrolled:
+            _slices(graph, flow, unrolled[index], sizes, found)
+        elif any(flow.batched[v] for v in op.outputs) and not any(
+            loop.enter < index < loop.leave for loop in unrolled.values()
+        ):
+            for root in set[int]().union(*(flow.roots[v] for v in op.inputs)):
+                found.add(root, items.span(index)[0], sizes[root])
+    return found.done()
+
+
+def _slices(graph: Graph, flow: Flow, loop: Loop, sizes: Sequence[int], found: UseList) -> None:
+    op = graph.ops[loop.enter]
+    for source, carry in zip(op.inputs, op.outputs):
+        sliced = is_sliced(graph, carry, loop.trips)
+        for root in flow.roots[source]:
+            for trip in range(loop.trips):
+                if sliced:
+                    found.add((root, trip), loop.first_item + trip, sizes[root] / loop.trips)
+                else:
+                    found.add(root, loop.first_item + trip, sizes[root])
+
+
+def kept_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward: Backward) -> Uses:
+    """Uses of what the forward pass leaves for the backward pass, bytes of the whole batch."""
+    graph, found = problem.graph, UseList()
+    forward = [p is Phase.FORWARD for p in problem.phases]
+
+    def is_left(value: int) -> bool:
+        producer = graph.values[value].producer
+        return producer >= 0 and forward[producer] and flow.batched[value]
+
+    for kernel in kernels:
+        for access in kernel.reads if kernel.op in backward.span else ():
+            if is_left(access.value):
+                n_bytes = graph.values[access.value].n_bytes
+                found.add(access.value, backward.span[kernel.op][0], n_bytes)
+    for index, span in backward.span.items():
+        op = graph.ops[index]
+        for source, value in zip(op.inputs, op.outputs) if op.opcode in STRUCTURAL else ():
+            if not is_left(source):
+                continue
+            n_bytes, loop = graph.values[source].n_bytes, backward.twin.get(index)
+            if loop is None:
+                found.add(source, span[0], n_bytes)
+                continue
+            sliced = is_sliced(graph, value, loop.trips)
+            for trip in range(loop.trips):
+                tensor = (source, trip) if sliced else source
+                share = n_bytes / loop.trips if sliced else n_bytes
+                found.add(tensor, loop.first_item + trip, share)
+    return found.done()
+
+
+@dataclass(frozen=True)
+class Working:
+    """What is made and not kept, kernel by kernel; kernel `kernel[p]` runs for item `item[p]`,
+    [pairs].
+    """
+
+    alive: Changes
+    kernel: np.ndarray
+    item: np.ndarray
+    n_items: int
+
+    def n_bytes(self, n_bytes: np.ndarray) -> np.ndarray:
+        """The most that is alive at each item, [items]; `n_bytes` [values]."""
+        result = np.zeros(self.n_items)
+        np.maximum.at(result, self.item, self.alive.alive(n_bytes)[self.kernel])
+        return result
+
+
+def working(
+    problem: Problem, kernels: Sequence[Kernel], items: Items, backward: Backward
+) -> Working:
+    """What is made and not kept."""
+    graph = problem.graph
+    is_run = [k for k in kernels if problem.phases[k.op] is not Phase.UPDATE]
+    born: dict[int, int] = {}
+    dies: dict[int, int] = {}
+    crosses = set[int]()
+    for at, kernel in enumerate(is_run):
+        for access in kernel.writes:
+            born.setdefault(access.value, at)
+        for access in kernel.reads:
+            dies[access.value] = at
+            producer = graph.values[access.value].producer
+            if kernel.op in backward.span and producer >= 0 and producer not in backward.span:
+                crosses.add(access.value)
+    rows: list[tuple[int, int, int]] = []
+    for value, at in born.items():
+        if value not in crosses:
+            rows += [(at, value, 1), (max(dies.get(value, at), at) + 1, value, -1)]
+    pairs = [
+        (at, item)
+        for at, kernel in enumerate(is_run)
+        for first, last in [backward.span.get(kernel.op) or items.span(kernel.op)]
+        for item in range(first, last + 1)
+    ]
+    at, item = np.array(pairs, np.int64).reshape(-1, 2).T
+    return Working(Changes.of(rows, len(is_run)), at, item, len(items))

@@ -1,0 +1,217 @@
+"""What the simulated step of a pipeline says: what each stage does, what it waits for, and when.
+
+The plan's record is enough (`automap.pipeline.schedules.recorded`). A stage is busy with its
+passes, the sum of its gradients and its update. In the rest of the step it waits:
+
+stages      until another stage has made what the next pass needs
+transfers   from then on until that is here
+end         after its update, until all stages have ended
+
+Nothing is known of a stage's devices apart, so in a trace the stage stands at its first device.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from automap.pipeline.schedules.recorded import SimulatedStep, simulated_step
+from automap.pipeline.schedules.task_graph import Job, Kind
+from automap.plan.codec import encode
+from automap.plan.pipeline import PipelineRecord, device_names
+from automap.plan.record import PlanRecord
+from automap.quantities import seconds_text
+from automap.simulate.trace import Event, Lane, save_trace
+
+
+_SAME: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """A stage's step.
+
+    Seconds are of the whole step; `reduce_seconds` those of the sum of its gradients and of its
+    update. `sends` microbatches of together `sent_bytes` go to the next stage, which is
+    `link_seconds`, and as much comes back over the link's other direction.
+    """
+
+    stage: int
+    devices: tuple[int, ...]
+    layers: str
+    forward_seconds: float
+    backward_seconds: float
+    reduce_seconds: float
+    stage_wait_seconds: float
+    transfer_wait_seconds: float
+    end_wait_seconds: float
+    sends: int
+    sent_bytes: int
+    link_seconds: float
+    peak_bytes: int
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds of passes, sum and update."""
+        return self.forward_seconds + self.backward_seconds + self.reduce_seconds
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds of all waits: the rest of the step."""
+        return self.stage_wait_seconds + self.transfer_wait_seconds + self.end_wait_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSimulationRecord:
+    """One simulated step of a pipeline; `predicted_seconds` is what the plan says.
+
+    `bubble_fraction` is the part of the step in which a device waits, the mean over devices.
+    """
+
+    target: str
+    topology: str
+    schedule: str
+    microbatches: int
+    predicted_seconds: float
+    step_seconds: float
+    bubble_fraction: float
+    stages: tuple[StageRow, ...]
+    warnings: tuple[str, ...]
+    events: tuple[Event, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, as `automap simulate --json` prints them: all but the events."""
+        fields = {name: encode(value) for name, value in vars(self).items() if name != "events"}
+        rows = [
+            encode(row) | {"busy_seconds": row.busy_seconds, "idle_seconds": row.idle_seconds}
+            for row in self.stages
+        ]
+        return fields | {"stages": rows, "tasks": len(self.events)}
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the timeline for Perfetto, whole or not at all; raises `PlanError` if that cannot
+        be done.
+        """
+        names = {
+            row.devices[0]: f"stage {row.stage}: {device_names(row.devices)}" for row in self.stages
+        }
+        save_trace(path, self.events, names)
+
+
+def simulate_pipeline(plan: PlanRecord, record: PipelineRecord) -> PipelineSimulationRecord:
+    """The step of a plan's pipeline, simulated."""
+    found = simulated_step(record)
+    step_seconds = found.timeline.makespan_seconds
+    return PipelineSimulationRecord(
+        target=plan.workload.target,
+        topology=str(plan.topology["name"]),
+        schedule=record.schedule,
+        microbatches=record.microbatches,
+        predicted_seconds=plan.predicted.step_seconds,
+        step_seconds=step_seconds,
+        bubble_fraction=found.bubble_fraction,
+        stages=tuple(_rows(found)),
+        warnings=tuple(_warnings(record, step_seconds, plan.predicted.step_seconds)),
+        events=tuple(_events(found)),
+    )
+
+
+def _rows(found: SimulatedStep) -> Iterator[StageRow]:
+    number = {job: task for task, job in enumerate(found.jobs)}
+    record, m = found.record, found.record.microbatches
+    for s, stage in enumerate(record.stages):
+        end = found.timeline.end_seconds[number[Job("all-reduce", s, 0)]]
+        for_stages, for_transfers = _waits(found, number, s)
+        sends = m if s < len(record.stages) - 1 else 0
+        yield StageRow(
+            stage=s,
+            devices=stage.devices,
+            layers=stage.layers,
+            forward_seconds=m * stage.forward_seconds,
+            backward_seconds=m * stage.backward_seconds,
+            reduce_seconds=stage.reduce_seconds,
+            stage_wait_seconds=for_stages,
+            transfer_wait_seconds=for_transfers,
+            end_wait_seconds=found.timeline.makespan_seconds - float(end),
+            sends=sends,
+            sent_bytes=sends * stage.sent_bytes,
+            link_seconds=sends * stage.transfer_seconds,
+            peak_bytes=stage.peak_bytes,
+        )
+
+
+def _waits(found: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float, float]:
+    """Seconds in which stage s waits before its passes: for other stages, and for transfers."""
+    line = found.timeline
+    passes = [
+        task
+        for task, job in enumerate(found.jobs)
+        if job.stage == s and job.kind in ("forward", "backward")
+    ]
+    for_stages = for_transfers = free = 0.0
+    for task in passes:
+        gap = float(line.start_seconds[task]) - free
+        free = float(line.end_seconds[task])
+        if gap > 0:
+            # It began when its transfer ended, which was ready when the other stage had made it.
+            transfer = number[_arrival(found.jobs[task])]
+            moving = float(line.end_seconds[transfer] - line.ready_seconds[transfer])
+            for_transfers += min(gap, moving)
+            for_stages += max(gap - moving, 0.0)
+    return for_stages, for_transfers
+
+
+def _arrival(job: Job) -> Job:
+    """The transfer that a pass waits for."""
+    if job.kind == "forward":
+        return Job("send forward", job.stage - 1, job.microbatch)
+    return Job("send backward", job.stage, job.microbatch)
+
+
+def _warnings(record: PipelineRecord, step_seconds: float, predicted: float) -> Iterator[str]:
+    if not record.has_transfer_seconds:
+        yield (
+            "the plan was written by an earlier automap, which did not record the seconds of "
+            "transfers: here they take "
+            "no time; plan again"
+        )
+    elif not math.isclose(step_seconds, predicted, rel_tol=_SAME, abs_tol=0.0):
+        yield (
+            f"the plan predicts {seconds_text(predicted)}, but the seconds of its stages make "
+            f"{seconds_text(step_seconds)}: it was changed after it was planned; plan again"
+        )
+
+
+def _events(found: SimulatedStep) -> Iterator[Event]:
+    """One event per task, in the order of tasks."""
+    start, end = found.timeline.start_seconds.tolist(), found.timeline.end_seconds.tolist()
+    for task, job in enumerate(found.jobs):
+        stage = found.record.stages[job.stage]
+        lane, what = _NAMES[job.kind]
+        details: dict[str, Any] = {"stage": job.stage}
+        if job.kind != "all-reduce":
+            details["microbatch"] = job.microbatch
+            what = f"{what} {job.microbatch}"
+        if job.kind in ("send forward", "send backward"):
+            details["bytes"] = stage.sent_bytes
+        else:
+            details["layers"] = stage.layers
+        yield Event(
+            lane=Lane(device=stage.devices[0], name=lane.format(next=job.stage + 1)),
+            name=what,
+            category=job.kind,
+            start_seconds=start[task],
+            seconds=end[task] - start[task],
+            details=details,
+        )
+
+
+_NAMES: Final[dict[Kind, tuple[str, str]]] = {
+    "forward": ("passes", "forward"),
+    "backward": ("passes", "backward"),
+    "send forward": ("link to stage {next}", "activations"),
+    "send backward": ("link from stage {next}", "gradients"),
+    "all-reduce": ("all-reduce and update", "all-reduce and update"),
+}
+"""Lane and name of each kind of task."""

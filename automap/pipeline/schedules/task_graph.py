@@ -1,0 +1,145 @@
+"""The task graph of a pipelined step, for the simulator: the oracle of the value function.
+
+Tasks are the forward and backward pass of each microbatch in each stage, on the stage; the transfer
+of each microbatch over each boundary, forward and backward on the two directions of its link; and
+one all-reduce per stage, on its devices' links. A stage works in the fixed order of its schedule:
+
+    GPipe   F_0 .. F_{M-1}, B_0 .. B_{M-1}
+    1F1B    min(M, S - s) - 1 forwards first, then forwards and backwards in turn, then what is left backward
+
+Each waits for the one before it in its stage, and for what comes over its link.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from automap.pipeline.arrays import Arrays, Schedule
+from automap.simulate.tasks import Tasks
+
+
+Kind = Literal["forward", "backward", "send forward", "send backward", "all-reduce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """One stage: seconds of a microbatch's passes, of sending it to the next stage one way, and of
+    the all-reduce.
+    """
+
+    forward: float
+    backward: float
+    transfer: float
+    reduce: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a task does; `microbatch` is 0 for an all-reduce."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+
+
+def stage_seconds(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> list[StageSeconds]:
+    """The seconds of a partition's stages, as `automap.pipeline.value` has them."""
+    found = []
+    for s in range(len(cuts) - 1):
+        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        transfer = 0.0
+        if s < len(cuts) - 2:
+            per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
+            transfer = float(arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j])
+        found.append(
+            StageSeconds(
+                forward=float(arrays.forward[e - d, j] - arrays.forward[e - d, i]),
+                backward=float(arrays.backward[e - d, j] - arrays.backward[e - d, i]),
+                transfer=transfer,
+                reduce=float(arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]),
+            )
+        )
+    return found
+
+
+def stage_order(schedule: Schedule, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
+    """The passes of one stage in the order in which it does them."""
+    ahead = microbatches
+    if schedule is Schedule.ONE_F_ONE_B:
+        ahead = min(microbatches, stages - stage)
+    for m in range(ahead):
+        yield Job("forward", stage, m)
+    for m in range(microbatches):
+        yield Job("backward", stage, m)
+        if ahead + m < microbatches:
+            yield Job("forward", stage, ahead + m)
+
+
+def pipeline_tasks(
+    stages: list[StageSeconds], microbatches: int, schedule: Schedule
+) -> tuple[Tasks, list[Job]]:
+    """The task graph, and what each task does."""
+    n = len(stages)
+    waits: dict[Job, list[Job]] = {}
+    for s in range(n):
+        before: Job | None = None
+        for job in stage_order(schedule, s, n, microbatches):
+            waits[job] = [] if before is None else [before]
+            before = job
+            m = job.microbatch
+            if job.kind == "forward" and s > 0:
+                waits[job].append(Job("send forward", s - 1, m))
+            if job.kind == "backward" and s < n - 1:
+                waits[job].append(Job("send backward", s, m))
+            if job.kind == "forward" and s < n - 1:
+                waits[Job("send forward", s, m)] = [job]
+            if job.kind == "backward" and s > 0:
+                waits[Job("send backward", s - 1, m)] = [job]
+        assert before is not None  # noqa: S101 - there is at least one microbatch
+        waits[Job("all-reduce", s, 0)] = [before]
+    order = _topological(waits)
+    number = {job: index for index, job in enumerate(order)}
+    counts = [len(waits[job]) for job in order]
+    tasks = Tasks(
+        seconds=np.array([_seconds(stages, job) for job in order]),
+        resource=np.array([_resource(job, n) for job in order], np.int32),
+        first_predecessor=np.concatenate([[0], np.cumsum(counts)]),
+        predecessors=np.array(
+            [number[w] for job in order for w in sorted(waits[job], key=number.__getitem__)],
+            np.int32,
+        ),
+    )
+    return tasks, order
+
+
+def _topological(waits: dict[Job, list[Job]]) -> list[Job]:
+    left = {job: len(before) for job, before in waits.items()}
+    after: dict[Job, list[Job]] = {job: [] for job in waits}
+    for job, before in waits.items():
+        for other in before:
+            after[other].append(job)
+    order = [job for job, count in left.items() if not count]
+    for job in order:
+        for follower in after[job]:
+            left[follower] -= 1
+            if not left[follower]:
+                order.append(follower)
+    return order
+
+
+def _seconds(stages: list[StageSeconds], job: Job) -> float:
+    stage = stages[job.stage]
+    return {
+        "forward": stage.forward,
+        "backward": stage.backward,
+        "send forward": stage.transfer,
+        "send backward": stage.transfer,
+        "all-reduce": stage.reduce,
+    }[job.kind]
+
+
+def _resource(job: Job, stages: int) -> int:
+    lane = {"forward": 0, "backward": 0, "send forward": 1, "send backward": 2, "all-reduce": 3}
+    return lane[job.kind] * stages + job.stage

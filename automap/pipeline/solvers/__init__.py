@@ -1,0 +1,1 @@
+"""The best partition of a pipeline: exactly, or by local search."""

@@ -1,0 +1,137 @@
+"""Partitions without a proof: even splits, cuts at servers, and local search from several starts.
+
+even split      points by their seconds, units by their number, both as even as is allowed
+servers         stages begin where the outermost level parts units (Auto-MAP's radius 0), points by the
+                exact solver
+local search    one boundary after the other is moved to its best point and unit, until none moves; from
+                `STARTS` starts, of which the first are even
+"""
+
+from typing import Final
+
+import numpy as np
+
+from automap.deadline import Deadline
+from automap.numba_jit import Array, compiled
+from automap.pipeline.arrays import Arrays, divisible
+from automap.pipeline.solvers.exact import Partition, Solved, solve
+from automap.pipeline.value import price, priced
+
+
+STARTS: Final = 13
+
+
+def even_split(arrays: Arrays, stages: int) -> Partition | None:
+    """The even split; None if units cannot be divided so, inf seconds if it does not fit."""
+    parts = _parts(arrays, stages, None)
+    if parts is None:
+        return None
+    cuts = _cuts(arrays, np.arange(stages + 1) / stages)
+    return None if cuts is None else _partition(arrays, cuts, parts)
+
+
+def at_servers(
+    arrays: Arrays, stages: int, parted_by: np.ndarray, deadline: Deadline | None = None
+) -> Solved:
+    """The best with stages that begin where the outermost level parts units; `parted_by` as in
+    `Fabric`.
+    """
+    allowed = parted_by == parted_by.max()
+    allowed[[0, -1]] = True
+    allowed_only = arrays._replace(may_part=arrays.may_part & allowed)
+    return solve(allowed_only, stages, deadline=deadline)
+
+
+def local_search(
+    arrays: Arrays, stages: int, seed: int = 0, starts: int = STARTS
+) -> Partition | None:
+    """The best of several local searches; None if there is no partition in so many stages, inf if
+    none fits.
+    """
+    rng = np.random.default_rng(seed)
+    best: Partition | None = None
+    for start in range(starts):
+        parts = _parts(arrays, stages, rng if start else None)
+        shares = np.arange(stages + 1) / stages
+        if start > 1 and parts is not None:
+            shares = parts / parts[-1] + rng.normal(0, 0.3 / stages, stages + 1)
+            shares[[0, -1]] = 0.0, 1.0
+        cuts = _cuts(arrays, np.sort(shares))
+        if parts is None or cuts is None:
+            return best
+        found = improved(arrays, Partition(cuts, parts, np.inf))
+        if best is None or found.seconds < best.seconds:
+            best = found
+    return best
+
+
+def improved(arrays: Arrays, start: Partition) -> Partition:
+    """Where local search from a partition ends, which may be one that does not fit."""
+    cuts, parts = start.cuts.copy(), start.parts.copy()
+    _improve(arrays, cuts, parts)
+    return _partition(arrays, cuts, parts)
+
+
+def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: int = 0) -> Solved:
+    """The exact solver, with local search for a first bound."""
+    start = local_search(arrays, stages, seed)
+    return solve(arrays, stages, min(bound_seconds, start.seconds if start else np.inf))
+
+
+def _partition(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> Partition:
+    over, seconds = priced(arrays, cuts, parts)
+    return Partition(cuts, parts, float(seconds) if over <= 0 else np.inf)
+
+
+def _parts(arrays: Arrays, stages: int, rng: np.random.Generator | None) -> np.ndarray | None:
+    """Units divided in usable parts: as even as can be, or at random; None if that is impossible."""
+    units, sizes, can = arrays.n_units, np.flatnonzero(arrays.usable), divisible(arrays, stages)
+    if not can[stages, units]:
+        return None
+    parts, left = [0], units
+    for k in range(stages, 0, -1):
+        fitting = [size for size in sizes if size <= left and can[k - 1, left - size]]
+        fair = left / k
+        size = min(fitting, key=lambda s: abs(s - fair)) if rng is None else rng.choice(fitting)
+        left -= int(size)
+        parts.append(units - left)
+    return np.array(parts, np.int64)
+
+
+def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
+    """Allowed boundaries near shares of the seconds, ascending; None if there are too few."""
+    allowed = np.flatnonzero(arrays.may_cut[1:-1]) + 1
+    stages = len(shares) - 1
+    if len(allowed) < stages - 1:
+        return None
+    r = int(np.flatnonzero(arrays.usable)[0])
+    line = arrays.forward[r] + arrays.backward[r]
+    places = np.searchsorted(line[allowed], shares[1:-1] * line[-1])
+    for s in range(stages - 1):
+        low = places[s - 1] + 1 if s else 0
+        places[s] = min(max(places[s], low), len(allowed) - (stages - 1 - s))
+    return np.array([0, *allowed[places], arrays.n_points], np.int64)
+
+
+@compiled
+def _improve(arrays: Arrays, cuts: Array, parts: Array) -> None:
+    """Move boundaries in place until no single one is better elsewhere; what does not fit yields
+    first.
+    """
+    tails = np.empty((2, len(cuts) + 3))
+    over, seconds = price(arrays, cuts, parts, tails)
+    moved = True
+    while moved:
+        moved = False
+        for s in range(1, len(cuts) - 1):
+            best_i, best_d = cuts[s], parts[s]
+            for i in range(cuts[s - 1] + 1, cuts[s + 1]):
+                if not arrays.may_cut[i]:
+                    continue
+                for d in range(parts[s - 1] + 1, parts[s + 1]):
+                    cuts[s], parts[s] = i, d
+                    new_over, new_seconds = price(arrays, cuts, parts, tails)
+                    less = new_seconds < seconds * (1 - 1e-12)
+                    if new_over < over or (new_over == over and less):
+                        over, seconds, best_i, best_d, moved = new_over, new_seconds, i, d, True
+            cuts[s], parts[s] = best_i, best_d

@@ -1,0 +1,170 @@
+"""Stages of several kinds as arrays: what the exact solver takes.
+
+A *kind* of stage says on how many units it lies and how they share its work: r replicas, or a
+sharding of the stage on its own mesh (`automap.pipeline.hybrid`). A stage has points [i, j), units
+[d, e) with e = d + units[k], and kind k; all seconds and bytes may depend on the kind. Of kind k
+beside kind k' after it, at unit boundary e:
+
+    R   rate[k, d] gradient_bytes[i, j] + reduce[k, j] - reduce[k, i]        sums of gradients, and the update
+    X   latency[e] + transfer[a, a', e] max(crossing[k, j], crossing[k', j])  a, a' the kinds' layouts
+    bytes of a device  state + (K kept + working + 2 entering[i]) / share, by the kind's table
+
+`automap.pipeline.value` has all else. Kinds of one *interface* cost whoever sends to them the same.
+
+    `menu_of`       the replicas of `Arrays`: kind k has the k-th usable number of them
+    `priced_stages` V of a partition with a kind for each stage
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.numba_jit import Array, compiled, inner
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.value import finished, joined
+
+
+class Menu(NamedTuple):
+    """K kinds on n points and U units, L layouts, T tables of bytes.
+
+    units [K] int64; forward, backward [K, n + 1] seconds of one microbatch, sums of the points
+        before
+    reduce [K, n + 1] seconds, sums of the points before; rate [K, U + 1] seconds per byte of
+        gradients of a stage that begins at unit d, inf where none may
+    crossing [K, n + 1] bytes of one microbatch that boundary i sends, one way; interface, layout
+        [K] int64
+    transfer [L, L, U + 1] seconds per byte at unit boundary e
+    state, kept, working [T, n + 1, n + 1], entering [T, n + 1] bytes of table[k]: the state on a
+        device, and of one microbatch what share[k] devices have together
+    the others as in `automap.pipeline.arrays.Arrays`
+    """
+
+    units: Array
+    forward: Array
+    backward: Array
+    reduce: Array
+    rate: Array
+    crossing: Array
+    interface: Array
+    layout: Array
+    transfer: Array
+    gradient_bytes: Array
+    state: Array
+    kept: Array
+    working: Array
+    entering: Array
+    table: Array
+    share: Array
+    may_cut: Array
+    may_part: Array
+    latency_seconds: Array
+    memory_limit_bytes: float
+    microbatches: int
+    schedule: int
+
+    @property
+    def n_points(self) -> int:
+        """n."""
+        return len(self.may_cut) - 1
+
+    @property
+    def n_units(self) -> int:
+        """U."""
+        return len(self.latency_seconds) - 1
+
+
+def menu_of(arrays: Arrays) -> Menu:
+    """Replicated stages."""
+    sizes, units = np.flatnonzero(arrays.usable[1:]) + 1, arrays.n_units
+    begins = np.arange(units + 1)
+    ends = sizes[:, None] + begins
+    rate = np.where(
+        ends <= units, arrays.reduce_seconds_per_byte[begins, np.minimum(ends, units)], np.inf
+    )
+    before = np.maximum(begins - sizes[:, None, None], 0)
+    after = np.minimum(begins + sizes[None, :, None], units)
+    kinds = np.arange(len(sizes))
+    return Menu(
+        units=sizes,
+        forward=arrays.forward[sizes],
+        backward=arrays.backward[sizes],
+        reduce=np.zeros((len(sizes), arrays.n_points + 1)),
+        rate=rate,
+        crossing=np.tile(arrays.cut_bytes, (len(sizes), 1)),
+        interface=kinds if arrays.transfers_differ else np.zeros_like(kinds),
+        layout=kinds,
+        transfer=np.ascontiguousarray(arrays.transfer_seconds_per_byte[before, begins, after]),
+        gradient_bytes=arrays.gradient_bytes,
+        state=arrays.state_bytes[None],
+        kept=arrays.kept_bytes[None],
+        working=arrays.working_bytes[None],
+        entering=arrays.cut_bytes[None],
+        table=np.zeros_like(kinds),
+        share=sizes * float(arrays.unit_devices),
+        may_cut=arrays.may_cut,
+        may_part=arrays.may_part,
+        latency_seconds=arrays.latency_seconds,
+        memory_limit_bytes=arrays.memory_limit_bytes,
+        microbatches=arrays.microbatches,
+        schedule=arrays.schedule,
+    )
+
+
+@inner
+def reduce_seconds(menu: Menu, kind: int, i: int, j: int, d: int) -> float:
+    """R of a stage."""
+    sums = menu.reduce[kind, j] - menu.reduce[kind, i]
+    return menu.rate[kind, d] * menu.gradient_bytes[i, j] + sums
+
+
+@inner
+def transfer_seconds(menu: Menu, kind: int, after: int, j: int, e: int) -> float:
+    """X of a stage of `kind` that ends at point j and unit e, before one of kind `after`."""
+    per_byte = menu.transfer[menu.layout[kind], menu.layout[after], e]
+    sent = max(menu.crossing[kind, j], menu.crossing[after, j])
+    return menu.latency_seconds[e] + per_byte * sent
+
+
+@inner
+def device_bytes(menu: Menu, kind: int, i: int, j: int, k: int) -> float:
+    """Bytes on each device of a stage that has k - 1 stages after it."""
+    t, m = menu.table[kind], menu.microbatches
+    in_flight = m if menu.schedule == 0 else min(m, k)
+    moving = in_flight * menu.kept[t, i, j] + menu.working[t, i, j] + 2.0 * menu.entering[t, i]
+    return menu.state[t, i, j] + moving / menu.share[kind]
+
+
+@inner
+def may_lie(menu: Menu, kind: int, d: int) -> bool:
+    """Whether a stage of a kind may begin at unit d."""
+    return menu.may_part[d] and menu.rate[kind, d] < np.inf
+
+
+@compiled
+def priced_stages(menu: Menu, cuts: Array, parts: Array, kinds: Array) -> tuple[float, float]:
+    """(bytes over a device's memory in the worst stage, L in seconds); both inf if a stage is not
+    allowed.
+    """
+    stages, m = len(kinds), menu.microbatches
+    tails, over, now = np.zeros((2, stages + 4)), 0.0, 0
+    for s in range(stages - 1, -1, -1):
+        i, j, d, e, kind = cuts[s], cuts[s + 1], parts[s], parts[s + 1], kinds[s]
+        is_allowed = i < j and menu.may_cut[i] and menu.units[kind] == e - d
+        if not (is_allowed and may_lie(menu, kind, d)):
+            return np.inf, np.inf
+        x = transfer_seconds(menu, kind, kinds[s + 1], j, e) if s + 1 < stages else 0.0
+        joined(
+            tails,
+            now,
+            tails[1 - now],
+            menu.forward[kind, j] - menu.forward[kind, i],
+            menu.backward[kind, j] - menu.backward[kind, i],
+            x,
+            reduce_seconds(menu, kind, i, j, d),
+            m,
+            stages - s,
+            menu.schedule,
+        )
+        now = 1 - now
+        over = max(over, device_bytes(menu, kind, i, j, stages - s) - menu.memory_limit_bytes)
+    return over, finished(tails[now, 1], tails[now, 2], m, menu.schedule)

@@ -1,0 +1,156 @@
+"""Reading and writing frozen records as JSON, driven by their type hints; no code is ever run.
+
+    record          <-> object with exactly the record's fields (a trailing underscore is left out);
+                        one marked `ADDED_LATER` may be missing, and has its default then
+    tuple[X, ...]   <-> list;   tuple[X, Y] <-> list of that length
+    X | None        <-> null or X;   Literal <-> one of its strings
+    Mapping         <-> object, handed over as it is (its owner checks it)
+    None            <-> null: a field kept for a later version
+
+`decode` checks types and names the field's path; the records check their values when made.
+"""
+
+from collections.abc import Callable, Mapping
+import copy
+import dataclasses
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from automap.errors import PlanError
+from automap.plan.checks import refuse, within
+
+
+ADDED_LATER: Final = {"added_later": True}
+"""Metadata of a field that files of the same version may lack, since older ones were written
+without it.
+"""
+
+
+def encode(value: Any) -> Any:
+    """The JSON values of a record; shares nothing with it that could change."""
+    if dataclasses.is_dataclass(value):
+        return {
+            key: encode(getattr(value, name)) for key, (name, _) in _fields_of(type(value)).items()
+        }
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    if value is None or isinstance(value, str | int | float | Mapping):
+        return copy.deepcopy(value)
+    raise refuse("plan", value, "records of text, numbers, true, false and null")
+
+
+def decode(hint: Any, node: object, path: str) -> Any:
+    """The value of type `hint` that JSON values stand for; `PlanError` names the field's path."""
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, node, path)
+    kind = get_origin(hint) or hint
+    return _READERS[kind](hint, node, path)
+
+
+@cache
+def _fields_of(record: type) -> dict[str, tuple[str, Any]]:
+    """JSON key -> (attribute, type hint)."""
+    hints = get_type_hints(record)
+    names = [field.name for field in dataclasses.fields(record)]
+    return {name.rstrip("_"): (name, hints[name]) for name in names}
+
+
+def _record(record: Any, node: object, path: str) -> Any:
+    fields = _fields_of(record)
+    known = ", ".join(fields)
+    if not isinstance(node, Mapping):
+        raise refuse(path, node, f"an object with the fields {known}")
+    prefix = f"{path}." if path else ""
+    for key in node:
+        if key not in fields:
+            raise PlanError(f"{prefix}{str(key)[:80]}: unknown field; allowed: {known}")
+    later = {f.name for f in dataclasses.fields(record) if f.metadata == ADDED_LATER}
+    for key, (name, _) in fields.items():
+        if key not in node and name not in later:
+            raise PlanError(f"{prefix}{key}: missing; required: {known}")
+    values = {
+        name: decode(hint, node[key], prefix + key)
+        for key, (name, hint) in fields.items()
+        if key in node
+    }
+    with within(path):
+        return record(**values)
+
+
+def _tuple(hint: Any, node: object, path: str) -> tuple[Any, ...]:
+    items = get_args(hint)
+    if not isinstance(node, list):
+        raise refuse(path, node, "a list")
+    if items[-1] is Ellipsis:
+        items = items[:1] * len(node)
+    if len(items) != len(node):
+        raise refuse(path, node, f"a list of {len(items)} entries")
+    pairs = zip(items, node, strict=True)
+    return tuple(decode(item, x, f"{path}[{i}]") for i, (item, x) in enumerate(pairs))
+
+
+def _optional(hint: Any, node: object, path: str) -> Any:
+    (inner,) = (item for item in get_args(hint) if item is not NoneType)
+    return None if node is None else decode(inner, node, path)
+
+
+def _choice(hint: Any, node: object, path: str) -> Any:
+    if node not in get_args(hint):
+        raise refuse(path, node, " | ".join(get_args(hint)))
+    return node
+
+
+def _object(_: Any, node: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(node, Mapping):
+        raise refuse(path, node, "an object")
+    return copy.deepcopy(node)
+
+
+def _reserved(_: Any, node: object, path: str) -> None:
+    if node is not None:
+        raise PlanError(
+            f"{path}: written by a newer automap: this one reads null only; upgrade automap"
+        )
+
+
+def _text(_: Any, node: object, path: str) -> str:
+    # A lone surrogate is legal JSON, but no terminal and no file could take it.
+    if not isinstance(node, str) or any("\ud800" <= c <= "\udfff" for c in node):
+        raise refuse(path, node, "a text")
+    return node
+
+
+def _flag(_: Any, node: object, path: str) -> bool:
+    if not isinstance(node, bool):
+        raise refuse(path, node, "true | false")
+    return node
+
+
+def _integer(_: Any, node: object, path: str) -> int:
+    if not isinstance(node, int) or isinstance(node, bool):
+        raise refuse(path, node, "an integer")
+    return node
+
+
+def _number(_: Any, node: object, path: str) -> float:
+    if not isinstance(node, int | float) or isinstance(node, bool):
+        raise refuse(path, node, "a finite number")
+    try:
+        return float(node)
+    except OverflowError:
+        raise refuse(path, node, "a finite number") from None
+
+
+_READERS: Final[Mapping[Any, Callable[[Any, object, str], Any]]] = {
+    tuple: _tuple,
+    UnionType: _optional,
+    Union: _optional,  # what get_type_hints makes of `Literal[...] | None` before Python 3.14
+    Literal: _choice,
+    Mapping: _object,
+    NoneType: _reserved,
+    str: _text,
+    bool: _flag,
+    int: _integer,
+    float: _number,
+}

@@ -1,0 +1,198 @@
+"""A plan as text: the header and every decision, or one input or decision with its reason."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+import difflib
+import math
+from typing import Final
+
+from automap.errors import PlanError
+from automap.plan.checks import Spec
+from automap.plan.parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
+from automap.plan.pipeline import pipeline_lines
+from automap.plan.record import PlanRecord, mesh_text
+from automap.quantities import bytes_text, seconds_text
+from automap.topology import Topology, lies_on
+from automap.topology.spans import spans
+
+
+_SHOWN: Final = 20
+_STORED: Final = {"full": "stored split", "optimizer": "optimizer state stored split"}
+
+
+def overview(plan: PlanRecord) -> str:
+    """Mesh, prediction, presets, search, decisions with reasons, conflicts and warnings."""
+    lines = [*_header(plan), "", "decisions:" if plan.decisions else "decisions: none"]
+    for decision in plan.decisions:
+        lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]
+    sections = {
+        "conflicts": cut([line for row in plan.conflicts for line in _conflict(row)]),
+        "warnings": list(plan.warnings),
+    }
+    for title, rows in sections.items():
+        if rows:
+            lines += ["", f"{title}:", *(f"  {row}" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def detail(plan: PlanRecord, what: str) -> str:
+    """The inputs and decisions whose path or group is `what`, else those that contain it.
+
+    Raises `PlanError` with the closest names if there is none.
+    """
+    names = [leaf.path for leaf in plan.inputs] + [row.group for row in plan.decisions]
+    chosen = {name for name in names if name == what} or {n for n in names if what in n}
+    if not chosen:
+        closest = difflib.get_close_matches(what, dict.fromkeys(names), n=5, cutoff=0.3)
+        hint = "closest: " + ", ".join(closest) if closest else "`automap explain` lists groups"
+        raise PlanError(f"no input path or decision's group is or contains {what!r}; {hint}")
+    blocks = [_leaf(plan, leaf) for leaf in plan.inputs if leaf.path in chosen]
+    blocks += [_covered(plan, row) for row in plan.decisions if row.group in chosen]
+    rest = len(blocks) - _SHOWN
+    if rest > 0:
+        blocks = [*blocks[:_SHOWN], f"and {rest} more; say more of the name to see one"]
+    return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
+
+
+def _laid(plan: PlanRecord) -> list[str]:
+    """Which links each axis runs over, outermost first: `  data over network 2 and nvlink 4; ...`."""
+    topology, sizes = Topology.from_dict(plan.topology), [size for _, size in plan.mesh.axes]
+    if not lies_on(topology, sizes):
+        return []
+    axes = []
+    for axis, (name, _) in enumerate(plan.mesh.axes):
+        over = [f"{s.level.name} {s.ranks}" for s in reversed(spans(topology, sizes, (axis,)))]
+        axes += [f"{name} over {' and '.join(over)}"] if over else []
+    return [f"  {'; '.join(axes)}"] if axes else []
+
+
+def spec_text(spec: Spec) -> str:
+    """`[whole, data+model]`: per dimension the axes that split it."""
+    return "[" + ", ".join("whole" if axes is None else "+".join(axes) for axes in spec) + "]"
+
+
+def all_the_same_text(count: int) -> str:
+    """How to get a plan that needs so many bytes on a device, which are too many."""
+    return (
+        f"--memory-limit {math.ceil(count / 2**30 * 100) / 100:.10g} gives that plan all the same"
+    )
+
+
+def search_text(plan: PlanRecord) -> str:
+    """`greedy in 1.5 s, 200 evaluations, seed 0; no bound proven`."""
+    search, gap = plan.search, plan.search.gap
+    bound = "no bound proven" if gap is None else f"at most {gap:.2%} above the proven bound"
+    return (
+        f"{search.strategy} in {seconds_text(search.seconds)}, "
+        f"{search.evaluations} evaluations, seed {search.seed}; {bound}"
+    )
+
+
+def verified_text(row: VerifiedRecord) -> str:
+    """`the TPU compiler (libtpu 0.0.51): peak 5.1 GiB: fits; 1 compiled in all`."""
+    fits = "fits" if row.fits else "DOES NOT FIT"
+    made_by = ", ".join(f"{name} {number}" for name, number in row.versions[-1:])
+    return (
+        f"the {row.compiler.upper()} compiler ({made_by}): peak {bytes_text(row.peak_bytes)}: "
+        f"{fits}; {row.tried} compiled in all"
+    )
+
+
+def _fits_text(is_in_device: bool, is_in_limit: bool) -> str:  # noqa: FBT001 - of one line
+    """Whether a plan fits, where the limit that was given may not be what the device has."""
+    if is_in_device == is_in_limit:
+        return "fits" if is_in_limit else "DOES NOT FIT"
+    if is_in_limit:
+        return "DOES NOT FIT THE DEVICE, only the memory limit that was given"
+    return "more than the memory limit that was given"
+
+
+def _limit_text(limit_bytes: int | None) -> str:
+    return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
+
+
+def _header(plan: PlanRecord) -> list[str]:
+    cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
+    parts = {
+        "compute": cost.compute_seconds,
+        "collectives": cost.collective_seconds,
+        "bubble": cost.bubble_seconds,
+    }
+    listed = " + ".join(f"{name} {seconds_text(s)}" for name, s in parts.items() if s)
+    beside = f" (and {seconds_text(cost.hidden_seconds)} of them beside computation)"
+    shares = {field.name: getattr(cost.memory, field.name) for field in fields(cost.memory)}
+    memory = " + ".join(
+        f"{name.replace('_', ' ')} {bytes_text(n)}" for name, n in shares.items() if n
+    )
+    lines = [
+        f"plan for {plan.workload.target} on {plan.topology['name']}",
+        f"mesh {mesh_text(plan)}",
+        *_laid(plan),
+        f"predicted step {seconds_text(cost.step_seconds)}"
+        + (f" = {listed}" if listed else "")
+        + (beside if cost.hidden_seconds else ""),
+        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each device"
+        f"{_limit_text(plan.search.memory_limit_bytes)}: "
+        f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
+        f"  = {memory}",
+    ]
+    if plan.verified is not None:
+        lines.append(f"verified by {verified_text(plan.verified)}")
+    for preset in plan.presets:
+        outcome = "fits" if preset.fits else "does not fit"
+        lines.append(
+            f"  preset {preset.name}: step {seconds_text(preset.step_seconds)}, "
+            f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
+        )
+    if plan.pipeline is not None:
+        lines += pipeline_lines(plan.pipeline, {leaf.path: leaf.role for leaf in plan.inputs})
+    return [*lines, f"found by {search_text(plan)}"]
+
+
+def _decision(row: DecisionRecord) -> str:
+    verb = "split" if row.level is None else _STORED[row.level]
+    where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
+    return f"{row.kind} {row.group}: {where}; covers {len(row.covers)} leaves"
+
+
+def _leaf(plan: PlanRecord, leaf: LeafRecord) -> str:
+    shape = ",".join(map(str, leaf.shape))
+    lines = [f"{leaf.path}: {leaf.role}, {leaf.dtype}[{shape}], spec {spec_text(leaf.spec)}"]
+    covering = [row for row in plan.decisions if leaf.path in row.covers]
+    for row in covering:
+        lines += [f"  {_decision(row)}", f"    because {row.reason}"]
+        lines += _conflicts(plan, row.group)
+    if not covering:
+        lines.append("  no decision covers it")
+    return "\n".join(lines)
+
+
+def _covered(plan: PlanRecord, row: DecisionRecord) -> str:
+    specs = {leaf.path: spec_text(leaf.spec) for leaf in plan.inputs}
+    listed = [f"    {name}  {specs.get(name, '')}".rstrip() for name in row.covers]
+    return "\n".join(
+        [_decision(row), f"  because {row.reason}", *cut(listed), *_conflicts(plan, row.group)]
+    )
+
+
+def _conflicts(plan: PlanRecord, group: str) -> list[str]:
+    concerned = [row for row in plan.conflicts if group in (row.group, row.with_)]
+    lines = [line for row in concerned for line in _conflict(row)]
+    return [f"    {'' if line.startswith(' ') else 'conflict of '}{line}" for line in lines]
+
+
+def _conflict(row: ConflictRecord) -> list[str]:
+    lines = [f"{row.group} with {row.with_} at {row.at}: {row.outcome}"]
+    for other in row.outcomes:
+        fits = "" if other.fits else ", does not fit"
+        lines.append(
+            f"  {other.name}: step {seconds_text(other.step_seconds)}, "
+            f"peak {bytes_text(other.peak_bytes)}{fits}"
+        )
+    return lines
+
+
+def cut(lines: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    rest = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], *([f"    and {rest} more"] if rest > 0 else [])]

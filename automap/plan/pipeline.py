@@ -1,0 +1,235 @@
+"""The `pipeline` field of a plan: stages on devices of their own, their schedule, and what each is
+predicted to be.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from automap.plan.checks import (
+    Spec,
+    check_axes,
+    check_constraints,
+    check_numbers,
+    check_spec,
+    refuse,
+    repeated,
+)
+from automap.plan.codec import ADDED_LATER
+from automap.plan.parts import ConstraintRecord, MeshRecord
+from automap.plan.point import PointRecord
+from automap.quantities import bytes_text, seconds_text
+
+
+ScheduleName = Literal["gpipe", "1f1b"]
+MOST_PASSES: Final = 2**17
+"""Stages times microbatches: what a pipeline does is simulated pass by pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLeafRecord:
+    """A leaf that a stage has, all of it or the slices that its layers read; `spec` is over the
+    stage's own axes.
+    """
+
+    path: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsideRecord:
+    """How a stage is sharded: a mesh of its devices in their order, its leaves, and constraints as
+    in `Plan`.
+
+    `point` is the point of the sharding space on that mesh, of which the stage has its part.
+    `replica_axes` split the batch and nothing else: along them devices are replicas, whose
+    gradients are summed up apart for the whole step.
+    """
+
+    mesh: MeshRecord
+    inputs: tuple[StageLeafRecord, ...]
+    constraints: tuple[ConstraintRecord, ...]
+    point: PointRecord
+    replica_axes: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a leaf that stands there twice, and for specs and axes that the
+        mesh cannot give.
+        """
+        sizes = dict(self.mesh.axes)
+        again = repeated(leaf.path for leaf in self.inputs)
+        if again is not None:
+            raise refuse(f"inputs[{again[0]}].path", again[1], "a path that was not there yet")
+        for index, leaf in enumerate(self.inputs):
+            check_spec(f"inputs[{index}].spec", leaf.spec, None, sizes)
+        check_constraints("constraints", [(row.at, row.spec) for row in self.constraints], sizes)
+        self.point.check_axes("point", len(sizes))
+        check_axes("replica_axes", self.replica_axes, sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRecord:
+    """One stage: it runs on `devices`, in the topology's numbering, replicated, or sharded as
+    `inside` says.
+
+    `cut_after` is the last equation of its forward pass: a site (`automap.jaxpr.sites`), and `#t`
+    after trip t of a loop that is cut between its trips; an instruction's name for a program
+    without sites; None for the last stage. `layers` says for people what it holds. Seconds are of
+    one microbatch on the stage, `reduce_seconds` of its gradients' sum and update; `sent_bytes` of
+    one microbatch go to the next stage, and as many back, in `transfer_seconds` each way, which
+    older files do not have: 0 there.
+    """
+
+    devices: tuple[int, ...]
+    cut_after: str | None
+    layers: str
+    forward_seconds: float
+    backward_seconds: float
+    reduce_seconds: float
+    sent_bytes: int
+    peak_bytes: int
+    inside: InsideRecord | None = field(default=None, metadata=ADDED_LATER)
+    transfer_seconds: float = field(default=0.0, metadata=ADDED_LATER)
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range, for a stage without devices, and a mesh of
+        other devices.
+        """
+        check_numbers(self)
+        if not self.devices:
+            raise refuse("devices", [], "at least one device")
+        if self.inside is not None and self.inside.mesh.device_count != len(self.devices):
+            raise refuse(
+                "inside.mesh.axes",
+                [list(axis) for axis in self.inside.mesh.axes],
+                f"axes whose product is {len(self.devices)}, the devices of the stage",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRecord:
+    """A synchronous pipeline: every step is M microbatches through all stages, then one update."""
+
+    schedule: ScheduleName
+    microbatches: int
+    stages: tuple[StageRecord, ...]
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for no microbatches or stages, devices in two stages, and cuts that are
+        not between stages.
+        """
+        if not self.stages:
+            raise refuse("stages", [], "at least one stage")
+        most = MOST_PASSES // len(self.stages)
+        if not 1 <= self.microbatches <= most:
+            raise refuse("microbatches", self.microbatches, f"an integer from 1 to {most}")
+        taken = [device for stage in self.stages for device in stage.devices]
+        if len(set(taken)) != len(taken):
+            raise refuse("stages", taken, "each device in one stage")
+        for index, stage in enumerate(self.stages):
+            is_last = index == len(self.stages) - 1
+            if (stage.cut_after is None) != is_last:
+                allowed = "null for the last stage" if is_last else "where the stage ends"
+                raise refuse(f"stages[{index}].cut_after", stage.cut_after, allowed)
+
+    def check_devices(self, count: int) -> None:
+        """Refuse devices that a machine of `count` does not have, or that no stage uses."""
+        used = sorted(device for stage in self.stages for device in stage.devices)
+        if used != list(range(count)):
+            raise refuse("pipeline.stages", used, f"all devices from 0 to {count - 1}")
+
+    def check_leaves(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse leaves of stages that are no inputs of the step, and specs that their shapes do
+        not allow.
+        """
+        for number, stage in enumerate(self.stages):
+            inside = stage.inside
+            for index, leaf in enumerate(inside.inputs if inside else ()):
+                path = f"pipeline.stages[{number}].inside.inputs[{index}]"
+                if leaf.path not in shapes:
+                    raise refuse(f"{path}.path", leaf.path, "the path of one of the plan's inputs")
+                assert inside is not None  # noqa: S101 - it has leaves
+                sizes = dict(inside.mesh.axes)
+                check_spec(f"{path}.spec", leaf.spec, shapes[leaf.path], sizes)
+
+    @property
+    def has_transfer_seconds(self) -> bool:
+        """Whether each stage that sends says how long that takes: an older automap did not write
+        it.
+        """
+        return all(stage.transfer_seconds or not stage.sent_bytes for stage in self.stages)
+
+    @property
+    def is_sharded_inside(self) -> bool:
+        """Whether some stage is."""
+        return any(stage.inside is not None for stage in self.stages)
+
+
+def pipeline_text(record: PipelineRecord | None) -> str:
+    """`1f1b, 16 microbatches, 8+8 devices, cut after 994`, or `no`; `8 (data=8)` for a stage that
+    is sharded inside.
+    """
+    if record is None:
+        return "no"
+    devices = "+".join(_devices_text(stage) for stage in record.stages)
+    cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
+    text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
+    return f"{text}, cut after {cuts}" if cuts else text
+
+
+def device_names(devices: Sequence[int]) -> str:
+    """`device 3`, `devices 0 to 7`, `devices 0, 2, 3`."""
+    first, last = devices[0], devices[-1]
+    if len(devices) == 1:
+        return f"device {first}"
+    if list(devices) == list(range(first, last + 1)):
+        return f"devices {first} to {last}"
+    return f"devices {', '.join(map(str, devices))}"
+
+
+def _devices_text(stage: StageRecord) -> str:
+    count = str(len(stage.devices))
+    return count if stage.inside is None else f"{count} ({_mesh_text(stage.inside)})"
+
+
+def _mesh_text(inside: InsideRecord) -> str:
+    return " x ".join(f"{name}={size}" for name, size in inside.mesh.axes)
+
+
+def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence[str]:
+    """What `explain` says: a line for the schedule and some for each stage; `roles` are those of
+    inputs by path.
+    """
+    lines = [
+        f"pipeline of {len(record.stages)} stages, {record.microbatches} microbatches, "
+        f"schedule {record.schedule}"
+    ]
+    for number, stage in enumerate(record.stages):
+        lines += [
+            f"  stage {number} on {device_names(stage.devices)}: {stage.layers}",
+            f"    a microbatch: forward {seconds_text(stage.forward_seconds)}, backward "
+            f"{seconds_text(stage.backward_seconds)}; sum and update "
+            f"{seconds_text(stage.reduce_seconds)}; "
+            f"peak {bytes_text(stage.peak_bytes)}",
+            *(_inside_lines(stage.inside, roles) if stage.inside else ()),
+        ]
+        if stage.cut_after is not None:
+            taken = f", {seconds_text(stage.transfer_seconds)} each way"
+            lines.append(
+                f"    cut after {stage.cut_after}; sends {bytes_text(stage.sent_bytes)} a "
+                "microbatch" + (taken if stage.transfer_seconds else "")
+            )
+    return lines
+
+
+def _inside_lines(inside: InsideRecord, roles: Mapping[str, str]) -> Iterator[str]:
+    """A stage's mesh, and of each axis how many leaves of each role it splits."""
+    yield f"    mesh {_mesh_text(inside)}"
+    for axis, _ in inside.mesh.axes:
+        counts: dict[str, int] = {}
+        for leaf in inside.inputs:
+            if any(axis in (axes or ()) for axes in leaf.spec):
+                role = roles.get(leaf.path, "other")
+                counts[role] = counts.get(role, 0) + 1
+        listed = ", ".join(f"{count} of {role}" for role, count in counts.items())
+        yield f"      {axis} splits {listed or 'activations only'}"

@@ -1,0 +1,231 @@
+"""The plan: what the planner decided, what it predicts and why; frozen, explainable, JSON.
+
+Attributes mirror the file: `plan.mesh.axes`, `plan.inputs[0].spec`, `plan.predicted.peak_bytes`.
+Inputs are in flattened argument order; `path` is `jax.tree_util.keystr` of a leaf; a spec has one
+entry per dimension, None or the mesh axes that split it, major first.
+
+A plan that exists is valid: types are checked when it is read (`automap.plan.codec`), the values of
+each record when it is made (`automap.plan.parts`), and what must agree between records by
+`PlanRecord`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from automap.atomic_file import write_atomically
+from automap.errors import PlanError, TopologyError
+from automap.plan import codec, file
+from automap.plan.checks import (
+    Spec as Spec,
+    check_axes,
+    check_constraints,
+    check_spec,
+    check_version,
+    refuse,
+    repeated,
+)
+from automap.plan.parts import (
+    CollectiveRecord as CollectiveRecord,
+    ConflictRecord as ConflictRecord,
+    ConstraintRecord as ConstraintRecord,
+    DecisionRecord as DecisionRecord,
+    LeafRecord as LeafRecord,
+    MemoryRecord as MemoryRecord,
+    MeshRecord as MeshRecord,
+    OutcomeRecord as OutcomeRecord,
+    PredictedRecord as PredictedRecord,
+    PresetRecord as PresetRecord,
+    SearchRecord as SearchRecord,
+    VerifiedRecord as VerifiedRecord,
+    WorkloadRecord as WorkloadRecord,
+)
+from automap.plan.pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
+from automap.plan.point import PointRecord as PointRecord
+from automap.plan.program import ProgramRecord as ProgramRecord
+from automap.quantities import bytes_text, seconds_text
+from automap.topology.model import Topology
+
+
+FORMAT: Final = "automap-plan"
+VERSION: Final = 1
+_SHOWN_DIFFERENCES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanRecord:
+    """A plan; the module says what its fields mean.
+
+    `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is
+    None if no compiler was asked. `program` is what one device does in a step; None for a pipeline,
+    and in older files. With a `pipeline`, every leaf is whole on the devices of the stage that owns
+    it, unless a stage says how it is sharded inside. `placement` and `streams` belong to later
+    versions. Making one raises `PlanError` with the path of the field that does not agree with the
+    rest.
+    """
+
+    workload: WorkloadRecord
+    topology: Mapping[str, Any] = field(hash=False)
+    mesh: MeshRecord
+    inputs: tuple[LeafRecord, ...]
+    outputs: tuple[LeafRecord, ...]
+    constraints: tuple[ConstraintRecord, ...] = ()
+    pipeline: PipelineRecord | None = None
+    placement: None = None
+    streams: None = None
+    predicted: PredictedRecord
+    verified: VerifiedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
+    presets: tuple[PresetRecord, ...] = ()
+    search: SearchRecord
+    decisions: tuple[DecisionRecord, ...] = ()
+    conflicts: tuple[ConflictRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+    program: ProgramRecord | None = field(default=None, metadata=codec.ADDED_LATER)
+
+    def __repr__(self) -> str:
+        """On one line what it is for, how fast it is and whether it fits."""
+        return f"<Plan {title(self)}>"
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for records that do not agree with each other."""
+        self._check_topology()
+        self._check_leaves()
+        sizes = dict(self.mesh.axes)
+        check_constraints("constraints", [(row.at, row.spec) for row in self.constraints], sizes)
+        for index, row in enumerate(self.predicted.collectives):
+            check_axes(f"predicted.collectives[{index}].axes", row.axes, sizes)
+        for index, row in enumerate(self.decisions):
+            check_axes(f"decisions[{index}].axes", row.axes, sizes)
+        if self.pipeline is not None:
+            self.pipeline.check_devices(self.mesh.device_count)
+            self.pipeline.check_leaves({leaf.path: leaf.shape for leaf in self.inputs})
+            if self.program is not None:
+                raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
+        if self.search.point is not None:
+            self.search.point.check_axes("search.point", len(sizes))
+
+    def _check_topology(self) -> None:
+        try:
+            topology = Topology.from_dict(self.topology)
+        except TopologyError as error:
+            raise PlanError(f"topology.{error}") from None
+        if topology.device_count != self.mesh.device_count:
+            raise refuse(
+                "mesh.axes",
+                [list(axis) for axis in self.mesh.axes],
+                f"axes whose product is {topology.device_count}, the devices of {topology.name!r}",
+            )
+
+    def _check_leaves(self) -> None:
+        sizes = dict(self.mesh.axes)
+        for name, leaves in (("inputs", self.inputs), ("outputs", self.outputs)):
+            again = repeated(leaf.path for leaf in leaves)
+            if again is not None:
+                raise refuse(f"{name}[{again[0]}].path", again[1], "a path that was not there yet")
+            for index, leaf in enumerate(leaves):
+                check_spec(f"{name}[{index}].spec", leaf.spec, leaf.shape, sizes)
+        for index, leaf in enumerate(self.inputs):
+            if leaf.role == "result":
+                raise refuse(f"inputs[{index}].role", leaf.role, "the role of an input")
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of the plan file, read back by `from_json`; shares nothing with the plan."""
+        return {"format": FORMAT, "version": VERSION, **codec.encode(self)}
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """The plan that JSON values stand for.
+
+        Raises `PlanError` with the field's path for another format or version, and for a field
+        that is missing, unknown, of another type, out of range or at odds with the rest.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            got = data.get("format") if isinstance(data, Mapping) else data
+            raise refuse("format", got, f'an object with "format": "{FORMAT}"')
+        check_version(data.get("version"), VERSION, "upgrade automap, or plan again")
+        fields = {key: data[key] for key in data if key not in ("format", "version")}
+        try:
+            return codec.decode(cls, fields, "")
+        except RecursionError:
+            raise PlanError("topology: lists and objects are nested too deeply") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan file, whole or not at all; raises `PlanError` if it cannot be written."""
+        write_atomically(path, file.layout(self.to_json()))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a plan file; raises `PlanError` with the file's name and the field's path."""
+        try:
+            return cls.from_json(file.read(path))
+        except PlanError as error:
+            raise PlanError(f"plan file {str(path)!r}: {error}") from error.__cause__
+
+
+def title(plan: PlanRecord) -> str:
+    """`train:mlp on v5e:4x4: mesh data=16 (16 devices), step 1.2 ms, peak 3 GiB, fits`."""
+    cost = plan.predicted
+    verdict = "fits" if cost.fits else "DOES NOT FIT"
+    stages = "" if plan.pipeline is None else f", {len(plan.pipeline.stages)} stages"
+    return (
+        f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, "
+        f"step {seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"
+    )
+
+
+def mesh_text(plan: PlanRecord) -> str:
+    """`data=4 x model=2 (8 devices)`."""
+    axes = " x ".join(f"{name}={size}" for name, size in plan.mesh.axes)
+    return f"{axes or 'of one device'} ({plan.mesh.device_count} devices)"
+
+
+def check_is_one_program(plan: PlanRecord) -> None:
+    """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises
+    `PlanError`.
+    """
+    if plan.pipeline is not None:
+        raise PlanError(
+            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs "
+            "and `automap "
+            f"simulate` takes, but no compiler verifies; plan {plan.workload.target} with --space "
+            "sharding for that"
+        )
+
+
+def check_matches_leaves(
+    plan: PlanRecord,
+    which: Literal["inputs", "outputs"],
+    leaves: Sequence[tuple[str, tuple[int, ...], str]],
+) -> None:
+    """Refuse a step whose inputs, or outputs, are not the plan's.
+
+    `leaves` are (path, shape, dtype) of the step's leaves in flattened order. Raises
+    `PlanError` that names the first differences: missing, extra, moved, another shape or dtype.
+    """
+    recorded = plan.inputs if which == "inputs" else plan.outputs
+    planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in recorded}
+    given = {path: _array(dtype, shape) for path, shape, dtype in leaves}
+    found = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]
+    found += [f"{p}: {a} is not in the plan" for p, a in given.items() if p not in planned]
+    found += [
+        f"{path}: got {given[path]}, the plan has {array}"
+        for path, array in planned.items()
+        if given.get(path, array) != array
+    ]
+    if not found:
+        pairs = zip(planned, given, strict=True)
+        found = [f"{new}: stands where the plan has {old}" for old, new in pairs if old != new]
+    if found:
+        rest = len(found) - _SHOWN_DIFFERENCES
+        raise PlanError(
+            f"the step's {which} are not those of the plan:\n  "
+            + "\n  ".join(found[:_SHOWN_DIFFERENCES])
+            + (f"\n  and {rest} more" if rest > 0 else "")
+            + f"\nre-plan with `automap plan {plan.workload.target} --topology "
+            f"{plan.topology['name']}`, or call the step that was planned"
+        )
+
+
+def _array(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"

@@ -1,0 +1,1 @@
+"""Planners: a program and a topology -> a plan, one file for each space of plans."""

@@ -1,0 +1,294 @@
+"""What would make a step fit that does not: levers that apply to it, with what each would come to.
+
+Read off the smallest plan that was found (point x on a mesh of N devices):
+
+    peak(s)        bytes of a device under x if what holds examples were s times as large        -> in: `_Step.peak_bytes`
+    batch          the largest b with peak(b / B) within the limit under x, or under a preset with all state split; a multiple
+                   of the parts that the plan splits the batch in
+    checkpoint     if the backward pass reads what no jax.checkpoint makes again, and that is much of the peak
+    bfloat16       if most operations of the matrix products are in float32
+    devices        2, 4, ... times N: the peak of presets with all state split on meshes of so many
+    padding        of state that no axis divides, so that it is whole on every device
+    options        presets that fit, and what was asked for that leaves the search less to choose from
+
+A lever that does not apply is not named.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from automap.config import Options
+from automap.cost.memory import Memory, Profile
+from automap.cost.shardings import Shardings, shardings
+from automap.cost.tables import ACTIVATION_KIND
+from automap.cost.traffic import Collectives, collectives
+from automap.program.problem import Problem
+from automap.quantities import bytes_text
+from automap.search.context import SearchContext
+from automap.space.batches import batch_classes
+from automap.space.point import Lanes, Level, Point
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology.mesh import Mesh
+from hlo_tools.phases import Phase
+from hlo_tools.roles import Role
+
+
+# Shares of the peak: a part is worth naming, and a lever on it worth pulling.
+_NAMED_SHARE, _MUCH_SHARE = 0.05, 0.2
+_MOST_TIMES_DEVICES: Final = 64
+_MOST_FEATURE_PARTS: Final = 32
+_SPLITTING: Final = ("zero-3", "megatron", "sequence-parallel")
+# JAX names what `jax.checkpoint` computes again so.
+_CHECKPOINTED: Final = ("rematted_computation", "checkpoint")
+_STATE: Final = {Role.PARAMETER, Role.OPTIMIZER}
+
+
+def advice(context: SearchContext, point: Point, options: Options) -> tuple[str, ...]:
+    """Where the bytes of a plan that does not fit are, and what would make the step fit."""
+    step = _Step(context, context.space.lanes(point))
+    levers = (_presets, _checkpoint, _bfloat16, _batch, _padding, _devices, _state, _free_choice)
+    found = [text for lever in levers for text in lever(step, options)]
+    return (_parts_text(step.memory), *found)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step under the smallest plan."""
+
+    context: SearchContext
+    lanes: Lanes
+
+    @property
+    def problem(self) -> Problem:
+        return self.context.space.problem
+
+    @property
+    def limit_bytes(self) -> float:
+        return self.context.objective.memory_limit_bytes
+
+    @property
+    def devices(self) -> int:
+        return self.context.evaluator.topology.device_count
+
+    @cached_property
+    def memory(self) -> Memory:
+        return self.context.evaluator.memory(self.lanes)
+
+    @cached_property
+    def sharding(self) -> Shardings:
+        evaluator = self.context.evaluator
+        return shardings(evaluator.tables, evaluator.n_classes, self.lanes)
+
+    @cached_property
+    def _collectives(self) -> Collectives:
+        return collectives(self.context.evaluator.tables, self.sharding, self.lanes.mesh.sizes)
+
+    @cached_property
+    def holds_examples(self) -> np.ndarray:
+        """Whether each value row grows with the batch, [rows]."""
+        rows, batches = self.context.evaluator.tables.value_rows, batch_classes(self.problem)
+        return np.asarray(np.isin(rows, batches).reshape(len(rows), -1).any(axis=1))
+
+    def peak_bytes(self, scale: float, profile: Profile | None = None) -> float:
+        """The peak if all that holds examples were `scale` times as large."""
+        of_row = np.where(self.holds_examples, scale, 1.0)
+        of_edge = of_row[self.context.evaluator.tables.operands.value_row]
+        found, profile = self._collectives, profile or self.context.evaluator.profile
+        return profile.peak_bytes(
+            self.sharding.parts_of_value / of_row, found.copied * of_edge, found.is_repeat
+        )
+
+    @cached_property
+    def without_activations_bytes(self) -> float:
+        """The peak if nothing that the forward pass makes took memory."""
+        profile = self.context.evaluator.profile
+        buffers = profile.buffers
+        left = np.where(buffers.kind == ACTIVATION_KIND, 0.0, buffers.n_bytes)
+        return self.peak_bytes(1.0, replace(profile, buffers=replace(buffers, n_bytes=left)))
+
+    @property
+    def state_bytes(self) -> float:
+        """Of parameters and optimizer state, over all devices once."""
+        values, inputs = self.problem.graph.values, self.problem.graph.inputs
+        of_role = zip(inputs, self.problem.roles, strict=True)
+        return float(sum(values[v].n_bytes for v, role in of_role if role in _STATE))
+
+
+def _parts_text(memory: Memory) -> str:
+    """`of these 80 GiB made by the forward pass, ...`: the parts that are worth naming, the largest
+    first.
+    """
+    parts = {
+        "parameters": memory.bytes_of("parameter"),
+        "optimizer state": memory.bytes_of("optimizer state"),
+        "other state": memory.bytes_of("other state"),
+        "the batch": memory.bytes_of("batch"),
+        "results of the forward pass": memory.activation_bytes,
+        "gradients and other temporaries": memory.temporary_bytes,
+    }
+    ranked = sorted(parts.items(), key=lambda part: -part[1])
+    named = [
+        f"{bytes_text(round(n_bytes))} {name}"
+        for name, n_bytes in ranked
+        if n_bytes > _NAMED_SHARE * memory.peak_bytes
+    ]
+    return f"of these {' + '.join(named)}"
+
+
+def _presets(step: _Step, options: Options) -> Iterator[str]:
+    """Presets that fit though what was asked for does not."""
+    fitting = [
+        f"{name} ({bytes_text(round(preset.estimate.peak_bytes))})"
+        for name, preset in step.context.best_per_preset.items()
+        if step.context.objective.fits(preset.estimate)
+    ]
+    if fitting:
+        yield f"presets that fit: {', '.join(fitting)}"
+
+
+def _checkpoint(step: _Step, options: Options) -> Iterator[str]:
+    memory, ops = step.memory, step.problem.graph.ops
+    is_checkpointed = any(name in op.op_name for op in ops for name in _CHECKPOINTED)
+    is_much = memory.activation_bytes > _MUCH_SHARE * memory.peak_bytes
+    if Phase.BACKWARD not in step.problem.phases or is_checkpointed or not is_much:
+        return
+    rest = step.without_activations_bytes
+    enough = "" if rest <= step.limit_bytes else ", which is too much still"
+    yield (
+        "rematerialize each layer with jax.checkpoint: "
+        f"{bytes_text(round(memory.activation_bytes))} are results of the "
+        "forward pass that wait for the backward pass; all else needs "
+        f"{bytes_text(round(rest))}{enough}"
+    )
+
+
+def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
+    table = step.context.evaluator.tables.kernels
+    operations = table.flops * table.count
+    of_f32 = float(operations @ np.array([dtype == "f32" for dtype in table.dtype], float))
+    products = float(operations.sum())
+    if products and of_f32 > 0.5 * products:
+        half = step.memory.peak_bytes / 2
+        enough = "" if half <= step.limit_bytes else ", which is too much still"
+        yield (
+            f"use bfloat16: {of_f32 / products:.0%} of the operations of matrix products are in "
+            "float32; with all floating "
+            f"point in 16 bits the plan needs about {bytes_text(round(half))}{enough}"
+        )
+
+
+def _batch(step: _Step, options: Options) -> Iterator[str]:
+    size, best = _batch_size(step.problem), 0
+    needed = np.inf
+    for lanes in (step.lanes, *_split_state(step.context.space, step.devices)):
+        other = _Step(step.context, lanes)
+        examples = _largest_batch(other, size)
+        if examples > best:
+            best, needed = examples, other.peak_bytes(examples / size)
+    if best > 0:
+        yield f"a batch of {best:,} in place of {size:,} would need about {bytes_text(round(needed))}"
+
+
+def _largest_batch(step: _Step, size: int) -> int:
+    """The most examples below `size` that fit under a plan; 0 if none do."""
+    parts = 1
+    for axis_size, classes in zip(step.lanes.mesh.sizes, step.lanes.classes, strict=True):
+        parts *= axis_size if step.problem.batch_class in classes else 1
+    least, most = 0, (size - 1) // parts
+    while least < most:
+        middle = (least + most + 1) // 2
+        fits = step.peak_bytes(middle * parts / size) <= step.limit_bytes
+        least, most = (middle, most) if fits else (least, middle - 1)
+    return least * parts
+
+
+def _batch_size(problem: Problem) -> int:
+    """The examples of the batch: the leading dimension of the inputs that hold it; 0 without a
+    batch.
+    """
+    if problem.batch_class is None:
+        return 0
+    values = problem.graph.values
+    sizes = {
+        values[v].dims[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH and problem.classes_of(v)[:1] == (problem.batch_class,)
+    }
+    return min(sizes, default=int(problem.limits[problem.batch_class]))
+
+
+def _padding(step: _Step, options: Options) -> Iterator[str]:
+    """The largest state that is whole on every device as nothing of it divides."""
+    problem, tables = step.problem, step.context.evaluator.tables
+    parts = step.sharding.parts_of_value[tables.row_of_value[list(problem.graph.inputs)]]
+    least = min((size for size in step.lanes.mesh.sizes if size > 1), default=1)
+    whole = [
+        (problem.graph.values[v], path)
+        for v, path, role, n in zip(
+            problem.graph.inputs, problem.paths, problem.roles, parts, strict=True
+        )
+        if role in _STATE and n == 1 and all(d % least for d in problem.graph.values[v].dims)
+    ]
+    n_bytes = sum(value.n_bytes for value, _ in whole)
+    if least == 1 or n_bytes < _MUCH_SHARE * step.memory.peak_bytes:
+        return
+    value, path = max(whole, key=lambda pair: pair[0].n_bytes)
+    longest = max(value.dims)
+    padded = -(-longest // step.devices) * step.devices
+    yield (
+        f"pad {path} [{','.join(map(str, value.dims))}] from {longest:,} to {padded:,}, a multiple "
+        f"of {step.devices} "
+        f"devices: state that no mesh axis divides is whole on each, {bytes_text(n_bytes)}"
+    )
+
+
+def _devices(step: _Step, options: Options) -> Iterator[str]:
+    """The fewest devices, of some more, on which ZeRO-3 fits."""
+    times = 2
+    while times <= _MOST_TIMES_DEVICES:
+        devices = times * step.devices
+        evaluator, split = step.context.evaluator, _split_state(step.context.space, devices)
+        needed = min((evaluator.memory(lanes).peak_bytes for lanes in split), default=np.inf)
+        if needed <= step.limit_bytes:
+            yield f"{devices:,} such devices would need about {bytes_text(round(needed))} each"
+            return
+        times *= 2
+
+
+def _split_state(space: Space, devices: int) -> Iterator[Lanes]:
+    """Presets with all state split, on meshes of so many devices."""
+    features = 1
+    while features <= min(_MOST_FEATURE_PARTS, devices) and devices % features == 0:
+        sizes = (devices,) if features == 1 else (devices // features, features)
+        mesh = Mesh(("data", "model")[: len(sizes)], sizes)
+        for name in _SPLITTING:
+            for point in PRESETS[name].points(space, mesh):
+                levels = ((Level.FULL,) * len(space.leaves),) * len(sizes)
+                yield space.lanes(replace(point, storage=levels))
+        features *= 2
+
+
+def _state(step: _Step, options: Options) -> Iterator[str]:
+    """Parameters and optimizer that are too large even split over all devices."""
+    each = step.state_bytes / step.devices
+    if each > step.limit_bytes:
+        least = int(-(-step.state_bytes // step.limit_bytes))
+        yield (
+            f"parameters and optimizer state alone are {bytes_text(round(step.state_bytes))}, "
+            f"{bytes_text(round(each))} on "
+            f"each of {step.devices} devices: they need at least {least:,} devices of this memory, "
+            "fewer parameters, or "
+            "an optimizer with less state"
+        )
+
+
+def _free_choice(step: _Step, options: Options) -> Iterator[str]:
+    given = {"--mesh": options.mesh, "--pin": options.pins, "--preset": options.preset}
+    names = [name for name, value in given.items() if value]
+    if names:
+        yield f"leave out {' and '.join(names)}, which leaves fewer plans to choose from"

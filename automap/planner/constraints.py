@@ -1,0 +1,204 @@
+"""Constraints: the places where a plan's shardings are not what propagation from the inputs gives.
+
+Where every op can run on the shardings its operands have, and leaves its result as the plan has it,
+the partitioner derives the plan by itself from the inputs. The other places are *transitions*
+(`automap.planner.transitions`):
+
+    an op needs an operand gathered or moved       -> `<site>:in<j>`   with the sharding the op runs on
+    a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
+                                                      and `<site>:in<j>` with that the op runs on, or the
+                                                      partitioner would move the change to the operands
+    what a loop hands on, or slices of what it scans, is used otherwise
+                                                   -> `<site>:from<j>` where it is used first
+    a scalar is spread over tensors split differently -> `<site>:spread<j>` (`automap.jaxpr.spread`)
+    a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
+                                                      the partitioner would split the op itself
+
+A site is an equation of the step's jaxpr (`automap.jaxpr.reemit`), read from the op's name. For a
+program that came without its jaxpr the site is the HLO instruction's name. A transition inside one
+equation cannot be constrained and is returned as a warning.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from automap.jaxpr.spread import spread_number
+from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
+from automap.planner.spread_scalars import scalars_spread_differently
+from automap.planner.transitions import Transition, moved_values, transitions
+from automap.program.problem import Problem
+from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+
+
+@dataclass(frozen=True, slots=True)
+class EquationShapes:
+    """Shapes of one equation's operands and results."""
+
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A sharding to impose at `at`; `value` says what it is, for people."""
+
+    at: str
+    value: str
+    axes: AxesPerDim
+
+
+def derive_constraints(
+    sharded: ShardedGraph,
+    site_of: Callable[[Op], str | None],
+    equations: Mapping[str, EquationShapes] | None,
+) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
+    """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
+    found: dict[str, Constraint] = {}
+    missed: dict[str, int] = {}
+    entered = set[int]()
+    unpinned: dict[int, AxesPerDim] = {}
+    graph = sharded.problem.graph
+    moved = moved_values(sharded)
+    results = _results_of_sites(graph, site_of)
+    loops: list[str | None] = []
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            loops.append(site_of(op))
+        elif op.opcode == LOOP_EXIT:
+            loops.pop()
+        if op.opcode in STRUCTURAL:
+            continue
+        changes = (*_unpinned_operands(op, unpinned), *transitions(sharded, index, moved))
+        is_change = any(change.is_change for change in changes)
+        site = site_of(op) if changes else None
+        for change in changes:
+            dims = graph.values[change.value].dims
+            is_inner = site in loops and not _is_at_end(graph, change)
+            spot = None if is_inner else _spot(dims, change, site, equations, results)
+            if change.place.startswith("from"):
+                if spot is None or change.value in entered:
+                    continue
+                entered.add(change.value)
+            if is_inner and change.place.startswith("out"):
+                unpinned[change.value] = change.axes
+            if spot is None:
+                missed[op.opcode] = missed.get(op.opcode, 0) + is_change
+            elif spot.at not in found:
+                what = _describe(sharded.problem, op, change.value, change.place)
+                found[spot.at] = Constraint(spot.at, what, spot.axes)
+    for constraint in _of_scalars(sharded, site_of, equations):
+        found.setdefault(constraint.at, constraint)
+    warnings = tuple(
+        f"sharding changes around {opcode!r} inside one equation: {n}; the partitioner decides them"
+        for opcode, n in missed.items()
+        if n
+    )
+    return tuple(found.values()), warnings
+
+
+def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[Transition]:
+    """What an op reads that the equation of its loop makes for the body: slices of what it scans."""
+    for number, value in enumerate(op.inputs):
+        if value in unpinned:
+            yield Transition(f"from{number}", value, unpinned[value], is_change=False)
+
+
+def _of_scalars(
+    sharded: ShardedGraph,
+    site_of: Callable[[Op], str | None],
+    equations: Mapping[str, EquationShapes] | None,
+) -> Iterator[Constraint]:
+    """Spread scalars, whole; of an equation that only spreads one its result."""
+    graph = sharded.problem.graph
+    for index, value in scalars_spread_differently(sharded):
+        op, dims = graph.ops[index], graph.values[value].dims
+        site, place = site_of(op), "out0"
+        if site is None or (equations is not None and site not in equations):
+            continue
+        if equations is not None and len(operands := equations[site].operands) > 1:
+            number = spread_number(operands, dims)
+            if number is None:
+                continue
+            place = f"spread{number}"
+        what = _describe(sharded.problem, op, value, place)
+        yield Constraint(f"{site}:{place}", what, ((),) * len(dims))
+
+
+def _is_at_end(graph: Graph, change: Transition) -> bool:
+    """Whether a tensor that a loop's equation reads or makes in its body is an operand or a result
+    of it.
+
+    A slice of what it scans may have the shape of what it carries, and is not that.
+    """
+    if change.place.startswith(("in", "from")):
+        producer = graph.values[change.value].producer
+        return producer >= 0 and graph.ops[producer].opcode == LOOP_ENTER
+    return any(graph.ops[user].opcode == LOOP_EXIT for user in graph.users[change.value])
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A constraint site with the axes of the tensor there."""
+
+    at: str
+    axes: AxesPerDim
+
+
+def _spot(
+    dims: tuple[int, ...],
+    change: Transition,
+    site: str | None,
+    equations: Mapping[str, EquationShapes] | None,
+    results: Mapping[str, Sequence[int]],
+) -> _Spot | None:
+    """Where to impose a transition; None if its tensor is no operand or result of its equation.
+
+    An equation may reshape its operand by dimensions of one (a broadcast does) before the op reads
+    it, and may be several ops, each with one of its results (a split is slices).
+    """
+    if site is None or equations is None:
+        return _Spot(f"{site}:{change.place}", change.axes) if site else None
+    if site not in equations:
+        return None
+    side = change.place.rstrip("0123456789")
+    number = int(change.place.removeprefix(side))
+    is_operand = side in ("in", "from")
+    shapes = equations[site].operands if is_operand else equations[site].results
+    made = results.get(site, ())
+    if not is_operand and len(shapes) == len(made) > 1 and change.value in made:
+        number = made.index(change.value)
+    if number < len(shapes) and shapes[number] == dims:
+        return _Spot(f"{site}:{side}{number}", change.axes)
+    long = [axes for axes, size in zip(change.axes, dims) if size > 1]
+    same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
+    if len(same) != 1:
+        return None
+    rest = iter(long)
+    axes = tuple(next(rest) if size > 1 else () for size in shapes[same[0]])
+    return _Spot(f"{site}:{side}{same[0]}", axes)
+
+
+def _results_of_sites(
+    graph: Graph, site_of: Callable[[Op], str | None]
+) -> Mapping[str, Sequence[int]]:
+    """For each site, the values that its ops make and do not read themselves, in order."""
+    made: dict[str, dict[int, None]] = {}
+    for op in graph.ops:
+        site = site_of(op)
+        if site is not None:
+            values = made.setdefault(site, {})
+            for value in op.inputs:
+                values.pop(value, None)
+            values.update(dict.fromkeys(op.outputs))
+    return {site: tuple(values) for site, values in made.items()}
+
+
+def _long(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in dims if size > 1)
+
+
+def _describe(problem: Problem, op: Op, value: int, place: str) -> str:
+    array = problem.graph.values[value]
+    shape = ",".join(map(str, array.dims))
+    side = "operand" if place.startswith(("in", "from")) else "result"
+    return f"{side} of {op.opcode} {array.dtype}[{shape}]"

@@ -1,0 +1,221 @@
+"""A pipeline with sharded stages -> the plan's records.
+
+Of the predicted step a device computes M (F + B) less the waits for collectives within, and its
+stage's update; the waits and the rest of R are collectives, what is left is the bubble. Means over
+devices; memory is the fullest stage's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from automap.cost.shardings import shardings
+from automap.jaxpr.sites import parse_place, parse_site
+from automap.pipeline.hybrid.members import Members
+from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.hybrid.search import HybridChoice
+from automap.pipeline.profile.points import Points
+from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
+from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
+from automap.planner.constraints import Constraint
+from automap.planner.pipeline_records import AXIS, bubble, layer_of
+from automap.planner.records import constraint_record, constraints_of, leaf_spec, sharded_by
+from automap.planner.sharded_graph import ShardedGraph
+from automap.program.trace import Workload
+from automap.space.point_record import recorded
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of one choice."""
+
+    workload: Workload
+    pricer: Pricer
+    points: Points
+    choice: HybridChoice
+
+    @cached_property
+    def members(self) -> Members:
+        """Which stages ops and leaves belong to."""
+        return Members(self.points.profile, self.points.first[self.choice.partition.cuts])
+
+    def pipeline(self) -> PipelineRecord:
+        """The stages."""
+        choice = self.choice
+        return PipelineRecord(
+            schedule=SCHEDULE_NAMES[choice.terms.schedule],
+            microbatches=choice.terms.microbatches,
+            stages=tuple(self._stage(s) for s in range(choice.partition.stages)),
+        )
+
+    def _stage(self, s: int) -> StageRecord:
+        choice, profile, menu = self.choice, self.points.profile, self.choice.offer.menu
+        partition = choice.partition
+        first, end = (int(x) for x in self.members.first[s : s + 2])
+        devices = range(*(int(d) * self._unit for d in partition.parts[s : s + 2]))
+        seconds, inner = choice.stages[s], choice.inner(s)
+        is_last = s == partition.stages - 1
+        sent = 0.0
+        if not is_last:
+            kinds, j = list(partition.kinds[s : s + 2]), partition.cuts[s + 1]
+            sent = float(menu.crossing[kinds, j].max())
+        return StageRecord(
+            devices=tuple(devices),
+            cut_after=None if is_last else profile.names[end - 1],
+            layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[end - 1])}",
+            forward_seconds=seconds.forward,
+            backward_seconds=seconds.backward,
+            reduce_seconds=seconds.reduce,
+            sent_bytes=round(sent),
+            peak_bytes=round(choice.stage_bytes(s)),
+            transfer_seconds=seconds.transfer,
+            inside=None if inner is None else self._inside(s, inner),
+        )
+
+    @property
+    def _unit(self) -> int:
+        return self.pricer.topology.device_count // self.choice.offer.menu.n_units
+
+    def _inside(self, s: int, inner: Inner) -> InsideRecord:
+        sharded, constraints = self._sharded(inner)
+        problem = self.workload.problem
+        leaves = [
+            StageLeafRecord(path=leaf.path, spec=leaf_spec(sharded, value, leaf, None))
+            for leaf, value, bits in zip(
+                self.workload.inputs, problem.graph.inputs, self.members.of_leaf, strict=True
+            )
+            if bits >> s & 1
+        ]
+        return InsideRecord(
+            mesh=MeshRecord(axes=inner.lanes.mesh.axes),
+            inputs=tuple(leaves),
+            constraints=tuple(
+                constraint_record(c)
+                for c in constraints
+                if self._stages_of_site.get(parse_place(c.at).site, 0) >> s & 1
+            ),
+            point=recorded(inner.point, problem.layers),
+            replica_axes=self.pricer.replica_axes(inner.point),
+        )
+
+    def _sharded(self, inner: Inner) -> tuple[ShardedGraph, Sequence[Constraint]]:
+        if inner not in self._known:
+            sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.lanes)
+            self._known[inner] = sharded, constraints_of(self.workload, sharded)[0]
+        return self._known[inner]
+
+    @cached_property
+    def _known(self) -> dict[Inner, tuple[ShardedGraph, Sequence[Constraint]]]:
+        return {}
+
+    @cached_property
+    def _stages_of_site(self) -> dict[str, int]:
+        """The stages of each equation; of each instruction in a program without equations."""
+        has_sites = self.workload.reemitter is not None
+        found: dict[str, int] = {}
+        for op, bits in zip(self.workload.problem.graph.ops, self.members.of_op, strict=True):
+            site = parse_site(op.op_name) if has_sites else op.instruction.name
+            if site is not None:
+                found[site] = found.get(site, 0) | bits
+        return found
+
+    def predicted(self) -> PredictedRecord:
+        """Seconds as means over devices, bytes of the fullest device."""
+        choice, menu = self.choice, self.choice.offer.menu
+        partition, m = choice.partition, self.choice.terms.microbatches
+        share = np.diff(partition.parts) / menu.n_units
+        waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
+        passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
+        reduce = float(share @ np.array([x.reduce for x in choice.stages]))
+        update = min(self._update_seconds(share), reduce)
+        compute, collective = passes - waits + update, waits + reduce - update
+        fullest = max(range(partition.stages), key=choice.stage_bytes)
+        peak_bytes = choice.stage_bytes(fullest)
+        return PredictedRecord(
+            step_seconds=choice.step_seconds,
+            compute_seconds=compute,
+            collective_seconds=collective,
+            bubble_seconds=bubble(choice.step_seconds, compute + collective),
+            peak_bytes=round(peak_bytes),
+            fits=bool(peak_bytes <= menu.memory_limit_bytes),
+            memory=self._memory(fullest),
+            collectives=tuple(self._transfers()),
+        )
+
+    def _waiting(self, s: int) -> float:
+        """Seconds of a microbatch in which a stage waits for collectives of its own."""
+        inner = self.choice.inner(s)
+        if inner is None:
+            return 0.0
+        first, end = self.members.first[s : s + 2]
+        costs = self.pricer.costs(inner, self.choice.terms.microbatches)
+        return float(costs.waiting[first:end].sum())
+
+    def _update_seconds(self, share: np.ndarray) -> float:
+        """Seconds of the update, the mean over devices; collectives within a sharded one count with
+        it.
+        """
+        partition, total = self.choice.partition, 0.0
+        menu = self.choice.offer.menu
+        plain = self.points.update_seconds_per_byte
+        for s, kind in enumerate(partition.kinds):
+            weights = menu.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
+            rate = menu.rate[kind, partition.parts[s]] if self.choice.inner(s) else plain
+            total += share[s] * rate * weights
+        return float(total)
+
+    def _memory(self, s: int) -> MemoryRecord:
+        partition, menu = self.choice.partition, self.choice.offer.menu
+        i, j = partition.cuts[s : s + 2]
+        t, k = menu.table[partition.kinds[s]], partition.stages - s
+        share, m = menu.share[partition.kinds[s]], menu.microbatches
+        in_flight = m if menu.schedule == 0 else min(m, k)
+        parameters = min(self._parameter_bytes(s), menu.state[t, i, j])
+        return MemoryRecord(
+            parameters=round(parameters),
+            optimizer=round(menu.state[t, i, j] - parameters),
+            other_state=0,
+            inputs=0,
+            activations=round(in_flight * menu.kept[t, i, j] / share),
+            temporaries=round((menu.working[t, i, j] + 2 * menu.entering[t, i]) / share),
+        )
+
+    def _parameter_bytes(self, s: int) -> float:
+        """Bytes of parameters on each device of a stage."""
+        inner, uses, tables = (
+            self.choice.inner(s),
+            self.points.profile.gradients,
+            self.pricer.tables,
+        )
+        first, end = self.members.first[s : s + 2]
+        here = (uses.item >= first) & (uses.item < end)
+        tensors, chosen = np.unique(uses.tensor[here], return_index=True)
+        n_bytes = uses.n_bytes[here][chosen]
+        if inner is None:
+            return float(n_bytes.sum())
+        problem = self.workload.problem
+        parts = shardings(tables, problem.n_classes, inner.lanes).parts_of_value
+        roots = [n[0] if isinstance(n, tuple) else n for n in (uses.names[t] for t in tensors)]
+        values = [problem.graph.inputs[root] for root in roots]  # type: ignore[index]
+        return float((n_bytes / parts[tables.row_of_value[values]]).sum())
+
+    def _transfers(self) -> Iterator[CollectiveRecord]:
+        """What stages send each other; the collectives within stages are in the seconds only."""
+        stages, m = self.pipeline_stages, self.choice.terms.microbatches
+        sent = sum(stage.sent_bytes for stage in stages) * m
+        for phase in ("forward", "backward") if len(stages) > 1 else ():
+            yield CollectiveRecord(
+                kind="collective-permute",
+                axes=(AXIS,),
+                phase=phase,
+                count=(len(stages) - 1) * m,
+                bytes=sent,
+            )
+
+    @cached_property
+    def pipeline_stages(self) -> tuple[StageRecord, ...]:
+        """The records of the stages."""
+        return self.pipeline().stages

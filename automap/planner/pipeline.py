@@ -1,0 +1,42 @@
+"""The best pipeline of replicas: search, records, plan."""
+
+from collections.abc import Callable
+import time
+
+from automap.config import Options
+from automap.pipeline.search import Tried, find_pipeline, nothing_fits
+from automap.plan.record import PlanRecord, SearchRecord
+from automap.planner.pipeline_records import (
+    fabric_warning,
+    gap_of,
+    pipeline_record,
+    predicted_record,
+)
+from automap.planner.stages import Setup, pipeline_plan
+
+
+def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], None]) -> PlanRecord:
+    """The best pipeline found by the deadline; `on_stages` is called with every choice that is
+    looked at.
+
+    Raises `InfeasiblePlanError` if none fits.
+    """
+    start = time.monotonic()
+    points, fabric, limits = setup.points, setup.fabric, setup.limits
+    found = find_pipeline(points, fabric, limits, options.strategy, on_stages)
+    if found.best is None:
+        raise nothing_fits(found, limits, points, fabric)
+    search = SearchRecord(
+        strategy=options.strategy,
+        seconds=time.monotonic() - start,
+        evaluations=found.tried,
+        seed=options.seed,
+        gap=gap_of(found),
+    )
+    return pipeline_plan(
+        setup,
+        pipeline_record(found.best, points),
+        predicted_record(found.best, points),
+        search,
+        (*found.warnings, *fabric_warning(fabric)),
+    )

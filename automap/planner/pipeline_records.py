@@ -1,0 +1,167 @@
+"""A pipeline that was found -> the plan's records.
+
+The predicted step is the simulated one. Of it a device computes M (F + B) and the update of its
+stage, sums for the rest of R, and waits for what is left; the plan says the mean over devices.
+Memory is that of the stage that needs most.
+"""
+
+import re
+
+import numpy as np
+
+from automap.pipeline.arrays import Schedule
+from automap.pipeline.fabric import Fabric
+from automap.pipeline.profile.points import Points
+from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.pipeline.schedules.task_graph import stage_seconds
+from automap.pipeline.search import Choice, Found
+from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
+from automap.plan.pipeline import PipelineRecord, StageRecord
+
+
+AXIS = "device"
+"""The one mesh axis of a pipeline plan, over all devices."""
+# Of a step's seconds: less is how two orders of adding them differ.
+_ROUNDING = 1e-9
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+
+
+def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
+    """The stages of a choice."""
+    partition, arrays, profile = choice.partition, choice.arrays, points.profile
+    seconds = stage_seconds(arrays, partition.cuts, partition.parts)
+    stages = []
+    for s, each in enumerate(seconds):
+        i, j = partition.cuts[s], partition.cuts[s + 1]
+        first, last = int(points.first[i]), int(points.first[j]) - 1
+        unit = arrays.unit_devices
+        devices = range(partition.parts[s] * unit, partition.parts[s + 1] * unit)
+        stages.append(
+            StageRecord(
+                devices=tuple(int(d) for d in devices),
+                cut_after=profile.names[last] if s < partition.stages - 1 else None,
+                layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[last])}",
+                forward_seconds=each.forward,
+                backward_seconds=each.backward,
+                reduce_seconds=each.reduce,
+                sent_bytes=round(float(arrays.cut_bytes[j])),
+                peak_bytes=round(sum(_memory(choice, s).values())),
+                transfer_seconds=each.transfer,
+            )
+        )
+    return PipelineRecord(
+        schedule=SCHEDULE_NAMES[choice.terms.schedule],
+        microbatches=choice.terms.microbatches,
+        stages=tuple(stages),
+    )
+
+
+def layer_of(path: str) -> str:
+    """`[0]['params']['layers'][3]['mlp']['kernel']` -> `layers.3`: up to the first number, or the
+    leaf's parents.
+    """
+    keys = ["".join(found) for found in _KEY.findall(path)][1:]
+    if len(keys) > 1 and not keys[0].isdecimal():
+        keys = keys[1:]
+    numbers = [place for place, key in enumerate(keys) if key.isdecimal()]
+    kept = keys[: numbers[0] + 1] if numbers else keys[:-1] or keys
+    return ".".join(kept) or "inputs"
+
+
+def _memory(choice: Choice, s: int) -> dict[str, float]:
+    """Bytes on each device of stage s, by the kinds of `MemoryRecord`; their sum is `stage_bytes`."""
+    arrays, partition = choice.arrays, choice.partition
+    i, j = partition.cuts[s], partition.cuts[s + 1]
+    replicas = int(partition.parts[s + 1] - partition.parts[s]) * arrays.unit_devices
+    k = partition.stages - s
+    is_gpipe = choice.terms.schedule is Schedule.GPIPE
+    in_flight = arrays.microbatches if is_gpipe else min(arrays.microbatches, k)
+    parameters = arrays.gradient_bytes[i, j]
+    return {
+        "parameters": parameters,
+        "optimizer": arrays.state_bytes[i, j] - parameters,
+        "activations": in_flight * arrays.kept_bytes[i, j] / replicas,
+        "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
+    }
+
+
+def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
+    """Seconds as means over devices, bytes of the fullest device."""
+    arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
+    seconds = stage_seconds(arrays, partition.cuts, partition.parts)
+    share = np.diff(partition.parts) / arrays.n_units
+    weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
+    update = float(share @ weights) * points.update_seconds_per_byte
+    compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds])) + update
+    reduce = max(float(share @ np.array([x.reduce for x in seconds])) - update, 0.0)
+    fullest = max(
+        (_memory(choice, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
+    )
+    return PredictedRecord(
+        step_seconds=choice.step_seconds,
+        compute_seconds=compute,
+        collective_seconds=reduce,
+        bubble_seconds=bubble(choice.step_seconds, compute + reduce),
+        peak_bytes=round(sum(fullest.values())),
+        fits=bool(sum(fullest.values()) <= choice.terms.memory_limit_bytes),
+        memory=MemoryRecord(
+            other_state=0, inputs=0, **{kind: round(n) for kind, n in fullest.items()}
+        ),
+        collectives=_collectives(choice),
+    )
+
+
+def bubble(step_seconds: float, busy_seconds: float) -> float:
+    """What a step takes beyond what its devices are busy; the rounding of two sums is none."""
+    idle = step_seconds - busy_seconds
+    return idle if idle > _ROUNDING * step_seconds else 0.0
+
+
+def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
+    arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
+    sent = float(arrays.cut_bytes[partition.cuts[1:-1]].sum()) * m
+    replicated = [s for s in range(partition.stages) if np.diff(partition.parts)[s] > 1]
+    summed = sum(
+        float(arrays.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]) for s in replicated
+    )
+    found = []
+    if partition.stages > 1:
+        count = (partition.stages - 1) * m
+        for phase in ("forward", "backward"):
+            found.append(
+                CollectiveRecord(
+                    kind="collective-permute",
+                    axes=(AXIS,),
+                    phase=phase,
+                    count=count,
+                    bytes=round(sent),
+                )
+            )
+    if replicated:
+        found.append(
+            CollectiveRecord(
+                kind="all-reduce",
+                axes=(AXIS,),
+                phase="backward",
+                count=len(replicated),
+                bytes=round(summed),
+            )
+        )
+    return tuple(found)
+
+
+def gap_of(found: Found) -> float | None:
+    """How far the best choice is above the proven bound, as a fraction."""
+    if found.best is None or found.bound_seconds is None:
+        return None
+    return max(found.best.step_seconds / found.bound_seconds - 1, 0.0)
+
+
+def fabric_warning(fabric: Fabric) -> tuple[str, ...]:
+    """A warning where stages are whole units of several devices."""
+    if fabric.unit_devices == 1:
+        return ()
+    return (
+        f"stages are made of units of {fabric.unit_devices} devices: there are too many to part "
+        "each",
+    )

@@ -1,0 +1,305 @@
+"""A search's outcome -> the plan's records."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+import numpy as np
+
+from automap.cost.flows import KINDS
+from automap.cost.memory import Memory
+from automap.cost.shardings import shardings
+from automap.cost.tables import Tables
+from automap.jaxpr.sites import parse_place, parse_site
+from automap.plan.record import (
+    CollectiveRecord,
+    ConstraintRecord,
+    LeafRecord,
+    MemoryRecord,
+    MeshRecord,
+    PlanRecord,
+    PredictedRecord,
+    PresetRecord,
+    SearchRecord,
+    Spec,
+    WorkloadRecord,
+)
+from automap.planner.conflicts import Conflicts
+from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
+from automap.planner.decisions import Explained
+from automap.planner.same_work import SameWork
+from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
+from automap.program.trace import Leaf, Workload
+from automap.search import Candidate, SearchContext
+from automap.simulate.recorded import recorded_program
+from automap.space.pins import Pin
+from automap.space.point import Lanes
+from automap.space.point_record import recorded
+from automap.space.space import Space
+from automap.step.specs import ImposedSpec, spec_text
+from automap.step.user_constraints import CONSTRAINT_PRIMITIVE
+from automap.topology.model import Topology
+from hlo_tools.collector import collector_paused
+from hlo_tools.graph import Op
+
+
+_PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
+    "forward",
+    "backward",
+    "update",
+)  # by `hlo_tools.phases.Phase`
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search ended with.
+
+    All pins are imposed on `workload`, which says the order of their axes; those `imposed` on the
+    searched one are in no other way in its plan.
+    """
+
+    workload: Workload
+    topology: Topology
+    context: SearchContext
+    best: Candidate
+    strategy: str
+    seconds: float
+    imposed: Sequence[Pin] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def sharded_graph(outcome: Outcome) -> ShardedGraph:
+    """Shardings of every value and op under the best candidate."""
+    space = outcome.context.space
+    sharded = sharded_by(space, outcome.context.evaluator.tables, space.lanes(outcome.best.point))
+    return replace(sharded, problem=outcome.workload.problem)
+
+
+def sharded_by(space: Space, tables: Tables, lanes: Lanes) -> ShardedGraph:
+    """Shardings of every value and op under `lanes`."""
+    sharding = shardings(tables, space.problem.n_classes, lanes)
+    parameter_side = {
+        of_gradient: of_parameter
+        for leaf in space.leaves
+        for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
+    }
+    return ShardedGraph(space.problem, tables, lanes, sharding, parameter_side)
+
+
+def constraints_of(
+    workload: Workload, sharded: ShardedGraph
+) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
+    """What is to be imposed inside the step, and warnings of what cannot be."""
+    if workload.reemitter is None:
+        return derive_constraints(sharded, _instruction_name, None)
+    equations = {
+        site.path: EquationShapes(
+            operands=tuple(tuple(getattr(a, "shape", ())) for a in site.in_avals),
+            results=tuple(tuple(getattr(a, "shape", ())) for a in site.out_avals),
+        )
+        for site in workload.reemitter.sites
+    }
+    return derive_constraints(sharded, _equation_site, equations)
+
+
+def constraint_record(constraint: Constraint) -> ConstraintRecord:
+    """The record of a constraint."""
+    return ConstraintRecord(value=constraint.value, at=constraint.at, spec=_spec(constraint.axes))
+
+
+def workload_record(workload: Workload) -> WorkloadRecord:
+    """What was planned, with the means to know it again."""
+    return WorkloadRecord(
+        target=workload.target,
+        hlo_sha256=workload.hlo_sha256,
+        jaxpr_sha256=workload.reemitter.sha256() if workload.reemitter else None,
+        rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
+        arguments=tuple(workload.arguments.items()),
+        weak_inputs=tuple(leaf.path for leaf in workload.inputs if leaf.weak_type),
+        jax_version=jax.__version__,
+    )
+
+
+@collector_paused()
+def build_plan(outcome: Outcome) -> PlanRecord:
+    """All records of the best candidate."""
+    context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)
+    lanes = sharded.lanes
+    constraints, missed = constraints_of(workload, sharded)
+    return PlanRecord(
+        workload=workload_record(workload),
+        topology=outcome.topology.to_dict(),
+        mesh=MeshRecord(axes=lanes.mesh.axes),
+        inputs=_inputs(workload, sharded),
+        outputs=_outputs(workload, sharded),
+        constraints=tuple(constraint_record(c) for c in constraints),
+        predicted=_predicted(outcome, lanes),
+        presets=tuple(
+            PresetRecord(
+                name=name,
+                step_seconds=c.estimate.step_seconds,
+                peak_bytes=round(c.estimate.peak_bytes),
+                fits=context.objective.fits(c.estimate),
+            )
+            for name, c in context.best_per_preset.items()
+        ),
+        search=SearchRecord(
+            strategy=outcome.strategy,
+            seconds=outcome.seconds,
+            evaluations=context.evaluations,
+            seed=context.seed,
+            gap=context.gap(outcome.best),
+            point=recorded(outcome.best.point, workload.problem.layers),
+            imposed=tuple(
+                f"{workload.problem.paths[pin.position]}={spec_text(pin.axes_of_dim)}"
+                for pin in outcome.imposed
+            ),
+            memory_limit_bytes=_limit_bytes(outcome),
+        ),
+        decisions=Explained(context, lanes).decisions(),
+        conflicts=Conflicts(context, outcome.best.point).records(),
+        warnings=(
+            *outcome.warnings,
+            *workload.problem.warnings,
+            *missed,
+            *_held(workload, constraints),
+            *SameWork(context, outcome.best.point).warnings(),
+        ),
+        program=recorded_program(
+            context.evaluator,
+            context.evaluator.priced(lanes),
+            lanes.mesh.names,
+            workload.reemitter.source_of_path if workload.reemitter else {},
+        ),
+    )
+
+
+def _limit_bytes(outcome: Outcome) -> int | None:
+    """The memory limit if it is not what a device has."""
+    limit = round(outcome.context.objective.memory_limit_bytes)
+    return None if limit == outcome.topology.device.memory_bytes else limit
+
+
+def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str]:
+    """A warning of the user's constraints that no op of the plan keeps to by itself."""
+    reemitter = workload.reemitter
+    if reemitter is None:
+        return
+    places = [parse_place(constraint.at) for constraint in constraints]
+    sites = [place.site for place in places if place.side == "made"]
+    own = [site for site in sites if reemitter.site_of_path[site].primitive == CONSTRAINT_PRIMITIVE]
+    if own:
+        where = reemitter.source_of_path[own[0]] or own[0]
+        yield (
+            f"{len(own)} sharding constraints of the step (first: {where}) are met by moving the "
+            "tensor there and back, "
+            "as nothing beside them is split so; it is priced, but a plan without them may be "
+            "faster"
+        )
+
+
+def _equation_site(op: Op) -> str | None:
+    return parse_site(op.op_name)
+
+
+def _instruction_name(op: Op) -> str:
+    return op.instruction.name
+
+
+def _spec(axes: AxesPerDim) -> Spec:
+    return tuple(names or None for names in axes)
+
+
+def _inputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
+    problem = workload.problem
+    return tuple(
+        LeafRecord(
+            path=leaf.path,
+            shape=leaf.shape,
+            dtype=leaf.dtype,
+            role=role.value,
+            spec=leaf_spec(sharded, v, leaf, workload.ends.inputs.get(i)),
+        )
+        for i, (leaf, v, role) in enumerate(
+            zip(workload.inputs, problem.graph.inputs, problem.roles, strict=True)
+        )
+    )
+
+
+def _outputs(workload: Workload, sharded: ShardedGraph) -> tuple[LeafRecord, ...]:
+    problem = workload.problem
+    records = []
+    for index, (leaf, value) in enumerate(
+        zip(workload.outputs, problem.graph.outputs, strict=True)
+    ):
+        # New state is stored as the old one was, so that a step's result is the next one's input.
+        source = problem.state_map.get(index)
+        like = value if source is None else problem.graph.inputs[source]
+        role = "result" if source is None else problem.roles[source].value
+        records.append(
+            LeafRecord(
+                path=leaf.path,
+                shape=leaf.shape,
+                dtype=leaf.dtype,
+                role=role,
+                spec=leaf_spec(sharded, like, leaf, workload.ends.outputs.get(index)),
+            )
+        )
+    return tuple(records)
+
+
+def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec | None) -> Spec:
+    """The spec of a leaf; `given` is what the step itself says."""
+    if given is not None and None not in given:
+        return tuple(axes or None for axes in given)
+    # The words of a random key are a dimension in HLO only; keys are small and stay whole.
+    axes = sharded.of_value(value)
+    return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)
+
+
+def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
+    estimate = outcome.best.estimate
+    return PredictedRecord(
+        step_seconds=estimate.step_seconds,
+        compute_seconds=estimate.compute_seconds,
+        collective_seconds=estimate.collective_seconds,
+        bubble_seconds=0.0,
+        hidden_seconds=estimate.hidden_seconds,
+        peak_bytes=round(estimate.peak_bytes),
+        fits=outcome.context.objective.fits(estimate),
+        memory=_memory(outcome.context.evaluator.memory(lanes)),
+        collectives=_collectives(outcome.context, lanes),
+    )
+
+
+def _memory(memory: Memory) -> MemoryRecord:
+    other = sum(memory.bytes_of(kind) for kind in ("other state", "rng key", "constant"))
+    return MemoryRecord(
+        parameters=round(memory.bytes_of("parameter")),
+        optimizer=round(memory.bytes_of("optimizer state")),
+        other_state=round(other),
+        inputs=round(memory.bytes_of("batch")),
+        activations=round(memory.activation_bytes),
+        temporaries=round(memory.temporary_bytes),
+    )
+
+
+def _collectives(context: SearchContext, lanes: Lanes) -> tuple[CollectiveRecord, ...]:
+    found = context.evaluator.collectives(lanes)
+    totals: dict[tuple[int, int, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
+    rows = zip(found.kind, found.mask, found.phase, found.count, found.n_bytes * found.count)
+    for kind, mask, phase, count, n_bytes in rows:
+        totals[int(kind), int(mask), int(phase)] += (count, n_bytes)
+    names = lanes.mesh.names
+    return tuple(
+        CollectiveRecord(
+            kind=KINDS[kind].value,
+            axes=tuple(n for a, n in enumerate(names) if mask >> a & 1),
+            phase=_PHASE_NAMES[phase],
+            count=int(count),
+            bytes=round(n_bytes),
+        )
+        for (kind, mask, phase), (count, n_bytes) in sorted(totals.items())
+    )

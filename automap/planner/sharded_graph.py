@@ -1,0 +1,182 @@
+"""A plan on single values and ops: which axes split each dimension, as the plan keeps it and as an
+op runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+
+import numpy as np
+
+from automap.cost.shardings import Shardings
+from automap.cost.tables import Tables
+from automap.program.problem import Problem
+from automap.space.point import Lanes
+from automap.step.specs import ImposedSpec
+from hlo_tools.rules import FactorKind
+from hlo_tools.rules.convolution import has_groups, partitioned_alone
+
+
+# Per dimension, the axes that split it, major first.
+AxesPerDim = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """Shardings of single values and ops under one plan.
+
+    `parameter_side` maps the storage class of a gradient's dimension to that of the parameter's.
+    """
+
+    problem: Problem
+    tables: Tables
+    lanes: Lanes
+    sharding: Shardings
+    parameter_side: Mapping[int, int]
+
+    @cached_property
+    def _row_of_value(self) -> list[int]:
+        return self.tables.row_of_value.tolist()
+
+    @cached_property
+    def _row_of_op(self) -> list[int]:
+        return self.tables.row_of_op.tolist()
+
+    @cached_property
+    def _of_row(self) -> dict[tuple[int, int], AxesPerDim]:
+        """The axes of rows of values, by row and rank: layers share them."""
+        return {}
+
+    @cached_property
+    def _run_of_rows(self) -> dict[tuple[int, int, tuple[int, ...]], AxesPerDim]:
+        """The axes of operands and results as their ops have them, by rows of the op and of the
+        value.
+        """
+        return {}
+
+    def of_value(self, value: int) -> AxesPerDim:
+        """Axes of each dimension of a value, compute axes before storage axes."""
+        row = self._row_of_value[value]
+        rank = len(self.problem.graph.values[value].dims)
+        axes = self._of_row.get((row, rank))
+        if axes is None:
+            axis_dims = self.sharding.dim_of_axis[row].tolist()
+            classes = self.tables.value_rows[row]
+            axes = self._of_row[row, rank] = tuple(
+                self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
+                for dim in range(rank)
+            )
+        return _as_imposed(self.problem.imposed.of_value.get(value), axes)
+
+    def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
+        """The axes of one dimension, those that are gathered first last (minor), then as most of
+        what is imposed.
+
+        Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
+        """
+        names = self.lanes.mesh.names
+        if len(axes) < 2:
+            return tuple(names[a] for a in axes)
+        compute, stored, regional = classes.tolist()
+        # The small part of a class has another number in the rows.
+        compute %= self.problem.n_classes + 1
+        parameter = self.parameter_side.get(stored, stored)
+
+        def lifetime(axis: int) -> tuple[int, int]:
+            kept = self.lanes.classes[axis]
+            for own in (compute, regional):
+                if own in kept:
+                    # Where a class that comes before it is present, the axis is that one's.
+                    return 2, -kept.index(own)
+            return (1, 0) if parameter in kept else (0, 0)
+
+        rank = self._rank_of_axis
+        return tuple(
+            names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), rank[a]))
+        )
+
+    @cached_property
+    def _rank_of_axis(self) -> tuple[int, ...]:
+        """Places of the axes in the order that agrees with most of what is imposed, so that little
+        is moved for it.
+        """
+        names = self.lanes.mesh.names
+        wanted = [
+            [names.index(axis) for axis in axes]
+            for spec in self.problem.imposed.of_value.values()
+            for axes in spec
+            if axes and len(axes) > 1
+        ]
+        if not wanted:
+            return tuple(range(len(names)))
+
+        def agreeing(rank: tuple[int, ...]) -> int:
+            places = ([rank[a] for a in axes] for axes in wanted)
+            return sum(of == sorted(of) for of in places)
+
+        return max(permutations(range(len(names))), key=agreeing)
+
+    @cached_property
+    def _factors_of_row(self) -> list[list[int]]:
+        return self.sharding.factor_of_axis.tolist()
+
+    def _factors(self, op: int) -> list[int]:
+        """The factor that each axis splits, -1 for none."""
+        return self._factors_of_row[self._row_of_op[op]]
+
+    def idle_axes(self, op: int) -> set[str]:
+        """Axes that split no factor of an op: every device along them does the same."""
+        factors = self._factors(op)
+        return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
+
+    def slides(self, op: int) -> bool:
+        """Whether an op slides a window along a dimension that some axis splits."""
+        factors = self._factors(op)
+        rule = self.problem.linkage.rules[op]
+        return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
+
+    def is_written_out(self, op: int) -> bool:
+        """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
+        instruction = self.problem.graph.ops[op].instruction
+        factors = self._factors(op)
+        if instruction.opcode == "topk":
+            return any(f >= 0 for f in factors)
+        if instruction.opcode != "convolution":
+            return False
+        alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
+        return has_groups(instruction) or any(f in alone for f in factors)
+
+    def summed_axes(self, op: int) -> set[str]:
+        """Axes along which an op's result is partial."""
+        rule = self.problem.linkage.rules[op]
+        factors = self._factors(op)
+        return {
+            name
+            for name, f in zip(self.lanes.mesh.names, factors)
+            if f >= 0 and rule.factors[f].kind is FactorKind.REDUCTION
+        }
+
+    def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
+        """Axes of each dimension of an operand or result as the op itself has it."""
+        row = self._row_of_value[value]
+        key = self._row_of_op[op], row, majors
+        axes = self._run_of_rows.get(key)
+        if axes is None:
+            factors, classes = self._factors(op), self.tables.value_rows[row]
+            axes = self._run_of_rows[key] = tuple(
+                self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
+                for dim, major in enumerate(majors)
+            )
+        return _as_imposed(self.problem.imposed.of_run(op, value), axes)
+
+
+def _as_imposed(spec: ImposedSpec | None, axes: AxesPerDim) -> AxesPerDim:
+    """The axes of a spec, in its order, where it does not leave a dimension free."""
+    if spec is None:
+        return axes
+    return tuple(own if given is None else given for own, given in zip(axes, spec, strict=True))
+
+
+def _negated(pair: tuple[int, int]) -> tuple[int, int]:
+    return -pair[0], -pair[1]

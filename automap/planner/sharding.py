@@ -1,0 +1,276 @@
+"""One program for all devices: workload and topology -> the best sharding, through presets and a
+search.
+
+The presets are priced first, so that the search never returns worse than the best of them that
+keeps the pins; then the strategy runs until it is done, its time is up, or the user interrupts it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import math
+import time
+
+from automap.config import Options
+from automap.cost.evaluate import Evaluator
+from automap.cost.layouts import layouts, named_shapes
+from automap.cost.tables import build_tables
+from automap.deadline import Deadline
+from automap.errors import InfeasiblePlanError, InputError
+from automap.interrupts import noted
+from automap.plan.explain import all_the_same_text
+from automap.plan.record import PlanRecord
+from automap.planner.advice import advice
+from automap.planner.records import Outcome, build_plan
+from automap.program.trace import Workload
+from automap.quantities import bytes_text
+from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
+from automap.search.context import preset_points
+from automap.search.first_presets import price_presets
+from automap.search.pinned import Pinned
+from automap.space.batches import undivided
+from automap.space.imposing import meshes_that_divide, with_pins
+from automap.space.pins import Pin, parse_pins
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.step.user_mesh import UserMesh
+from automap.topology import lies_on, mesh_shapes
+from automap.topology.mesh import Mesh
+from automap.topology.model import Topology
+from hlo_tools.collector import collector_paused
+
+
+# Of the budget, for listing the shapes of meshes whose axes the step names.
+_SHAPES_SHARE = 0.2
+_AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
+
+
+def plan_sharding(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_progress: Callable[[SearchContext], None],
+    deadline: Deadline,
+) -> PlanRecord:
+    """The best plan of one program found by the deadline. Raises `InfeasiblePlanError` if none
+    fits.
+    """
+    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+    plan = build_plan(outcome)
+    if not plan.predicted.fits:
+        raise InfeasiblePlanError(_nothing_fits(outcome, options))
+    return plan
+
+
+@collector_paused()
+def find(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    on_progress: Callable[[SearchContext], None] = lambda context: None,
+    presets: Sequence[str] = tuple(PRESETS),
+    deadline: Deadline | None = None,
+) -> Outcome:
+    """The search's outcome, whether it fits or not.
+
+    `presets` are those that are priced, and where the search starts: with fewer it shows what it
+    finds by itself. Raises `InputError` or `TopologyError` for bad options.
+    """
+    start = time.monotonic()
+    if options.space != "sharding":
+        raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
+    check_known(workload, options)
+    if options.profile is not None:
+        options.profile.check_suits(topology)
+    with noted() as interrupts:
+        until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
+        setup = _set_up(workload, topology, options, until)
+        context = SearchContext(
+            space=setup.pinned.space,
+            evaluator=setup.pinned.evaluator,
+            meshes=setup.meshes,
+            objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
+            pins=setup.pinned.pins,
+            seed=options.seed,
+            deadline=until,
+            on_progress=on_progress,
+            presets=presets,
+        )
+        warnings = _search(context, options)
+    if context.best is None:
+        raise InputError(_nothing_found(context, options))
+    return Outcome(
+        workload=setup.workload,
+        imposed=setup.imposed,
+        topology=topology,
+        context=context,
+        best=context.best,
+        strategy=options.preset or options.strategy,
+        seconds=time.monotonic() - start,
+        warnings=(*warnings, *context.notes, *undivided(workload.problem, topology.device_count)),
+    )
+
+
+@dataclass(frozen=True)
+class _SetUp:
+    """What is searched: `workload` has all pins imposed, the space of `pinned` those `imposed`,
+    which no point keeps.
+    """
+
+    workload: Workload
+    pinned: Pinned
+    imposed: tuple[Pin, ...]
+    meshes: tuple[Mesh, ...]
+
+
+def _set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> _SetUp:
+    found = meshes_of(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
+    shapes = [leaf.shape for leaf in workload.inputs]
+    pins = parse_pins(options.pins, workload.problem, shapes, found)
+    with_all = with_pins(workload, pins)
+    meshes = meshes_that_divide(with_all, found)
+    pinned = _priced_by(workload, topology, options, pins)
+    beyond = pinned.beyond(meshes)
+    if beyond:
+        kept = [pin for pin in pins if pin not in beyond]
+        pinned = _priced_by(with_pins(workload, beyond), topology, options, kept)
+    return _SetUp(with_all, pinned, beyond, meshes)
+
+
+def _priced_by(
+    workload: Workload, topology: Topology, options: Options, pins: Sequence[Pin]
+) -> Pinned:
+    """The space of a workload, what prices it, and pins that restrict it."""
+    problem = workload.problem
+    tables = build_tables(problem, topology.platform)
+    evaluator = Evaluator(tables, problem.n_classes, topology, options.profile)
+    return Pinned(Space(problem), evaluator, pins)
+
+
+def check_known(workload: Workload, options: Options) -> None:
+    """Refuse a `shard_map` in another space, and ops without a rule where that is asked. Raises
+    `InputError`.
+    """
+    if options.space != "sharding" and workload.mesh is not None and workload.mesh.manual:
+        raise InputError(
+            f"{workload.mesh.manual}: a step with a shard_map is planned in the space of shardings "
+            "only; leave --space out"
+        )
+    if options.unknown_ops == "refuse" and workload.problem.unknown:
+        raise InputError(
+            f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
+        )
+
+
+def meshes_of(
+    topology: Topology,
+    mesh: Mesh | None,
+    of_step: UserMesh | None = None,
+    deadline: Deadline | None = None,
+) -> tuple[Mesh, ...]:
+    """All sensible shapes, or a named mesh in every order of its axes that makes a difference.
+
+    Shardings in the step's code, `of_step`, say the names, and the sizes unless `mesh` does. Raises
+    `InputError` for names that `mesh` does not have, and sizes that are not those of the topology.
+    """
+    if of_step is not None and of_step.manual:
+        return (_mesh_of_manual(topology, mesh, of_step),)
+    if mesh is not None:
+        if of_step is not None:
+            of_step.check_has_names(mesh)
+        return layouts(topology, mesh)
+    if of_step is None:
+        return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
+    if of_step.sizes is None:
+        return named_shapes(topology, of_step.names, deadline)
+    own = Mesh(of_step.names, of_step.sizes)
+    if math.prod(own.sizes) != topology.device_count:
+        raise InputError(
+            f"the step's shardings (first: {of_step.where}) are on a mesh {dict(own.axes)} of "
+            f"{math.prod(own.sizes)} devices, {topology.name} has {topology.device_count}; make "
+            "the step for "
+            f"{topology.device_count} devices, or keep only its names with --mesh "
+            f"{','.join(f'{name}=N' for name in own.names)}"
+        )
+    return layouts(topology, own)
+
+
+def _mesh_of_manual(topology: Topology, mesh: Mesh | None, of_step: UserMesh) -> Mesh:
+    """The one mesh of a step with a `shard_map`: its body has the shapes of a device's parts on
+    that mesh.
+    """
+    own = Mesh(of_step.names, of_step.sizes or (1,) * len(of_step.names))
+    text = f"{of_step.manual} is on a mesh {dict(own.axes)} of {math.prod(own.sizes)} devices"
+    if math.prod(own.sizes) != topology.device_count:
+        raise InputError(
+            f"{text}, {topology.name} has {topology.device_count}: the body of a shard_map is "
+            "traced for one mesh; give it "
+            f"one of {topology.device_count} devices, such as jax.sharding.AbstractMesh(sizes, "
+            "names), which needs no "
+            "devices; or leave its mesh out, and give --mesh"
+        )
+    if mesh is not None and dict(mesh.axes) != dict(own.axes):
+        raise InputError(f"{text}, the mesh asked for is {dict(mesh.axes)}; leave --mesh out")
+    if not lies_on(topology, own.sizes):
+        raise InputError(
+            f"{text}, which does not lie on {topology.name} in this order of its axes; "
+            "give the shard_map a mesh with another order of axes"
+        )
+    return own
+
+
+def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
+    """Run the strategy, or only the preset; a warning if time was up or the user interrupted it."""
+    try:
+        price_presets(context, options.preset)
+        if options.preset is not None:
+            if options.preset in context.best_per_preset:
+                context.consider(context.best_per_preset[options.preset].point, options.preset)
+            for _, point in preset_points(context, [options.preset]):
+                context.evaluate(context.pinned.nearest(point), options.preset)
+            return ()
+        for preset in context.best_per_preset.values():
+            context.consider(preset.point, preset.origin)
+        get_strategy(options.strategy)(context)
+    except OutOfBudget:
+        reason = context.deadline.why_over
+        if not context.deadline.interrupts.is_asked:
+            reason = f"{reason} of {options.budget_seconds:g} s"
+    else:
+        return ()
+    if context.best is None and options.preset is None:
+        for preset in context.best_per_preset.values():
+            context.consider(preset.point, preset.origin)
+    if context.best is None:
+        raise InputError("stopped before any plan was priced; give a larger budget")
+    return (f"{reason}; this is the best plan it had",)
+
+
+def _nothing_fits(outcome: Outcome, options: Options) -> str:
+    """What the smallest plan needs, what is allowed, why smaller ones may not have been found, and
+    what to do.
+    """
+    peak_bytes = round(outcome.best.estimate.peak_bytes)
+    limit_bytes = round(outcome.context.objective.memory_limit_bytes)
+    needed, allowed = bytes_text(peak_bytes), bytes_text(limit_bytes)
+    if needed == allowed:
+        needed, allowed = f"{peak_bytes:,} B", f"{limit_bytes:,} B"
+    parts = [
+        f"no plan fits: the smallest that was found needs {needed} on each device, {allowed} are "
+        "allowed",
+        *outcome.warnings,
+        *advice(outcome.context, outcome.best.point, options),
+        all_the_same_text(peak_bytes),
+    ]
+    return "; ".join(parts)
+
+
+def _nothing_found(context: SearchContext, options: Options) -> str:
+    what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
+    topology, known = context.evaluator.topology, context.best_per_preset
+    if options.preset:
+        batch = undivided(context.space.problem, topology.device_count)
+        why = "; ".join(["", *batch, f"presets that do: {', '.join(known) or 'none'}"])
+    else:
+        why = "; choose another mesh"
+    return f"{what} this workload on {topology.name}{why}"

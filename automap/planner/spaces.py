@@ -1,0 +1,208 @@
+"""Workload, topology and options -> the best plan of the space that is asked for.
+
+sharding   one program for all devices                                            -> `automap.planner.sharding`
+pipeline   stages of replicas                                                      -> `automap.planner.pipeline`
+hybrid     the best of one program, stages of replicas, and stages that are sharded inside, which
+           `automap.planner.hybrid` finds. The first two are planned first, so that what is returned is never slower
+           than either; their steps bound the search for the third. One program is no choice where several stages or
+           microbatches are asked for                                              -> in: `_plan_best`
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+import math
+from typing import TYPE_CHECKING, Final
+
+from automap.config import Options
+from automap.deadline import Deadline
+from automap.errors import InfeasiblePlanError, InputError
+from automap.interrupts import noted
+from automap.plan.record import PlanRecord
+from automap.planner.advice import advice
+from automap.planner.sharding import check_known, find, plan_sharding
+from automap.program.trace import Workload
+from automap.quantities import bytes_text
+from automap.search.context import SearchContext
+from automap.topology.model import Topology
+
+
+if TYPE_CHECKING:
+    from automap.pipeline.search import Tried
+
+
+_SHARE: Final = 1 / 3
+"""Of the budget, for one program."""
+_PIPELINE_SHARE: Final = 1 / 2
+"""Of what is left then, for pipelines of replicas."""
+# For one program where no pipeline fits, to say what would.
+_ADVICE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The best pipeline of replicas, and of stages that may be sharded; None where nothing fits.
+
+    `hybrid` is the first one where no sharding makes it faster, or None where it was not to be
+    faster than a bound. `refused` says why nothing was found.
+    """
+
+    pipeline: PlanRecord | None
+    hybrid: PlanRecord | None
+    refused: InfeasiblePlanError | None
+
+
+def plan_workload(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    on_progress: Callable[[SearchContext], None] = lambda context: None,
+    on_stages: Callable[["Tried"], None] = lambda tried: None,
+    deadline: Deadline | None = None,
+) -> PlanRecord:
+    """The best plan found by the deadline, if None by the end of the options' budget, which begins
+    now.
+
+    `on_progress` is called with every better candidate of the sharding space, `on_stages` with
+    every choice of stages, microbatches and schedule.
+
+    Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
+    """
+    with noted() as interrupts:
+        until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
+        check_known(workload, options)
+        if options.space == "pipeline":
+            return _plan_pipeline(workload, topology, options, on_stages, until)
+        if options.space == "hybrid":
+            return _plan_best(workload, topology, options, on_progress, on_stages, until)
+        return plan_sharding(workload, topology, options, on_progress, until)
+
+
+def _plan_pipeline(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_stages: Callable[["Tried"], None],
+    deadline: Deadline,
+) -> PlanRecord:
+    """The best pipeline by the deadline.
+
+    Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for
+    options that do not suit it.
+    """
+    from automap.planner.pipeline import plan_stages
+    from automap.planner.stages import set_up
+
+    try:
+        return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
+    except InfeasiblePlanError as error:
+        raise with_advice(error, workload, topology, options, deadline) from None
+
+
+def _plan_best(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_progress: Callable[[SearchContext], None],
+    on_stages: Callable[["Tried"], None],
+    deadline: Deadline,
+) -> PlanRecord:
+    """The best plan of all spaces by the deadline.
+
+    Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut, one with
+    shardings of its own, and options that do not suit it.
+    """
+    sharding = None
+    if options.stages in (None, 1) and options.microbatches in (None, 1):
+        alone = replace(options, space="sharding", stages=None, microbatches=None)
+        until = deadline.share(_SHARE)
+        sharding = _plan_or_none(
+            lambda: plan_sharding(workload, topology, alone, on_progress, until)
+        )
+    if sharding is not None and deadline.is_over:
+        note = f"{deadline.why_over}, before pipelines were looked at"
+        return replace(sharding, warnings=(*sharding.warnings, note))
+    bound = sharding.predicted.step_seconds if sharding else math.inf
+    found = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
+    plans = [plan for plan in (sharding, found.pipeline, found.hybrid) if plan is not None]
+    if not plans:
+        refused = found.refused or InfeasiblePlanError("no plan fits")
+        raise with_advice(refused, workload, topology, options, deadline)
+    best = min(plans, key=lambda plan: plan.predicted.step_seconds)
+    if best.pipeline is not None and best.pipeline.is_sharded_inside:
+        return best
+    what = "one program for all devices" if best is sharding else "a pipeline of replicas"
+    note = f"no pipeline with sharded stages was found that is faster than {what}"
+    if deadline.interrupts.is_asked:
+        note = f"{deadline.why_over}: {note}"
+    return replace(best, warnings=(*best.warnings, note))
+
+
+def plan_pipelines(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_stages: Callable[["Tried"], None],
+    deadline: Deadline,
+    bound_seconds: float = math.inf,
+) -> Pipelines:
+    """The best pipelines, the second only if it is faster than the bound.
+
+    Raises `InputError` for a step that cannot be cut, one with shardings of its own, and options
+    that do not suit it.
+    """
+    # The pipeline's solvers are compiled when they are imported.
+    from automap.planner.hybrid import plan_hybrid
+    from automap.planner.pipeline import plan_stages
+    from automap.planner.stages import set_up
+
+    if workload.mesh is not None:
+        raise InputError(
+            f"the step's own shardings (first: {workload.mesh.where}) are on one mesh, the stages "
+            "of --space hybrid "
+            "have one each; plan with --space sharding, or take them out"
+        )
+    setup = set_up(workload, topology, options, deadline.share(_PIPELINE_SHARE))
+    pipeline = _plan_or_none(lambda: plan_stages(setup, options, on_stages))
+    of_pipeline = pipeline.predicted.step_seconds if pipeline else math.inf
+    late = replace(setup, limits=replace(setup.limits, deadline=deadline))
+    hybrid, refused = plan_hybrid(late, options, min(of_pipeline, bound_seconds), on_stages)
+    if hybrid is None and of_pipeline <= bound_seconds:
+        hybrid = pipeline
+    return Pipelines(pipeline, hybrid, refused)
+
+
+def _plan_or_none(plan: Callable[[], PlanRecord]) -> PlanRecord | None:
+    try:
+        return plan()
+    except InfeasiblePlanError:
+        return None
+
+
+def with_advice(
+    error: InfeasiblePlanError,
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    deadline: Deadline,
+) -> InfeasiblePlanError:
+    """An error of another space, with what one program for all devices comes to, or what would make
+    it fit.
+
+    That takes at most `_ADVICE_SECONDS` more than the budget, and is left out after Ctrl-C.
+    """
+    if deadline.interrupts.is_asked:
+        return error
+    until = Deadline.after(_ADVICE_SECONDS, interrupts=deadline.interrupts)
+    alone = replace(options, space="sharding", strategy="greedy", stages=None, microbatches=None)
+    try:
+        outcome = find(workload, topology, alone, deadline=until)
+    except InputError:
+        return error
+    context, peak_bytes = outcome.context, round(outcome.best.estimate.peak_bytes)
+    needed = f"one program for all devices needs {bytes_text(peak_bytes)} on each"
+    if context.objective.fits(outcome.best.estimate):
+        found = (f"{needed}: plan with --space sharding",)
+    else:
+        found = (needed, *advice(context, outcome.best.point, options))
+    return InfeasiblePlanError("; ".join((str(error), *found)))

@@ -1,0 +1,158 @@
+"""Shardings that the user imposes: the step's own code on inner values, inputs and outputs, and
+pins on inputs.
+
+A constraint y = constrain(x) is an op of the graph that runs in one way only: its factors are split as its spec says,
+whatever the classes of its dimensions do elsewhere.  What the plan has otherwise before or after it is resharded
+there, and priced like any other move                                        -> in: `Imposed.of_op`
+Its result, an input and an output have the spec as their own sharding       -> in: `Imposed.of_value`
+    and so have the values tied to them (carries of loops), unless another spec is imposed on one of those, and what
+    loops keep of them (`automap.program.imposed_stacks`).  The result of a constraint that goes on as an input's
+    carry, or is the new version of an input, is kept as that input is.
+
+`shard_map` imposes its operands' and its results' shardings in the same way
+(`automap.jaxpr.manual`); what it runs on each device's parts has none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from automap.program.imposed_stacks import follow_stacks
+from automap.step.own_shardings import ImposedEnds
+from automap.step.specs import ImposedSpec, read_spec
+from automap.topology.mesh import Mesh
+from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_EXIT, Graph
+
+
+@dataclass(frozen=True)
+class Imposed:
+    """Specs by op and by value of a graph; `of_stack_op` are those of ops on stacks, of their first
+    operand.
+    """
+
+    of_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
+    of_stack_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
+    of_value: Mapping[int, ImposedSpec] = field(default_factory=dict)
+
+    def of_run(self, op: int, value: int) -> ImposedSpec | None:
+        """How an op has one of its operands or results as it runs; None if that is the plan's."""
+        if op in self.of_stack_op:
+            return self.of_value.get(value)
+        return self.of_op.get(op)
+
+
+def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Imposed:
+    """What a step imposes; `state_map` (output index -> input index) agrees with `ends`, see
+    `agreed`.
+    """
+    of_op = {
+        index: read_spec(op.instruction.attributes.custom_call_target[len(CONSTRAINT_TARGET) :])
+        for index, op in enumerate(graph.ops)
+        if op.opcode == CONSTRAINT
+    }
+    if not (of_op or ends.inputs or ends.outputs):
+        return Imposed()
+    ends_known, inner = _Known(graph), _Known(graph)
+    for position, spec in _of_state(ends, state_map).items():
+        ends_known.impose(graph.inputs[position], spec)
+        for output, source in state_map.items():
+            if source == position:
+                ends_known.impose(graph.outputs[output], spec)
+    for output, spec in ends.outputs.items():
+        if output not in state_map:
+            ends_known.impose(graph.outputs[output], spec)
+    for value, spec in _read_by_manual(graph, of_op):
+        if graph.inputs.index(value) not in state_map.values():
+            ends_known.impose(value, spec)
+    state = {*graph.inputs, *(graph.outputs[output] for output in state_map)}
+    inner.barred = state | ends_known.of_value.keys()
+    for index, spec in of_op.items():
+        (value,) = graph.ops[index].outputs
+        inner.impose(value, spec)
+        source = graph.ops[index].inputs[0]
+        producer = graph.values[source].producer
+        if producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT:
+            inner.impose(source, spec)
+    of_stack_op = follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
+    return Imposed(of_op, of_stack_op, {**inner.of_value, **ends_known.of_value})
+
+
+def _read_by_manual(
+    graph: Graph, of_op: Mapping[int, ImposedSpec]
+) -> Iterator[tuple[int, ImposedSpec]]:
+    """Inputs that only `shard_map`s read, all split alike: they arrive so."""
+    for value in graph.inputs:
+        users = graph.users[value]
+        specs = {of_op.get(user) for user in users}
+        enters = (
+            graph.ops[after].opcode == MANUAL_ENTER
+            for user in users
+            for result in graph.ops[user].outputs
+            for after in graph.users[result]
+        )
+        if len(specs) == 1 and None not in specs and all(enters):
+            yield value, next(spec for spec in specs if spec is not None)
+
+
+def divides(spec: ImposedSpec, dims: Sequence[int], mesh: Mesh) -> bool:
+    """Whether a mesh has all axes of a spec, in sizes that divide the dimensions; keys have more of
+    these than the spec.
+    """
+    sizes = dict(mesh.axes)
+    used = [axes or () for axes in spec]
+    return all(axis in sizes for axes in used for axis in axes) and all(
+        size % prod(sizes[axis] for axis in axes) == 0 for size, axes in zip(dims, used)
+    )
+
+
+def agreed(ends: ImposedEnds, state_map: Mapping[int, int]) -> dict[int, int]:
+    """A state map without leaves that come in one sharding and go out in another: they are no
+    state.
+    """
+    return {
+        output: position
+        for output, position in state_map.items()
+        if ends.inputs.get(position) == ends.outputs.get(output)
+        or not (position in ends.inputs and output in ends.outputs)
+    }
+
+
+def _of_state(ends: ImposedEnds, state_map: Mapping[int, int]) -> Mapping[int, ImposedSpec]:
+    """Specs of inputs: one of a leaf's new version holds for the leaf too, as the plan stores both
+    alike.
+    """
+    of_new = {i: ends.outputs[o] for o, i in state_map.items() if o in ends.outputs}
+    return {**of_new, **ends.inputs}
+
+
+class _Known:
+    """Specs by value as they are found; the first that is imposed on tied values is that of all.
+
+    Values tied to one in `barred` get none.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.of_value: dict[int, ImposedSpec] = {}
+        self.barred: set[int] = set()
+        self._graph = graph
+        self._tied: dict[int, set[int]] = {}
+        for first, second in graph.ties:
+            both = self.tied(first) | self.tied(second)
+            self._tied.update(dict.fromkeys(both, both))
+
+    def tied(self, value: int) -> set[int]:
+        """A value and all that are one tensor with it."""
+        return self._tied.get(value, {value})
+
+    def impose(self, value: int, spec: ImposedSpec) -> list[int]:
+        """Impose a spec on a value and those tied to it, and say on which: not where another is
+        imposed.
+        """
+        rank = len(self._graph.values[value].dims)
+        # The words of a random key are a dimension in HLO only.
+        padded = (*spec, *((),) * (rank - len(spec)))
+        if value in self.of_value or not self.barred.isdisjoint(self.tied(value)):
+            return []
+        found = sorted(self.tied(value) - self.of_value.keys())
+        self.of_value.update(dict.fromkeys(found, padded))
+        return found

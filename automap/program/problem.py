@@ -1,0 +1,225 @@
+"""What there is to decide about one workload: decision classes, folded over repeated layers.
+
+A *class* is a set of groups that share one decision. Compute classes come from the linkage groups,
+storage classes from the storage groups, regional ones are compute classes in a region around their
+weights only; they are numbered together in this order, so that a mesh axis is described by one
+ordered list of classes: in any tensor or op, the first listed class that is present gets the axis
+(see `automap.space.point`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from automap.choices import Layers
+from automap.program.imposed import Imposed
+from automap.program.own_collectives import OwnCollective
+from automap.program.small import Small, small_parts
+from automap.program.work import work
+from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
+from hlo_tools.graph import Graph
+from hlo_tools.linkage import Linkage
+from hlo_tools.phases import Phase
+from hlo_tools.regions import Regions
+from hlo_tools.roles import Role
+from hlo_tools.rules import FactorKind
+from hlo_tools.storage import Storage
+
+
+# Share of the work under which the class of the batch inputs is not what the work runs over.
+_LITTLE_WORK = 0.1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph with everything known about it before any mesh is chosen.
+
+    `own_collectives` are those the step itself has, by op, `unknown` has a sentence for each kind
+    of op that no rule is known for; they are `warnings` too.
+    """
+
+    graph: Graph
+    phases: Sequence[Phase]
+    roles: tuple[Role, ...]
+    paths: tuple[str, ...]
+    state_map: Mapping[int, int]
+    donated: Mapping[int, int]
+    linkage: Linkage
+    storage: Storage
+    class_of_group: np.ndarray
+    class_of_storage_group: np.ndarray
+    regions: Regions
+    imposed: Imposed
+    own_collectives: Mapping[int, OwnCollective]
+    layers: Layers
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @cached_property
+    def n_compute(self) -> int:
+        """Number of compute classes; storage classes are numbered from here."""
+        return int(self.class_of_group.max(initial=-1)) + 1
+
+    @cached_property
+    def n_split(self) -> int:
+        """Number of compute and storage classes; regional classes are numbered from here."""
+        return self.n_compute + int(self.class_of_storage_group.max(initial=-1)) + 1
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of all classes; this number itself is the padding of class arrays."""
+        return self.n_split + len(self.regions.classes)
+
+    def compute_class(self, number: int) -> int:
+        """The compute class of which a regional class is a part; any other class itself."""
+        return number if number < self.n_split else self.regions.classes[number - self.n_split]
+
+    @cached_property
+    def limits(self) -> np.ndarray:
+        """Greatest number of equal parts of each class, int64 [n_classes]."""
+        limits = np.zeros(self.n_classes, np.int64)
+        for of_group, group_limits, first in (
+            (self.class_of_group, self.linkage.limits, 0),
+            (self.class_of_storage_group, self.storage.limits, self.n_compute),
+        ):
+            for group, limit in enumerate(group_limits.tolist()):
+                index = first + int(of_group[group])
+                limits[index] = np.gcd(limits[index], limit)
+        limits[self.n_split :] = limits[list(self.regions.classes)]
+        return limits
+
+    @cached_property
+    def compute_class_of_node(self) -> np.ndarray:
+        """Compute class of each (value, dimension) node, `n_classes` where there is none."""
+        return _class_of_node(self.linkage.group_of_node, self.class_of_group, 0, self.n_classes)
+
+    @cached_property
+    def storage_class_of_node(self) -> np.ndarray:
+        """Storage class of each node, `n_classes` where there is none."""
+        groups = self.storage.group_of_node
+        return _class_of_node(groups, self.class_of_storage_group, self.n_compute, self.n_classes)
+
+    @cached_property
+    def regional_class_of_node(self) -> np.ndarray:
+        """Regional class of each node, `n_classes` where there is none."""
+        return self._regional(self.regions.class_of_node)
+
+    @cached_property
+    def regional_class_of_factor(self) -> np.ndarray:
+        """Regional class of each op's factors [ops, factors], `n_classes` where there is none."""
+        return self._regional(self.regions.class_of_factor)
+
+    def _regional(self, compute_class: np.ndarray) -> np.ndarray:
+        number = np.full(self.n_compute + 1, self.n_classes)
+        for index, of in enumerate(self.regions.classes):
+            number[of] = self.n_split + index
+        return number[compute_class]
+
+    def regional_classes_of(self, value: int) -> tuple[int, ...]:
+        """Regional class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.regional_class_of_node[self._nodes(value)].tolist())
+
+    def classes_of(self, value: int) -> tuple[int, ...]:
+        """Compute class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.compute_class_of_node[self._nodes(value)].tolist())
+
+    def storage_classes_of(self, value: int) -> tuple[int, ...]:
+        """Storage class of each dimension of a value (`n_classes`: none)."""
+        return tuple(self.storage_class_of_node[self._nodes(value)].tolist())
+
+    def _nodes(self, value: int) -> slice:
+        offset = self.linkage.node_offset
+        return slice(int(offset[value]), int(offset[value + 1]))
+
+    @cached_property
+    def self_conflicts(self) -> tuple[SelfConflict, ...]:
+        """Classes that meet themselves in one tensor or op."""
+        return self_conflicts(self.linkage, self.class_of_group)
+
+    @cached_property
+    def pair_conflicts(self) -> tuple[PairConflict, ...]:
+        """Pairs of compute classes that meet in some op."""
+        return pair_conflicts(self.linkage, self.class_of_group)
+
+    @cached_property
+    def batch_class(self) -> int | None:
+        """The class of the batch: the one most batch inputs hold on their leading dimension, of
+        several one that none holds inside.
+
+        Not one along which a loop steps (time, microbatches), if there is another. If the one found
+        is, or little of the work runs over it, the class of no parameter that most of the work runs
+        over, no loop steps along, and that never meets itself.
+        """
+        inner = self._inner
+        likely = [c for c in self.leading if c not in self.stepped]
+        voted = max(
+            likely or self.leading,
+            key=lambda c: (self.leading[c], c not in inner, -c),
+            default=None,
+        )
+        done, total = self.work
+        is_worked = voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total
+        if is_worked and voted not in self.stepped:
+            return voted
+        barred = {c.group_class for c in self.self_conflicts} | self.of_state | self.stepped
+        others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
+        best = max(others, key=lambda c: (others[c], -c), default=None)
+        return best if best is not None and 2 * others[best] >= total else voted
+
+    @cached_property
+    def stepped(self) -> frozenset[int]:
+        """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
+        found = set[int]()
+        for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
+            if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
+                classes = self.classes_of(op.inputs[0])
+                found.update(
+                    c
+                    for c, factors in zip(classes, rule.operands[0])
+                    if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
+                )
+        return frozenset(found)
+
+    @cached_property
+    def leading(self) -> Mapping[int, int]:
+        """How many batch inputs hold a class on their leading dimension."""
+        votes: dict[int, int] = {}
+        for value, role in zip(self.graph.inputs, self.roles, strict=True):
+            if role is Role.BATCH and self.graph.values[value].dims:
+                leading = self.classes_of(value)[0]
+                if leading < self.n_classes:
+                    votes[leading] = votes.get(leading, 0) + 1
+        return votes
+
+    @cached_property
+    def _inner(self) -> frozenset[int]:
+        """Classes that some batch input holds on another dimension than its leading one."""
+        inputs = zip(self.graph.inputs, self.roles, strict=True)
+        batches = (value for value, role in inputs if role is Role.BATCH)
+        return frozenset(c for value in batches for c in self.classes_of(value)[1:])
+
+    @cached_property
+    def of_state(self) -> frozenset[int]:
+        """Classes that some parameter, or its optimizer's state, holds."""
+        kept = (Role.PARAMETER, Role.OPTIMIZER)
+        inputs = zip(self.graph.inputs, self.roles, strict=True)
+        return frozenset(
+            c for value, role in inputs if role in kept for c in self.classes_of(value)
+        )
+
+    @cached_property
+    def work(self) -> tuple[Mapping[int, float], float]:
+        """(operations that run over each compute class, all of them), per step."""
+        return work(self.linkage, self.class_of_group)
+
+    @cached_property
+    def small(self) -> Small:
+        """The small parts of the compute classes."""
+        return small_parts(self.linkage, self.compute_class_of_node, self.class_of_group)
+
+
+def _class_of_node(group: np.ndarray, of_group: np.ndarray, first: int, none: int) -> np.ndarray:
+    padded = np.append(of_group + first, none)
+    return padded[group]

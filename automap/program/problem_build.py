@@ -1,0 +1,169 @@
+"""A module -> the problem of parallelizing it: graph, phases, roles, linkage, storage and classes.
+
+The module is flattened, its ops get their rules, rules link dimensions to groups, and groups of equal layers are folded to
+classes                                                                  -> in: `build_problem`
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from automap.choices import Layers
+from automap.jaxpr.names import readable
+from automap.program.frozen import with_frozen
+from automap.program.imposed import imposed
+from automap.program.own_collectives import own_collectives
+from automap.program.problem import Problem
+from automap.program.storage_folding import fold_storage
+from automap.step.own_shardings import ImposedEnds
+from hlo_tools.flatten import flatten
+from hlo_tools.folding import fold
+from hlo_tools.graph import Graph
+from hlo_tools.interleaved import interleaved_rules
+from hlo_tools.linkage import Linkage, link, rules_of
+from hlo_tools.module import Module
+from hlo_tools.phases import Phase, phases
+from hlo_tools.regions import Regions, regions
+from hlo_tools.roles import Role, match_state, roles
+from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
+from hlo_tools.storage import Storage, storage
+
+
+def build_problem(
+    module: Module,
+    *,
+    paths: Sequence[str] | None = None,
+    state_map: Mapping[int, int] | None = None,
+    rng_inputs: frozenset[int] = frozenset(),
+    donated: frozenset[int] | None = None,
+    user_rules: Mapping[str, Notation] | None = None,
+    layers: Layers = "folded",
+    ends: ImposedEnds | None = None,
+    manual_sizes: tuple[int, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> Problem:
+    """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from
+    the argument trees where there are any; else they are read from the program. `user_rules` are
+    those of custom calls and functions, by name; `layers` says whether equal layers share their
+    decisions; `ends` are the shardings of inputs and outputs that the step itself decides,
+    `manual_sizes` the sizes of the mesh that its `shard_map`s are on; `warnings` are those there
+    are already.
+    """
+    user_rules = user_rules or {}
+    graph = flatten(module, user_rules)
+    if state_map is None:
+        state_map = match_state(graph)
+    op_phases = phases(graph, state_map)
+    linkage = link(graph, rules_of(graph, user_rules))
+    class_of_group = _classes(linkage, layers)
+    input_roles = roles(graph, op_phases, state_map, rng_inputs)
+    input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
+    linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers)
+    unknown = _unknown_ops(graph, user_rules)
+    given = graph.donated if donated is None else donated
+    return Problem(
+        graph=graph,
+        phases=op_phases,
+        roles=input_roles,
+        paths=tuple(paths) if paths is not None else graph.input_names,
+        state_map=state_map,
+        donated={o: i for o, i in state_map.items() if i in given},
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
+        imposed=imposed(graph, ends or ImposedEnds(), state_map),
+        own_collectives=own_collectives(graph, manual_sizes),
+        layers=layers,
+        unknown=unknown,
+        warnings=(
+            *warnings,
+            *map(readable, graph.assumptions),
+            *unknown,
+            *_unused_rules(graph, user_rules),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """What follows from the rules."""
+
+    linkage: Linkage
+    storage: Storage
+    class_of_group: np.ndarray
+    class_of_storage_group: np.ndarray
+    regions: Regions
+
+
+def _classes(linkage: Linkage, layers: Layers) -> np.ndarray:
+    return fold(linkage) if layers == "folded" else np.arange(linkage.n_groups)
+
+
+def _linked(
+    linkage: Linkage,
+    class_of_group: np.ndarray,
+    op_phases: Sequence[Phase],
+    input_roles: tuple[Role, ...],
+    state_map: Mapping[int, int],
+    layers: Layers,
+) -> _Linked:
+    stored = storage(linkage, op_phases, input_roles, state_map)
+    class_of_storage_group = (
+        fold_storage(linkage, stored, class_of_group, state_map)
+        if layers == "folded"
+        else np.arange(len(stored.limits))
+    )
+    of_regions = regions(linkage, stored.side, class_of_group)
+    return _Linked(linkage, stored, class_of_group, class_of_storage_group, of_regions)
+
+
+def interleaved(problem: Problem) -> Problem:
+    """The problem as it would be if fused dimensions were stored interleaved
+    (`hlo_tools.interleaved`).
+    """
+    linkage = link(problem.graph, interleaved_rules(problem.graph, problem.linkage.rules))
+    linked = _linked(
+        linkage,
+        _classes(linkage, problem.layers),
+        problem.phases,
+        problem.roles,
+        problem.state_map,
+        problem.layers,
+    )
+    return replace(
+        problem,
+        linkage=linked.linkage,
+        storage=linked.storage,
+        class_of_group=linked.class_of_group,
+        class_of_storage_group=linked.class_of_storage_group,
+        regions=linked.regions,
+    )
+
+
+def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    used = {op.instruction.attributes.custom_call_target for op in graph.ops}
+    return tuple(
+        f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
+        for name in user_rules
+        if name not in used
+    )
+
+
+def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    where: dict[str, str] = {}
+    for op in graph.ops:
+        if op.opcode in NO_RULE_NEEDED:
+            continue
+        if find_rule(op.instruction, op.opcode, user_rules) is None:
+            name = op.instruction.attributes.custom_call_target or op.opcode
+            counts[name] = counts.get(name, 0) + 1
+            where.setdefault(name, readable(op.op_name) or op.instruction.name)
+    return tuple(
+        f"no sharding rule for {name!r} ({n} times, first at {where[name]}): its operands are "
+        "gathered and it runs whole on every device"
+        for name, n in counts.items()
+    )

@@ -1,0 +1,129 @@
+"""`module:function` -> (step, args): the command line's way to name a workload."""
+
+from collections.abc import Callable, Mapping
+import importlib
+import inspect
+from pathlib import Path
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+from automap.errors import AutomapError, InputError
+from automap.interrupts import importing
+
+
+def load_target(
+    target: str, options: Mapping[str, str]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Import `module:function` (the current folder is searched too) and call it with `options`.
+
+    Raises `InputError` for a missing module, function or parameter, or a result of another form.
+    """
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise InputError(f"target {target!r}: expected module:function, or a path to an HLO file")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    with importing():
+        module = _ran(f"importing {module_name}", lambda: _imported(module_name))
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
+        has = f"it has {', '.join(names)}" if names else "it has no function at all"
+        raise InputError(
+            f"target {target!r}: {module_name} has no function {name}; {has}; a target is a "
+            "function that "
+            "returns (step, args)"
+        )
+    _check_parameters(target, _signature(target, function), options)
+    arguments = {key: _parsed(value) for key, value in options.items()}
+    result = _ran(f"calling {target}", lambda: function(**arguments))
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
+        raise InputError(
+            f"{target} must return (step, args), a callable and a tuple of its arguments; got "
+            f"{_form(result)}"
+        )
+    if not isinstance(result[1], tuple | list):
+        raise InputError(
+            f"{target} must return (step, args) with a tuple of arguments; args is of type "
+            f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
+        )
+    return result[0], tuple(result[1])
+
+
+def _signature(target: str, function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError) as error:  # of what is written in C
+        raise InputError(
+            f"target {target!r}: {error}; a target is a function of Python that returns (step, "
+            "args)"
+        ) from error
+
+
+def _form(result: Any) -> str:
+    """What a target returned, for messages."""
+    if not isinstance(result, tuple):
+        return type(result).__name__
+    kinds = ", ".join(type(part).__name__ for part in result)
+    return f"a tuple of {len(result)} ({kinds})" if result else "an empty tuple"
+
+
+def _imported(module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InputError(
+            f"cannot import {module_name}: no module {error.name} is installed or in {Path.cwd()}; "
+            "run the command in the folder that holds it"
+        ) from error
+
+
+def _check_parameters(
+    target: str, signature: inspect.Signature, options: Mapping[str, str]
+) -> None:
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    allowed = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
+    for option in options:
+        if option not in allowed and not takes_any:
+            raise InputError(
+                f"--arg {option}: {target} has no such parameter; allowed: "
+                f"{', '.join(allowed) or 'none'}"
+            )
+    for name, parameter in signature.parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if is_needed and name not in options:
+            raise InputError(f"{target} needs the parameter {name}; pass --arg {name}=VALUE")
+
+
+def _ran(what: str, run: Callable[[], Any]) -> Any:
+    """The result of the user's code; its exceptions become one message with the line they came
+    from.
+    """
+    try:
+        return run()
+    except (AutomapError, KeyboardInterrupt):
+        raise
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"
+        ) from error
+
+
+def _parsed(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

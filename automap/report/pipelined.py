@@ -1,0 +1,60 @@
+"""A simulated pipeline as text: the step beside the plan's prediction, and what each stage does and
+waits for.
+"""
+
+from collections.abc import Iterator
+
+from automap.pipeline.schedules.simulated import PipelineSimulationRecord, StageRow
+from automap.plan.pipeline import device_names
+from automap.quantities import bytes_text, seconds_text
+
+
+def report(found: PipelineSimulationRecord) -> str:
+    """Everything, for people."""
+    lines = [*_parts(found)]
+    for row in found.stages:
+        lines += _stage(row, found.step_seconds)
+    if found.warnings:
+        lines += ["warnings:", *(f"  {warning}" for warning in found.warnings)]
+    return "\n".join(lines) + "\n"
+
+
+def _parts(found: PipelineSimulationRecord) -> Iterator[str]:
+    step, predicted = found.step_seconds, found.predicted_seconds
+    yield (
+        f"{found.target} on {found.topology}, pipeline of {len(found.stages)} stages, "
+        f"{found.microbatches} microbatches, "
+        f"schedule {found.schedule}: {len(found.events)} tasks"
+    )
+    # Adding zero makes -0.0 positive.
+    change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
+    yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
+    yield (
+        f"  bubble {found.bubble_fraction:.1%} of the step, the mean over devices: "
+        f"{seconds_text(found.bubble_fraction * step)}"
+    )
+
+
+def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
+    def of_step(seconds: float) -> str:
+        return f"{seconds_text(seconds)} ({seconds / step_seconds if step_seconds else 0.0:.1%})"
+
+    yield f"  stage {row.stage} on {device_names(row.devices)}: {row.layers}"
+    yield (
+        f"    busy {of_step(row.busy_seconds)}: forward {seconds_text(row.forward_seconds)}, "
+        "backward "
+        f"{seconds_text(row.backward_seconds)}, all-reduce and update "
+        f"{seconds_text(row.reduce_seconds)}"
+    )
+    yield (
+        f"    waits {of_step(row.idle_seconds)}: for other stages "
+        f"{seconds_text(row.stage_wait_seconds)}, for "
+        f"transfers {seconds_text(row.transfer_wait_seconds)}, at the end "
+        f"{seconds_text(row.end_wait_seconds)}"
+    )
+    if row.sends:
+        yield (
+            f"    sends {bytes_text(row.sent_bytes)} to stage {row.stage + 1} in {row.sends} "
+            "transfers, and as much comes "
+            f"back; link busy {of_step(row.link_seconds)} each way"
+        )

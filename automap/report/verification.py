@@ -1,0 +1,154 @@
+"""A verification as text: the verdict, memory, collectives, where they differ, numerics."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from automap.quantities import bytes_text, seconds_text
+from automap.verify.collectives import Backend
+from automap.verify.comparison import CollectiveRow, Comparison
+from automap.verify.compilers import COMPILERS
+from automap.verify.numerics import Numerics
+from automap.verify.verified import VerificationRecord
+
+
+_SHOWN_ROWS: Final = 12
+_SHOWN_LEAVES: Final = 5
+
+
+def report(found: VerificationRecord) -> str:
+    """Everything, for people."""
+    lines = [
+        *_verdict(found),
+        *_memory(found),
+        *_collectives(found.comparison, COMPILERS[found.witness.compiler].backend),
+        *_places(found.comparison),
+    ]
+    if found.numerics is not None:
+        lines += _numerics(found.numerics)
+    return "\n".join(lines) + "\n"
+
+
+def versions_text(versions: tuple[tuple[str, str], ...]) -> str:
+    """`jax 0.10.2, libtpu 0.0.51`."""
+    return ", ".join(f"{name} {number}" for name, number in versions)
+
+
+def _verdict(found: VerificationRecord) -> Iterator[str]:
+    witness = found.witness
+    title = COMPILERS[witness.compiler].title
+    if found.is_verdict:
+        verdict = "fits" if witness.fits else "DOES NOT FIT"
+        yield f"{found.target} on {witness.topology}: {verdict}, says {title}"
+    else:
+        own = COMPILERS[found.plan_compiler]
+        yield f"{found.target} on {witness.topology}: compiled by {title}, which is not that of {witness.topology}"
+        yield (
+            f"  whether it fits there only {own.title} can say, which fuses and schedules "
+            "otherwise: verify without "
+            f"--compiler{own.installing}. What holds there too: it can be partitioned so"
+            + (", and results agree" if found.numerics and found.numerics.agrees else "")
+        )
+    yield f"  {versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
+    if witness.refusal:
+        yield f"  {witness.refusal.splitlines()[0]}"
+
+
+def _memory(found: VerificationRecord) -> Iterator[str]:
+    witness, comparison = found.witness, found.comparison
+    predicted = bytes_text(comparison.predicted_peak_bytes)
+    limit = bytes_text(witness.memory_limit_bytes)
+    if comparison.compiled_peak_bytes is None:
+        yield f"peak memory: predicted {predicted} of {limit}; the compiler does not say what it needs"
+        return
+    compiled = bytes_text(comparison.compiled_peak_bytes)
+    if witness.memory is None:
+        yield f"peak memory: predicted {predicted} of {limit}, the compiler would need at least {compiled}"
+        return
+    m = witness.memory
+    if found.is_verdict:
+        yield (
+            f"peak memory: predicted {predicted}, compiled {compiled} of {limit} "
+            f"({comparison.memory_error:+.1%})"
+        )
+    else:
+        title = COMPILERS[witness.compiler].title
+        yield (
+            f"peak memory: predicted {predicted} of {limit}; {title} needs {compiled}, which does "
+            "not measure the "
+            "prediction"
+        )
+    yield (
+        f"  = arguments {bytes_text(m.arguments)} + outputs {bytes_text(m.outputs)} - aliased "
+        f"{bytes_text(m.aliased)} + temporaries {bytes_text(m.temporaries)}; "
+        f"code {bytes_text(m.generated_code)} besides"
+    )
+
+
+def _collectives(comparison: Comparison, backend: Backend) -> Iterator[str]:
+    if comparison.rows is None:
+        yield "collectives: the partitioned program cannot be read"
+        return
+    if not comparison.rows:
+        yield "collectives: none, as predicted"
+        return
+    differing = sum(not row.agrees for row in comparison.rows)
+    yield "collectives: " + (
+        f"{differing} of {len(comparison.rows)} kinds differ, the largest difference first"
+        if differing
+        else "as predicted"
+    )
+    if differing and backend.habit:
+        yield f"  ({backend.habit})"
+    yield from map(_row, comparison.rows[:_SHOWN_ROWS])
+    if len(comparison.rows) > _SHOWN_ROWS:
+        yield f"  and {len(comparison.rows) - _SHOWN_ROWS} more kinds"
+
+
+def _row(row: CollectiveRow) -> str:
+    text = f"  {row.kind} over {_axes(row.axes)}: "
+    compiled = f"{row.compiled_count} tensors, {bytes_text(row.compiled_bytes)}"
+    if row.agrees:
+        return text + compiled
+    return (
+        f"{text}predicted {row.predicted_count} tensors, {bytes_text(row.predicted_bytes)}; "
+        f"compiled {compiled}"
+    )
+
+
+def _places(comparison: Comparison) -> Iterator[str]:
+    if comparison.places:
+        yield "largest compiled tensors of the kinds that differ:"
+    for place in comparison.places:
+        times = f"{place.count} x " if place.count > 1 else ""
+        source = place.source.removeprefix(f"{Path.cwd()}/")
+        where = f" at {source}" if source else ""
+        yield (
+            f"  {place.kind} over {_axes(place.axes)}, {times}{bytes_text(place.bytes)}: "
+            f"{place.at or 'unnamed'}{where}"
+        )
+
+
+def _axes(axes: tuple[str, ...]) -> str:
+    return "+".join(axes) or "no axis"
+
+
+def _numerics(numerics: Numerics) -> Iterator[str]:
+    if numerics.skipped:
+        yield f"numerics: skipped: {numerics.skipped}"
+        return
+    count = len(numerics.leaves)
+    wrong = sum(not leaf.agrees for leaf in numerics.leaves)
+    yield "numerics: " + (
+        f"{wrong} of {count} outputs DIFFER from the single-device step"
+        if wrong
+        else f"all {count} outputs agree with the single-device step"
+    )
+    if numerics.finite < 1:
+        yield f"  some results are not finite: only {numerics.finite:.1%} of the elements of one output are"
+    for leaf in numerics.leaves[:_SHOWN_LEAVES]:
+        mark = "" if leaf.agrees else "  DIFFERS"
+        yield (
+            f"  {leaf.path or 'the result'}: differs by {leaf.error:.2e} of its change, allowed "
+            f"{leaf.allowed:.2e}, of which rounding moves it by {leaf.rounding:.2e}{mark}"
+        )

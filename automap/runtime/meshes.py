@@ -1,0 +1,36 @@
+"""A plan's mesh on devices: real, fake, or of a machine that is not there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh
+import numpy as np
+
+from automap.errors import MeshMismatchError
+from automap.plan.record import PlanRecord
+
+
+def device_mesh(plan: PlanRecord, devices: Sequence[Any] | None = None) -> Mesh:
+    """The plan's mesh on `devices` (default: all of JAX's), axes of type Auto.
+
+    Raises `MeshMismatchError` for another number of devices.
+    """
+    given = list(jax.devices() if devices is None else devices)
+    if len(given) != plan.mesh.device_count:
+        raise MeshMismatchError(
+            f"the plan is for {plan.mesh.device_count} devices ({dict(plan.mesh.axes)}), "
+            f"{len(given)} "
+            "are given; pass devices=, or plan again for this topology"
+        )
+    return mesh_on(given, plan.mesh.axes)
+
+
+def mesh_on(devices: Sequence[Any], axes: Sequence[tuple[str, int]]) -> Mesh:
+    """A mesh of type Auto on as many devices as its axes, (name, size), have in all."""
+    given = list(devices)
+    if hasattr(given[0], "coords"):
+        # The planner numbers a TPU slice row-major over its coordinates, last dimension fastest.
+        given.sort(key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
+    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+    return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))

@@ -1,0 +1,174 @@
+"""Running a step in microbatches on one device: the loops of its program as `lax.scan`.
+
+Sums over microbatches are accumulated in float32 where the step has a shorter type, and cast back
+at the end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import lax, numpy as jnp
+from jax.extend import core
+from jax.extend.core import jaxpr_as_fun
+
+from automap.errors import InputError
+from automap.jax_compat import new_jaxpr
+from automap.jaxpr.microbatch.build import joined, parts_first, variables
+from automap.jaxpr.microbatch.program import MicroProgram, Pass
+from automap.jaxpr.microbatch.separate import separate
+from automap.jaxpr.microbatch.status import Operator
+from automap.step.call import TracedCall
+from automap.step.step import Entered, as_step
+
+
+# Sums of shorter floats are kept in this many bits.
+FULL_BITS = 32
+
+_Values = dict[Any, Any]
+COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
+    "add": lax.add,
+    "and": lax.bitwise_and,
+    "max": lax.max,
+    "min": lax.min,
+    "mul": lax.mul,
+    "or": lax.bitwise_or,
+}
+
+
+class MicrobatchedStep:
+    """A step that computes its batch in parts; called like the step. Made by `microbatched`."""
+
+    def __init__(self, entered: Entered, call: TracedCall, program: MicroProgram) -> None:
+        """`program` is the step's that `call` traced, as it was `entered`."""
+        self.program = program
+        self._entered = entered
+        self._call_tree = call.tree
+        tree = jax.tree.structure(call.result)
+
+        def microbatched_step(*args: Any, **kwargs: Any) -> Any:
+            return jax.tree.unflatten(tree, run(program, jax.tree.leaves((args, kwargs))))
+
+        self._run = jax.jit(
+            microbatched_step,
+            donate_argnums=tuple(
+                i for i, position in enumerate(call.positions) if position in call.donated_positions
+            ),
+            donate_argnames=tuple(call.donated_names),
+            keep_unused=True,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step. Raises `InputError` for arguments of other shapes than it was made for."""
+        entered = self._enter(args, kwargs)
+        positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
+        return entered.left(self._run(*positional, **named))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The `jax.stages.Lowered`; arguments may be `jax.ShapeDtypeStruct`s."""
+        entered = self._enter(args, kwargs)
+        positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
+        return self._run.lower(*positional, **named)
+
+    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entered:
+        entered = self._entered.step.enter(args, kwargs)
+        if entered.signature != self._entered.signature:
+            raise InputError(
+                "the arguments are of other shapes or types than those the step was put into "
+                "microbatches "
+                "for; call microbatched again for them"
+            )
+        return entered
+
+
+def microbatched(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    microbatches: int,
+) -> MicrobatchedStep:
+    """`step` run on `microbatches` equal parts of its batch, with what it computes on the whole
+    batch.
+
+    Args:
+        step: a function of trees of arrays, jitted or not; a jitted one keeps its donation.
+        args: its arguments, arrays or `jax.ShapeDtypeStruct`s; so are the values of `kwargs`.
+        kwargs: its keyword arguments.
+        microbatches: at least 2, a divisor of the number of samples.
+
+    Raises:
+        InputError: the step cannot be traced, or `microbatches` is not possible.
+        NotSeparableError: the step needs all samples at once; names the operation and the line.
+    """
+    entered = as_step(step).enter(tuple(args), kwargs or {})
+    call = entered.traced()
+    return MicrobatchedStep(entered, call, separate(call, microbatches))
+
+
+def run(program: MicroProgram, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a program for the step's flat inputs; to be traced."""
+    values: _Values = dict(zip(program.inputs, inputs, strict=True))
+    values.update(zip(program.constants, program.values, strict=True))
+    values.update(evaluate(program.before, values))
+    for turn in program.passes:
+        values.update(_looped(program, turn, values))
+        values.update(evaluate(turn.middle, values))
+    values.update(evaluate(program.after, values))
+    return [a.val if isinstance(a, core.Literal) else values[a] for a in program.outputs]
+
+
+def evaluate(eqns: Sequence[Any], values: Mapping[Any, Any]) -> _Values:
+    """All results of equations, by variable, given the values they need."""
+    defined = {var for eqn in eqns for var in eqn.outvars}
+    used = {atom: None for eqn in eqns for atom in variables(eqn.invars) if atom not in defined}
+    results = [v for eqn in eqns for v in eqn.outvars if not isinstance(v, core.DropVar)]
+    function = jaxpr_as_fun(new_jaxpr("microbatched step", list(used), results, eqns))
+    return dict(zip(results, function(*(values[var] for var in used)), strict=True))
+
+
+def _looped(program: MicroProgram, turn: Pass, values: _Values) -> _Values:
+    """The results of one loop over the microbatches."""
+    added = [s for s in turn.sums if s.operator != "last"]
+    kept = [s for s in turn.sums if s.operator == "last"]
+    cut = [
+        parts_first(values[s.whole], dim=0, outer=1, parts=program.microbatches)
+        for s in program.slices
+    ]
+    numbers = jnp.arange(program.microbatches, dtype=jnp.int32)
+
+    def microbatch(totals: list[Any], numbered: tuple[Any, list[Any]]) -> tuple[Any, Any]:
+        number, slices = numbered
+        here = {**values, program.index: number}
+        here.update(zip((s.part for s in program.slices), slices, strict=True))
+        here.update(evaluate(turn.loop, here))
+        terms = [here[s.term].astype(total.dtype) for s, total in zip(added, totals)]
+        sums = [COMBINE[s.operator](t, x) for s, t, x in zip(added, totals, terms)]
+        return sums, ([here[s.term] for s in kept], [here[j.part] for j in turn.joins])
+
+    start = [neutral(s.operator, s.total.aval) for s in added]
+    totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
+    found = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
+    found.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
+    for join, part in zip(turn.joins, parts):
+        layout = join.layout
+        found[join.whole] = joined(part, dim=layout.dim, outer=layout.outer or 1)
+    return found
+
+
+def neutral(operator: Operator, aval: Any) -> jax.Array:
+    """What a sum, a product or a largest element starts from."""
+    dtype = aval.dtype
+    is_bool = jnp.issubdtype(dtype, jnp.bool_)
+    if operator == "add":
+        is_short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < FULL_BITS
+        return jnp.zeros(aval.shape, jnp.float32 if is_short else dtype)
+    if operator in ("max", "min"):
+        if jnp.issubdtype(dtype, jnp.inexact):
+            limits = (-jnp.inf, jnp.inf)
+        else:
+            limits = (False, True) if is_bool else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+        return jnp.full(aval.shape, limits[operator == "min"], dtype)
+    # "and" and "or" of integers are of their bits.
+    others = {"and": True if is_bool else -1, "mul": 1, "or": 0}
+    return jnp.full(aval.shape, others[operator], dtype)

@@ -1,0 +1,294 @@
+"""A blueprint with its functions: all that is made once for a kind of call, and run every step."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+import numpy as np
+
+from automap.pipeline.schedules.task_graph import Job
+from automap.runtime.pipeline.blueprint import Blueprint
+from automap.runtime.pipeline.compiled import (
+    finish_function,
+    form_of,
+    join_function,
+    loop_function,
+    once_function,
+    start_function,
+)
+from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.loops import Piece
+from automap.runtime.pipeline.lying import Lying
+from automap.runtime.pipeline.numbered import Numbered
+from automap.runtime.pipeline.pinned import StagePins
+from automap.runtime.pipeline.places import Form, StagePlace
+from automap.runtime.pipeline.programs import LoopProgram, OnceProgram
+from automap.runtime.pipeline.storage import Stored, stored
+from automap.runtime.pipeline.transfer import send
+from automap.runtime.pipeline.update import UpdateProgram
+from automap.runtime.processes import one_device_each, process_numbers
+
+
+@dataclass(frozen=True)
+class LoopFunctions:
+    """A loop program: `routes` are the stages that read a value it makes, and how it travels;
+    `totals` its sums' values.
+    """
+
+    program: LoopProgram
+    run: Any
+    start: Any
+    finish: Any
+    totals: tuple[int, ...]
+    numbers: Sequence[jax.Array]
+    part_shardings: Mapping[int, NamedSharding]
+    routes: Mapping[int, Sequence[tuple[int, Form]]]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFunction:
+    """An output per sample, `whole`, put together of a value of the microbatches."""
+
+    whole: int
+    part: int
+    stage: int
+    run: Any
+
+
+@dataclass(frozen=True)
+class TurnFunctions:
+    """A loop over the microbatches and the update after it."""
+
+    microbatches: int
+    order: Sequence[Job]
+    loops: Mapping[Role, LoopFunctions]
+    joins: Sequence[JoinFunction]
+    updates: Sequence[tuple[UpdateProgram, Any]]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """All programs of a step; `inputs` and `outputs` say how the user's arrays lie, `output_stages`
+    where results are to be.
+
+    `state` are the outputs, by leaf, that replace inputs. The others are `everywhere` if there are
+    several processes.
+    """
+
+    blueprint: Blueprint
+    places: Sequence[StagePlace]
+    lying: Lying
+    microbatches: int
+    pre: Sequence[tuple[OnceProgram, Any]]
+    turns: Sequence[TurnFunctions]
+    output_stages: Sequence[int]
+    inputs: Sequence[Stored]
+    outputs: Sequence[Stored]
+    state: Collection[int]
+    everywhere: NamedSharding | None
+
+    def home(self, value: int) -> int:
+        """The stage that a value of the whole step comes from."""
+        owner = self.blueprint.owner
+        return owner[value] if value in owner else self.blueprint.home[value]
+
+    def structure(self) -> str:
+        """What runs in which order, as text that is the same in all processes that run the same."""
+        numbers = self.blueprint.numbers
+        turns = [
+            (
+                turn.order,
+                [loop.program for loop in turn.loops.values()],
+                [p for p, _ in turn.updates],
+            )
+            for turn in self.turns
+        ]
+        equations = numbers.before, numbers.turns, numbers.after
+        return str((equations, [p for p, _ in self.pre], turns, self.output_stages))
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes an assembly; `of_stage` has the program of each stage's share of a microbatch,
+    numbered.
+
+    `lying` says what its inputs and outputs are of the step's and where they lie, `pins` are the
+    constraints of each stage, `donated` are inputs that may be overwritten (by leaf of the step).
+    `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions
+    at their first call.
+    """
+
+    blueprint: Blueprint
+    of_stage: Sequence[Numbered]
+    lying: Lying
+    pins: Sequence[StagePins | None]
+    microbatches: int
+    orders: Mapping[str, Sequence[Job]]
+    donated: frozenset[int]
+
+    def assembly(self) -> Assembly:
+        """The programs' functions."""
+        blueprint, cut = self.blueprint, self.lying.cut
+        output_stages = self._output_stages()
+        input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
+        program = blueprint.numbers.program
+        devices = [d for place in self.lying.places for d in place.mesh.devices.flat]
+        is_shared = len(process_numbers(devices)) > 1
+        return Assembly(
+            blueprint=blueprint,
+            places=self.lying.places,
+            lying=self.lying,
+            microbatches=self.microbatches,
+            pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
+            turns=[self._turn(number) for number in range(len(blueprint.turns))],
+            output_stages=output_stages,
+            inputs=self._stored(cut.inputs, blueprint.numbers.inputs, input_stages, program.inputs),
+            outputs=self._stored(
+                cut.outputs, blueprint.numbers.outputs, output_stages, program.outputs
+            ),
+            state=self.lying.state.keys(),
+            everywhere=one_device_each(devices) if is_shared else None,
+        )
+
+    def _output_stages(self) -> list[int]:
+        """Where results are to be: new state where the old one is."""
+        blueprint = self.blueprint
+        number = {piece: n for n, piece in enumerate(self.lying.cut.inputs)}
+        found = []
+        for piece, value in zip(self.lying.cut.outputs, blueprint.numbers.outputs, strict=True):
+            replaced = number.get(Piece(self.lying.state.get(piece.leaf, -1), piece.range))
+            if replaced is not None:
+                value = blueprint.numbers.inputs[replaced]
+            home = 0 if value is None else blueprint.owner.get(value, blueprint.home.get(value, 0))
+            found.append(home)
+        return found
+
+    def _stored(
+        self,
+        pieces: Sequence[Piece],
+        values: Sequence[int | None],
+        stages: Sequence[int],
+        atoms: Sequence[Any],
+    ) -> list[Stored]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, piece in enumerate(pieces):
+            found[piece.leaf].append(number)
+        result = []
+        for _, numbers in sorted(found.items()):
+            first = atoms[numbers[0]].aval
+            length = sum(atoms[n].aval.shape[0] for n in numbers) if len(numbers) > 1 else None
+            aval = first if length is None else first.update(shape=(length, *first.shape[1:]))
+            ranges = [pieces[n].range for n in numbers]
+            parts = [self.lying.leaf(values[n], stages[n]) for n in numbers]
+            result.append(stored(numbers, ranges, parts, aval))
+        return result
+
+    def _before(self, program: OnceProgram) -> list[Any]:
+        before = self.of_stage[program.stage].program.before
+        return [before[n] for n in program.equations]
+
+    def _once(
+        self, program: OnceProgram | UpdateProgram, eqns: Sequence[Any], donated: Sequence[int]
+    ) -> Any:
+        var, stage = self.of_stage[program.stage].variables, program.stage
+        return once_function(
+            eqns,
+            [var[v] for v in program.inputs],
+            [var[v] for v in program.outputs],
+            self.lying.places[stage],
+            [self.lying.of(v, stage) for v in program.outputs],
+            self.pins[stage],
+            donated,
+        )
+
+    def _turn(self, number: int) -> TurnFunctions:
+        programs, update = self.blueprint.turns[number]
+        turn = self.blueprint.numbers.turns[number]
+        loops = {role: self._loop(number, p) for role, p in programs.of_role.items()}
+        has_backward = any(role.kind == "backward" for role in loops)
+        joins = []
+        for whole, part in turn.joins:
+            (stage,) = (r.stage for r, p in programs.of_role.items() if part in p.made)
+            joins.append(
+                JoinFunction(
+                    whole,
+                    part,
+                    stage,
+                    join_function(self.of_stage[stage], part, self.lying.places[stage]),
+                )
+            )
+        return TurnFunctions(
+            microbatches=self.microbatches,
+            order=self.orders["both" if has_backward else "forward"],
+            loops=loops,
+            joins=joins,
+            updates=[(p, self._update(number, p)) for p in update.programs],
+        )
+
+    def _loop(self, number: int, program: LoopProgram) -> LoopFunctions:
+        stage = program.role.stage
+        numbers, place = self.of_stage[stage], self.lying.places[stage]
+        turn = numbers.program.passes[number]
+        totals = tuple(numbers.turns[number].sums[n][0] for n in program.sums)
+        forms = [
+            self.lying.sum_form(total, turn.sums[n], stage)
+            for total, n in zip(totals, program.sums)
+        ]
+        readers = self.blueprint.turns[number][0].readers
+        has_sums = bool(forms)
+        return LoopFunctions(
+            program=program,
+            run=loop_function(numbers, turn, program, place, forms, self.pins[stage]),
+            start=start_function(turn, program, place, forms) if has_sums else list,
+            finish=finish_function(turn, program, place, [self.lying.of(t, stage) for t in totals])
+            if has_sums
+            else list,
+            totals=totals,
+            numbers=[send(np.int32(i), place.whole) for i in range(self.microbatches)],
+            part_shardings={v: self.lying.part(v, stage, self.microbatches) for v in program.parts},
+            routes={
+                v: [(s, form_of(numbers, v)) for s in sorted(readers.get(v, ()))]
+                for v in program.made
+            },
+        )
+
+    def _update(self, number: int, program: UpdateProgram) -> Any:
+        own = self.of_stage[program.stage].program
+        is_last = number == len(self.blueprint.turns) - 1
+        eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
+        donated = self._donated(program) if is_last else ()
+        return self._once(program, [eqns[n] for n in program.equations], donated)
+
+    def _donated(self, program: UpdateProgram) -> tuple[int, ...]:
+        """Positions of inputs that end in a program of the last update and make room for its
+        outputs.
+
+        They are the state that the user gives away, and after it sums of this step.
+        """
+        programs = self.blueprint.turns[-1][1].programs
+        numbers = self.blueprint.numbers
+        later = programs[programs.index(program) + 1 :]
+        # A value on its stage may still be sent to another one.
+        kept = set(numbers.outputs).union(*(p.inputs for p in later))
+        given = dict.fromkeys(numbers.constants, -1)
+        given.update(zip(numbers.inputs, (piece.leaf for piece in self.lying.cut.inputs)))
+        room = Counter(self._type(v, program.stage) for v in program.outputs)
+        ending = [
+            (v in given, place)
+            for place, v in enumerate(program.inputs)
+            if v not in kept and (v not in given or given[v] in self.donated)
+        ]
+        found = []
+        for _, place in sorted(ending, key=lambda pair: not pair[0]):
+            kind = self._type(program.inputs[place], program.stage)
+            if room[kind]:
+                room[kind] -= 1
+                found.append(place)
+        return tuple(sorted(found))
+
+    def _type(self, value: int, stage: int) -> tuple[Any, ...]:
+        aval = self.blueprint.numbers.variables[value].aval
+        return aval.shape, aval.dtype, self.lying.of(value, stage)

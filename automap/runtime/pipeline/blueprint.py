@@ -1,0 +1,72 @@
+"""A whole step in numbers: which stage computes what, when, and owns which input.
+
+An input that several stages read (tied embeddings, a table of positions) belongs to the first of
+them, which sends it to the others before the loops and gets their sums of gradients after; any
+other to the one that reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from automap.runtime.pipeline.cuts import Cuts
+from automap.runtime.pipeline.divide import divide
+from automap.runtime.pipeline.numbered import Numbered
+from automap.runtime.pipeline.programs import OnceProgram, TurnPrograms, pre_program, turn_programs
+from automap.runtime.pipeline.update import UpdatePlan, update_plan
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """`turns` has each loop and what follows it, `pre` is by stage; `owner` is the stage of every
+    input and constant.
+    """
+
+    numbers: Numbered
+    turns: tuple[tuple[TurnPrograms, UpdatePlan], ...]
+    pre: tuple[OnceProgram, ...]
+    owner: Mapping[int, int]
+    home: Mapping[int, int]
+
+
+def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
+    """The division of a step among its stages."""
+    loops = [turn_programs(numbers, turn, divide(numbers, turn, cuts)) for turn in numbers.turns]
+    fixed = [
+        {
+            v
+            for loop in loops
+            for role, p in loop.of_role.items()
+            if role.stage == s
+            for v in p.fixed
+        }
+        for s in range(cuts.stages)
+    ]
+    pre = tuple(pre_program(numbers, s, sorted(fixed[s])) for s in range(cuts.stages))
+    given = (*numbers.inputs, *numbers.constants)
+    owner: dict[int, int] = {}
+    for stage in reversed(range(cuts.stages)):
+        read = fixed[stage].union(pre[stage].inputs, _slices(numbers, loops, stage))
+        owner.update((v, stage) for v in given if v in read)
+    home = dict(owner)
+    updates = []
+    for place, (turn, loop) in enumerate(zip(numbers.turns, loops)):
+        for role, program in loop.of_role.items():
+            home.update((turn.sums[n][0], role.stage) for n in program.sums)
+            home.update((w, role.stage) for w, part in turn.joins if part in program.made)
+        is_last = place == len(numbers.turns) - 1
+        own = (*turn.middle, *(numbers.after if is_last else ()))
+        made = [v for node in turn.middle for v in node.outputs]
+        wanted = [v for v in numbers.outputs if v is not None] if is_last else made
+        update = update_plan(numbers, own, home, wanted)
+        home |= update.home
+        updates.append(update)
+    for program in sorted((p for u in updates for p in u.programs), key=lambda p: -p.stage):
+        owner.update((v, program.stage) for v in program.inputs if v in given and v not in home)
+    owner |= {v: owner.get(v, home.get(v, 0)) for v in given}
+    return Blueprint(numbers, tuple(zip(loops, updates, strict=True)), pre, owner, home)
+
+
+def _slices(numbers: Numbered, loops: list[TurnPrograms], stage: int) -> set[int]:
+    """The batch inputs of which a stage reads parts."""
+    programs = [p for loop in loops for role, p in loop.of_role.items() if role.stage == stage]
+    return {numbers.slices[part] for p in programs for part in p.parts}

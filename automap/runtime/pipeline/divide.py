@@ -1,0 +1,213 @@
+"""Which stage computes which equation of a loop over the microbatches.
+
+    forward     the stage of its site, by the plan's cuts
+    backward    at(o) = min of c and, over what o reads of the forward pass, r(v);  c is the least at() of the
+                gradients it reads, the last stage without any, r(v) the last stage not after c that makes or
+                reads v: the gradient of a weight belongs to where the weight is used       -> in: `_backward`
+    sink        what only ends in sums, the gradient of a parameter, is computed where the parameter is read, if
+                the gradients come there anyway and the forward values are there            -> in: `_sinks`
+    copied      what does not depend on the samples is computed by whoever reads it         -> in: `_copied`
+
+The equations that stand for one of the step's (an index that is made local, a lookup with it) stay together, so that what
+is between them is never sent                                                       -> in: `_units`
+
+So values flow to later stages forwards and to earlier ones backwards, and a tensor that several
+stages use has a sum of gradients in each.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from automap.runtime.pipeline.cuts import Cuts
+from automap.runtime.pipeline.numbered import Node, Numbered, Turn
+
+
+Kind = Literal["forward", "backward"]
+_BACKWARD = "transpose("
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Role:
+    """A stage's forward or backward pass."""
+
+    kind: Kind
+    stage: int
+
+
+@dataclass(frozen=True)
+class Division:
+    """`roles` is by equation of the loop, None for those that are copied; `maker` by value that has
+    a role.
+    """
+
+    roles: tuple[Role | None, ...]
+    maker: Mapping[int, Role]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Equations that stay together, as one: `numbers` are theirs in the loop."""
+
+    node: Node
+    numbers: tuple[int, ...]
+    kind: Kind | Literal["copied"]
+
+
+def divide(numbers: Numbered, turn: Turn, cuts: Cuts) -> Division:
+    """The stages of a loop's equations."""
+    units = _units(numbers, turn)
+    stage = {n: cuts.stage(u.node.site) for n, u in enumerate(units) if u.kind == "forward"}
+    touched = _touched(numbers, units, stage)
+    stage |= _backward(units, touched, cuts.stages)
+    stage |= _sinks(units, stage, touched, _wanted_at(numbers, turn, touched))
+    roles: list[Role | None] = [None] * len(turn.loop)
+    for number, unit in enumerate(units):
+        if unit.kind != "copied":
+            for equation in unit.numbers:
+                roles[equation] = Role(unit.kind, stage[number])
+    maker = {v: role for node, role in zip(turn.loop, roles) if role for v in node.outputs}
+    return Division(tuple(roles), maker)
+
+
+def _units(numbers: Numbered, turn: Turn) -> list[_Unit]:
+    """The equations in order, those of one site together; each that is copied is on its own."""
+    depends, backward = set(numbers.slices), set[int]()
+    units: list[_Unit] = []
+    for number, node in enumerate(turn.loop):
+        if depends.isdisjoint(node.inputs):
+            units.append(_Unit(node, (number,), "copied"))
+            continue
+        depends.update(node.outputs)
+        kind: Kind = "forward"
+        if _BACKWARD in node.names or not backward.isdisjoint(node.inputs):
+            kind = "backward"
+            backward.update(node.outputs)
+        place = len(units) - 1
+        while place >= 0 and units[place].kind == "copied" and units[place].node.site == node.site:
+            place -= 1
+        before = units[place] if place >= 0 else None
+        if before is None or before.node.site != node.site:
+            units.append(_Unit(node, (number,), kind))
+            continue
+        # What is copied between them is of the same site, so the rest of the unit may come after
+        # it.
+        del units[place]
+        inner = before.node
+        read = (*inner.inputs, *(v for v in node.inputs if v not in inner.outputs))
+        merged = Node(inner.primitive, read, inner.outputs + node.outputs, inner.names, inner.site)
+        units.append(_Unit(merged, (*before.numbers, number), kind))
+    return units
+
+
+def _touched(
+    numbers: Numbered, units: Sequence[_Unit], stage: Mapping[int, int]
+) -> Mapping[int, frozenset[int]]:
+    """The stages whose forward pass makes or reads a value; none for what is made of constants
+    alone.
+    """
+    found: dict[int, frozenset[int]] = defaultdict(frozenset)
+
+    def all_of(values: Sequence[int]) -> frozenset[int]:
+        return frozenset[int]().union(*(found[v] for v in values))
+
+    copied = [unit.node for unit in units if unit.kind == "copied"]
+    for number in reversed(range(len(units))):
+        node = units[number].node
+        if number in stage:
+            here = frozenset((stage[number],))
+            for value in (*node.inputs, *node.outputs):
+                found[value] |= here
+        elif units[number].kind == "copied":
+            here = all_of(node.outputs)
+            for value in node.inputs:
+                found[value] |= here
+    for node in reversed(numbers.before):
+        here = all_of(node.outputs)
+        for value in node.inputs:
+            found[value] |= here
+    constant = {numbers.index, *numbers.constants}
+    for node in (*numbers.before, *copied):
+        if set(node.inputs) <= constant:
+            constant.update(node.outputs)
+        for value in node.outputs:
+            # What the backward pass alone reads is where its sources are.
+            found[value] = found[value] or all_of(node.inputs)
+    return {value: stages for value, stages in found.items() if stages and value not in constant}
+
+
+def _backward(
+    units: Sequence[_Unit], touched: Mapping[int, frozenset[int]], stages: int
+) -> dict[int, int]:
+    """at() of the units of the backward pass, by number."""
+    at: dict[int, int] = {}
+    found = {}
+    for number, unit in enumerate(units):
+        if unit.kind != "backward":
+            continue
+        node = unit.node
+        bound = place = min((at[v] for v in node.inputs if v in at), default=stages - 1)
+        for value in node.inputs:
+            if value not in at:
+                before = [s for s in touched.get(value, ()) if s <= bound]
+                place = min(place, max(before, default=place))
+        found[number] = place
+        at.update((v, place) for v in node.outputs)
+    return found
+
+
+def _wanted_at(
+    numbers: Numbered, turn: Turn, touched: Mapping[int, frozenset[int]]
+) -> dict[int, frozenset[int]]:
+    """By value that ends in a sum or an output, the stages that read the parameter that it is the
+    gradient of.
+    """
+    nowhere = frozenset[int]()
+    found = {part: nowhere for _, part in turn.joins}
+    for total, term in turn.sums:
+        found[term] = nowhere.union(*(touched.get(v, nowhere) for v in numbers.beside[total]))
+    return found
+
+
+def _sinks(
+    units: Sequence[_Unit],
+    stage: Mapping[int, int],
+    touched: Mapping[int, frozenset[int]],
+    wanted: Mapping[int, frozenset[int]],
+) -> dict[int, int]:
+    """New stages of sinks, by number of the unit."""
+    users: dict[int, list[int]] = defaultdict(list)
+    for number, unit in enumerate(units):
+        for value in unit.node.inputs:
+            users[value].append(number)
+    rest = [n for n, unit in enumerate(units) if unit.kind == "backward"]
+    maker = {v: n for n in rest for v in units[n].node.outputs}
+    at: dict[int, frozenset[int]] = {}
+    plain = set[int]()
+    for number in reversed(rest):
+        node = units[number].node
+        from_gradients = [v in maker for v in node.inputs]
+        ends = [wanted[v] for v in node.outputs if v in wanted]
+        after = [u for v in node.outputs for u in users[v]]
+        # What a product of a gradient and a forward value is made of is no sink for that.
+        if any(from_gradients) and all(u in plain for u in after):
+            if all(from_gradients):
+                plain.add(number)
+            at[number] = frozenset[int]().union(*ends, *(at[u] for u in after))
+    found: dict[int, int] = {}
+    # The plain ones last: they go where others have a gradient.
+    for number in sorted(at, key=lambda n: (n in plain, n)):
+        unsettled = plain if number in plain else at.keys()
+        come = [
+            {found.get(maker[v], stage[maker[v]])}.union(
+                found.get(u, stage[u]) for u in users[v] if u in stage and u not in unsettled
+            )
+            for v in units[number].node.inputs
+            if v in maker
+        ]
+        kept = [touched[v] for v in units[number].node.inputs if v not in maker and v in touched]
+        places = at[number].intersection(*come, *kept)
+        if places:
+            found[number] = max(places)
+    return found

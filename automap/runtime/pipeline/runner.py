@@ -1,0 +1,147 @@
+"""One step of a pipeline: the host hands the stages their programs in the order of the schedule,
+and waits for none.
+
+Of several processes, each goes through all of it and leaves out what none of its devices has a part
+in.
+
+    inputs -> pre -> per loop: start, passes in order, finish, joins, update -> outputs
+
+Values of a microbatch are kept per stage that reads them and dropped at their last use there; so
+are those of the step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+import numpy as np
+
+from automap.pipeline.schedules.task_graph import Job
+from automap.runtime.pipeline.assembly import Assembly, TurnFunctions
+from automap.runtime.pipeline.compiled import part_function
+from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.places import StagePlace
+from automap.runtime.pipeline.transfer import send
+from automap.runtime.processes import is_own
+
+
+_part = jax.jit(lambda x, i, n: lax.dynamic_slice_in_dim(x, i * n, n), static_argnums=2)
+
+
+def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], None]) -> list[Any]:
+    """The step's outputs for its flat inputs; `on_job` is told of every pass when its stage is
+    given it.
+    """
+    pieces: list[Any] = [None] * len(assembly.blueprint.numbers.inputs)
+    for leaf, stored in zip(inputs, assembly.inputs, strict=True):
+        for number, piece in zip(stored.numbers, stored.split(leaf), strict=True):
+            pieces[number] = piece
+    running = _Running(assembly, pieces)
+    for once, function in assembly.pre:
+        made = function(*(running.get(v, once.stage) for v in once.inputs))
+        running.keep(once.stage, once.outputs, made)
+    for turn in assembly.turns:
+        _microbatches(running, turn, on_job)
+        for update, function in turn.updates:
+            made = function(*(running.get(v, update.stage) for v in update.inputs))
+            running.keep(update.stage, update.outputs, made)
+    made = list(running.outputs())
+    outputs = [stored.joined([made[n] for n in stored.numbers]) for stored in assembly.outputs]
+    if assembly.everywhere is None:
+        return outputs
+    return [
+        x if leaf in assembly.state else send(x, assembly.everywhere)
+        for leaf, x in enumerate(outputs)
+    ]
+
+
+class _Running:
+    """The values of one step that are not of one microbatch, by number and stage."""
+
+    def __init__(self, assembly: Assembly, inputs: Sequence[Any]) -> None:
+        numbers = assembly.blueprint.numbers
+        self._assembly = assembly
+        self._given = dict(zip(numbers.inputs, inputs, strict=True))
+        self._given.update(zip(numbers.constants, numbers.program.values, strict=True))
+        self._held: dict[tuple[int, int], Any] = {}
+
+    def get(self, value: int, stage: int) -> Any:
+        """A value on a stage; what several stages read comes to each from its owner."""
+        if (value, stage) not in self._held:
+            home = self._assembly.home(value)
+            source = self._given[value] if stage == home else self.get(value, home)
+            self._held[value, stage] = send(source, self._assembly.lying.leaf(value, stage))
+        return self._held[value, stage]
+
+    def keep(self, stage: int, values: Sequence[int], arrays: Sequence[Any]) -> None:
+        """Hold what a stage made."""
+        self._held.update(((v, stage), x) for v, x in zip(values, arrays, strict=True))
+
+    def place(self, stage: int) -> StagePlace:
+        """A stage's devices."""
+        return self._assembly.places[stage]
+
+    def part(self, value: int, microbatch: int) -> Any:
+        """A microbatch's part of a batch input, where the whole is."""
+        number = self._assembly.blueprint.numbers.slices[value]
+        whole = self._given[number]
+        n = whole.shape[0] // self._assembly.microbatches
+        if isinstance(whole, np.ndarray):
+            return whole[microbatch * n : (microbatch + 1) * n]
+        if self._assembly.everywhere is None or is_own(whole):
+            return _part(whole, microbatch, n)
+        home = self._assembly.home(number)
+        place = self._assembly.places[home]
+        return part_function(place, n)(self.get(number, home), np.int32(microbatch))
+
+    def outputs(self) -> Iterator[Any]:
+        """The step's results, new versions of inputs where the inputs belong."""
+        for atom, stage in zip(
+            self._assembly.blueprint.numbers.program.outputs,
+            self._assembly.output_stages,
+            strict=True,
+        ):
+            if isinstance(atom, core.Literal):
+                value = np.asarray(atom.val, jax.typeof(atom.val).dtype)
+                yield send(value, self._assembly.places[stage].whole)
+            else:
+                yield self.get(self._assembly.blueprint.numbers.number[atom], stage)
+
+
+def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job], None]) -> None:
+    """One loop; what it made for the whole step is held then."""
+    totals = {role: loop.start() for role, loop in turn.loops.items()}
+    here: dict[tuple[int, int, int], Any] = {}
+    joined: dict[int, list[Any]] = {join.part: [None] * turn.microbatches for join in turn.joins}
+    for job in turn.order:
+        on_job(job)
+        role, i = Role(job.kind, job.stage), job.microbatch  # pyright: ignore[reportArgumentType]
+        loop = turn.loops.get(role)
+        if loop is None:
+            continue
+        for value in loop.program.parts:
+            if (value, job.stage, i) not in here:
+                here[value, job.stage, i] = send(running.part(value, i), loop.part_shardings[value])
+        read = [
+            [here[v, job.stage, i] for v in vs]
+            for vs in (loop.program.parts, loop.program.received)
+        ]
+        fixed = [running.get(v, job.stage) for v in loop.program.fixed]
+        for value in loop.program.last:
+            del here[value, job.stage, i]
+        totals[role], made = loop.run(totals[role], loop.numbers[i], read[0], fixed, read[1])
+        for value, array in zip(loop.program.made, made, strict=True):
+            for stage, form in loop.routes[value]:
+                here[value, stage, i] = (
+                    array
+                    if stage == job.stage
+                    else send(array, running.place(stage).of(form, array))
+                )
+            if value in joined:
+                joined[value][i] = array
+    for role, loop in turn.loops.items():
+        running.keep(role.stage, loop.totals, loop.finish(totals[role]))
+    for join in turn.joins:
+        running.keep(join.stage, [join.whole], [join.run(joined.pop(join.part))])

@@ -1,0 +1,236 @@
+"""A pipeline plan's step: called like the step, its state on the devices of its stages.
+
+Per kind of call the step is traced once, checked against the plan, separated in microbatches (one
+size for each number of replicas that stages have), divided among the stages and compiled.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from automap.errors import AutomapError, InputError, PlanError
+from automap.jaxpr.flatten import Level, flatten
+from automap.jaxpr.microbatch.separate import separate
+from automap.jaxpr.reemit import Reemitter
+from automap.pipeline.schedules.recorded import simulated_step
+from automap.pipeline.schedules.task_graph import Job
+from automap.plan.pipeline import PipelineRecord
+from automap.plan.record import PlanRecord
+from automap.runtime.meshes import device_mesh
+from automap.runtime.pipeline.assembly import Assembler, Assembly
+from automap.runtime.pipeline.blueprint import blueprint
+from automap.runtime.pipeline.cuts import cuts_of
+from automap.runtime.pipeline.loops import cut_loops
+from automap.runtime.pipeline.lying import Lying
+from automap.runtime.pipeline.numbered import Numbered, check_alike, numbered
+from automap.runtime.pipeline.order import forward_order, simulated_order
+from automap.runtime.pipeline.pinned import stage_pins, with_sites
+from automap.runtime.pipeline.places import replicas_of, stage_places
+from automap.runtime.pipeline.runner import run_step
+from automap.runtime.processes import check_agreement, check_takes_part, is_own, process_numbers
+from automap.runtime.under_plan import StepUnderPlan
+from automap.step.call import TracedCall
+from automap.step.rules import user_rules
+from automap.step.step import Step
+
+
+class PipelinedStep(StepUnderPlan["_Program"]):
+    """A step as a pipeline plan says; made by `Plan.jit`.
+
+    After a call `jobs` are the passes in the order in which the stages were given them. The first
+    call of a kind raises `PlanError` in all processes if they do not run the same, and
+    `NotSeparableError` for a step that needs all samples at once.
+    """
+
+    def __init__(
+        self, plan: PlanRecord, step: Step, devices: Sequence[Any] | None, *, is_own: bool
+    ) -> None:
+        """Raises `MeshMismatchError` for other devices."""
+        super().__init__(plan, step, is_own=is_own)
+        assert plan.pipeline is not None  # noqa: S101 - this class is for plans that have one
+        self._record = plan.pipeline
+        self.jobs: Sequence[Job] = ()
+        self._devices = list(device_mesh(plan, devices).devices.flat)
+        check_takes_part(self._devices)
+        self._latest: _Program | None = None
+        self._agreed: list[_Program] = []
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Always `PlanError`: the step is several programs."""
+        raise PlanError(
+            "a pipeline is several programs, which cannot be lowered as one; call the step, or "
+            "plan with --space sharding"
+        )
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The part of the step in which a device waits, the mean over devices, by the simulation of
+        the plan's seconds.
+        """
+        return simulated_step(self._record).bubble_fraction
+
+    @property
+    def input_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where the inputs of the latest kind of call belong. Raises `PlanError` before there is
+        one.
+        """
+        if self._latest is None:
+            raise PlanError(
+                "which stage an input belongs to is known after `prepare`, or the first call"
+            )
+        return tuple(stored.sharding for stored in self._latest.assembly.inputs)
+
+    def _made(self, call: TracedCall) -> "_Program":
+        if len(process_numbers(self._devices)) == 1:
+            self._latest = self._divided(call)
+            return self._latest
+        try:
+            program = self._divided(call)
+            _check_types(call)
+        except AutomapError as error:
+            # The others are told, who would wait for this process else; it has its own error.
+            with suppress(PlanError):
+                self._agree(str(error))
+            raise
+        self._agree(program.assembly.structure())
+        self._latest = program
+        return program
+
+    def _agree(self, structure: str) -> None:
+        record = self._record
+        stages = [(stage.devices, stage.cut_after, stage.inside) for stage in record.stages]
+        facts = {
+            "the devices": str([device.id for device in self._devices]),
+            "the plan": str((record.schedule, record.microbatches, stages)),
+            "the planned step": str(self.plan.workload.jaxpr_sha256),
+            "the programs of the stages": structure,
+        }
+        check_agreement(self._devices, facts)
+
+    def _divided(self, call: TracedCall) -> "_Program":
+        plan = self.plan_of(call)
+        assert plan.pipeline is not None  # noqa: S101 - the plan is this one, with other names of places at most
+        _check_sites(call, plan)
+        return _Program(call, assemble(call, plan.pipeline, self._devices))
+
+    def _run(self, program: "_Program", leaves: Sequence[Any]) -> Any:
+        if program.is_shared and program not in self._agreed:
+            check_agreement(self._devices, {"where the arguments lie": program.layouts(leaves)})
+            self._agreed.append(program)
+        jobs: list[Job] = []
+        result = program.run(leaves, jobs.append)
+        self.jobs = jobs
+        return result
+
+
+def check_separable(call: TracedCall, record: PipelineRecord) -> None:
+    """Refuse a step that cannot be run in a plan's microbatches, and a plan that makes no parts of
+    a batch.
+
+    Raises `NotSeparableError` and `InputError`.
+    """
+    for number, stage in enumerate(record.stages):
+        if stage.inside is not None and record.microbatches * replicas_of(stage) < 2:
+            raise InputError(
+                f"stage {number} ({len(stage.devices)} devices, none of them replicas) would take "
+                "the batch in 1 microbatch; "
+                "allowed: at least 2 parts; plan with --microbatches 2 or more"
+            )
+    parts = record.microbatches * max(map(replicas_of, record.stages))
+    if parts > 1:
+        separate(call, parts)
+
+
+def _check_sites(call: TracedCall, plan: PlanRecord) -> None:
+    """Refuse rules that change how the step's equations are counted, by which the plan names its
+    cuts.
+    """
+    rules = user_rules(plan.workload.rules)
+    if rules and len(flatten(call.jaxpr, rules).equations) != len(
+        flatten(call.jaxpr, {}).equations
+    ):
+        raise PlanError(
+            f"the plan has rules of jitted functions ({', '.join(rules)}), which a pipeline has to "
+            "look into; plan again "
+            "without --rule"
+        )
+
+
+def _check_types(call: TracedCall) -> None:
+    """Refuse state of a Python scalar's type, which arrays do not have in processes that hold none
+    of them.
+    """
+    for output in call.state:
+        if call.jaxpr.out_avals[output].weak_type:
+            raise InputError(
+                f"the result {call.result_paths[output]} has the type of a Python number, which "
+                "has no place in state "
+                "on several processes; give it one where it is made, as jnp.asarray(x, jnp.float32)"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """The programs of one kind of call."""
+
+    call: TracedCall
+    assembly: Assembly
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes run it."""
+        return self.assembly.everywhere is not None
+
+    def layouts(self, leaves: Sequence[Any]) -> str:
+        """Where the arguments lie, as text that is the same in all processes."""
+        places = [
+            None
+            if is_own(x)
+            else [(d.id, i) for d, i in x.sharding.devices_indices_map(x.shape).items()]
+            for x in leaves
+        ]
+        return str(places)
+
+    def run(self, leaves: Sequence[Any], on_job: Callable[[Job], None]) -> Any:
+        outputs = run_step(self.assembly, leaves, on_job)
+        return jax.tree.unflatten(jax.tree.structure(self.call.result), outputs)
+
+
+def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -> Assembly:
+    """The programs of a traced step on `devices`, which the stages number.
+
+    Raises `NotSeparableError` for a step that needs all samples at once, `InputError` for a number
+    of microbatches that is not possible, `PlanError` for cuts that the step does not have.
+    """
+    level = flatten(call.jaxpr, {})
+    cuts = cuts_of(record, len(level.equations))
+    cut = cut_loops(level, cuts)
+
+    def rewritten(level: Level) -> tuple[Level, Sequence[int]]:
+        named = with_sites(level) if record.is_sharded_inside else level
+        return cut_loops(named, cuts).level, [piece.leaf for piece in cut.inputs]
+
+    places = stage_places(devices, record)
+    programs: dict[int, Numbered] = {}
+    for place in places:
+        parts = record.microbatches * place.replicas
+        if parts not in programs:
+            programs[parts] = numbered(separate(call, parts, rewritten))
+    of_stage = [programs[record.microbatches * place.replicas] for place in places]
+    for other in of_stage:
+        check_alike(of_stage[0], other)
+    division = blueprint(of_stage[0], cuts)
+    sites = Reemitter(call.jaxpr).site_of_path if record.is_sharded_inside else {}
+    return Assembler(
+        blueprint=division,
+        of_stage=of_stage,
+        lying=Lying(division, places, cut, call.paths, call.state),
+        pins=[stage_pins(place, level, sites) for place in places],
+        microbatches=record.microbatches,
+        orders={"both": simulated_order(record), "forward": forward_order(record)},
+        donated=call.donated,
+    ).assembly()

@@ -1,0 +1,180 @@
+"""A plan for a call whose types are not quite those that it was made for.
+
+State that a step returns may have another type than what it was given: a Python number or
+`jnp.array(1.0)`, whose type is weak, comes back with a type of its own; integers become floats.
+`jax.jit` traces again then, and the equations differ by conversions alone. The plan's places
+(`automap.jaxpr.sites`) count equations, so they are renamed to those of the new trace:
+
+    planned   a = convert(x);  b = mul(a, y)     at 0, 1
+    called                     b = mul(x, y)     at 0           -> {"1": "0"}       -> in: `renaming`
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jax.extend import core
+
+from automap.jaxpr.flatten import Equation, Level
+from automap.jaxpr.sites import parse_place
+from automap.plan.pipeline import StageRecord
+from automap.plan.record import ConstraintRecord, PlanRecord
+
+
+_CONVERSION = "convert_element_type"
+
+
+class DifferentStepError(Exception):
+    """Two traces differ in more than conversions; says in what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """The site in one trace of each equation of another that it has too.
+
+    `same_operands` and `same_results` are those, by the other's names, that have the same shapes
+    there. Loops may differ: what they close over is converted inside or outside, and what no trip
+    changes is no result.
+    """
+
+    site_of: Mapping[str, str]
+    same_operands: frozenset[str]
+    same_results: frozenset[str]
+
+    def constraints(self, rows: Sequence[ConstraintRecord]) -> tuple[ConstraintRecord, ...]:
+        """Constraints at their new places; those without one are left out, as none changes a
+        result.
+        """
+        made = []
+        for row in rows:
+            place = parse_place(row.at)
+            is_operand = place.side in ("from", "in", "spread")
+            if not place.site:
+                made.append(row)
+            elif place.site in (self.same_operands if is_operand else self.same_results):
+                at = self.site_of[place.site] + row.at.removeprefix(place.site)
+                made.append(replace(row, at=at))
+        return tuple(made)
+
+    def last_kept(self, site: str) -> str:
+        """A top-level site, or the last one before it that there is. Raises `DifferentStepError`
+        for none.
+        """
+        for number in range(int(site), -1, -1):
+            if str(number) in self.site_of:
+                return self.site_of[str(number)]
+        raise DifferentStepError(f"nothing up to equation {site}, where a stage ends, is left")
+
+
+def renaming(planned: Level, called: Level) -> Renaming:
+    """Of the equations of a planned trace to those of a call. Raises `DifferentStepError`."""
+    matching = _Matching()
+    matching.level(planned, called)
+    return Renaming(
+        matching.site_of, frozenset(matching.same_operands), frozenset(matching.same_results)
+    )
+
+
+def renamed(plan: PlanRecord, renaming: Renaming) -> PlanRecord:
+    """The plan with the places of another trace. Raises `DifferentStepError` where a stage would
+    have nothing.
+    """
+    pipeline = plan.pipeline
+    if pipeline is not None:
+        stages = tuple(_renamed_stage(stage, renaming) for stage in pipeline.stages)
+        pipeline = replace(pipeline, stages=stages)
+    constraints = renaming.constraints(plan.constraints)
+    return replace(plan, constraints=constraints, pipeline=pipeline)
+
+
+def _renamed_stage(stage: StageRecord, renaming: Renaming) -> StageRecord:
+    inside, cut = stage.inside, stage.cut_after
+    if inside is not None:
+        inside = replace(inside, constraints=renaming.constraints(inside.constraints))
+    if cut is not None:
+        site, mark, trip = cut.partition("#")
+        cut = renaming.last_kept(site) + mark + trip
+    return replace(stage, inside=inside, cut_after=cut)
+
+
+@dataclass(slots=True)
+class _Matching:
+    """Equations of two traces, matched in order; `value_of` has the second's value for one of the
+    first.
+
+    A conversion's result stands for what it converts (`before`), in both.
+    """
+
+    site_of: dict[str, str] = field(default_factory=dict)
+    same_operands: set[str] = field(default_factory=set)
+    same_results: set[str] = field(default_factory=set)
+    value_of: dict[Any, Any] = field(default_factory=dict)
+    before: dict[Any, Any] = field(default_factory=dict)
+
+    def level(self, planned: Level, called: Level) -> None:
+        """Match one level and those below."""
+        for ours, theirs in (
+            (planned.invars, called.invars),
+            (planned.constvars, called.constvars),
+        ):
+            if _shapes(ours) == _shapes(theirs):
+                self.value_of.update(zip(ours, theirs, strict=True))
+        kept = [_without_conversions(level, self.before) for level in (planned, called)]
+        names = [[equation.eqn.primitive.name for equation in side] for side in kept]
+        if names[0] != names[1]:
+            at = next((i for i, (a, b) in enumerate(zip(*names)) if a != b), min(map(len, names)))
+            where = kept[0][at].path if at < len(kept[0]) else f"the end of {planned.name}"
+            raise DifferentStepError(f"the equations differ from {where} on")
+        for ours, theirs in zip(*kept, strict=True):
+            self._equation(ours, theirs)
+        self._conversions(planned, called)
+
+    def _equation(self, ours: Equation, theirs: Equation) -> None:
+        a, b = ours.eqn, theirs.eqn
+        is_same = _shapes(a.outvars) == _shapes(b.outvars)
+        if len(ours.bodies) != len(theirs.bodies) or not (is_same or ours.bodies):
+            raise DifferentStepError(f"{a.primitive.name} at {ours.path} makes other shapes")
+        if is_same:
+            self.value_of.update(zip(a.outvars, b.outvars, strict=True))
+            self.same_results.add(ours.path)
+        for mine, other in zip(ours.bodies, theirs.bodies, strict=True):
+            self.level(mine.level, other.level)
+        self.site_of[ours.path] = theirs.path
+        if _shapes(a.invars) == _shapes(b.invars):
+            self.same_operands.add(ours.path)
+
+    def _conversions(self, planned: Level, called: Level) -> None:
+        """Match the conversions of equal values to equal types, in order."""
+        left: dict[Any, list[str]] = defaultdict(list)
+        for equation in filter(_is_conversion, called.equations):
+            left[self._source(equation), equation.eqn.params["new_dtype"]].append(equation.path)
+        for equation in filter(_is_conversion, planned.equations):
+            value = self.value_of.get(self._source(equation))
+            paths = left[value, equation.eqn.params["new_dtype"]]
+            if value is not None and paths:
+                self.site_of[equation.path] = paths.pop(0)
+                self.same_operands.add(equation.path)
+                self.same_results.add(equation.path)
+
+    def _source(self, conversion: Equation) -> Any | None:
+        """The value that is converted first, None for a literal."""
+        atom = conversion.eqn.invars[0]
+        while not isinstance(atom, core.Literal) and atom in self.before:
+            atom = self.before[atom]
+        return None if isinstance(atom, core.Literal) else atom
+
+
+def _shapes(atoms: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
+
+
+def _is_conversion(equation: Equation) -> bool:
+    return equation.eqn.primitive.name == _CONVERSION
+
+
+def _without_conversions(level: Level, before: dict[Any, Any]) -> list[Equation]:
+    """The other equations; `before` gets what each conversion converts."""
+    conversions = [equation.eqn for equation in level.equations if _is_conversion(equation)]
+    before.update((eqn.outvars[0], eqn.invars[0]) for eqn in conversions)
+    return [equation for equation in level.equations if not _is_conversion(equation)]

@@ -1,0 +1,132 @@
+"""Running a plan: shardings on inputs and outputs, constraints inside, on real or fake devices.
+
+A planned step is called like the step. Per kind of call (argument trees, shapes, types and static
+values) it is traced once, checked against the plan, re-emitted with the plan's constraints and
+jitted:
+
+    leaves -> device_put to the plan's input shardings (nothing if they are there already)
+           -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from automap.jaxpr.reemit import Reemitter
+from automap.plan.record import PlanRecord, Spec
+from automap.runtime.meshes import device_mesh
+from automap.runtime.pipeline.step import PipelinedStep
+from automap.runtime.pipeline.transfer import send
+from automap.runtime.processes import check_same_program, check_takes_part, where_held
+from automap.runtime.under_plan import StepUnderPlan
+from automap.step.call import TracedCall
+from automap.step.rules import user_rules
+from automap.step.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """The sharded program of one kind of call: `run` takes the traced arguments as they are stored.
+
+    `together` is `run` where several processes take part.
+    """
+
+    call: TracedCall
+    shardings: tuple[NamedSharding, ...]
+    run: Any
+    together: Any
+
+    def placed(self, leaves: Sequence[Any]) -> Any:
+        """The traced arguments as the plan stores them."""
+        moved = list(leaves)
+        for i, (leaf, sharding) in enumerate(zip(leaves, self.shardings, strict=True)):
+            # After the first call nearly all arrays lie there: this is all that they cost.
+            if getattr(leaf, "sharding", None) == sharding:
+                continue
+            moved[i] = send(leaf, sharding, donate=i in self.call.donated)
+        return jax.tree.unflatten(self.call.tree, moved)
+
+    def abstract(self) -> Any:
+        """The traced arguments as shapes with shardings."""
+        arrays = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=s, weak_type=aval.weak_type)
+            for aval, s in zip(self.call.jaxpr.in_avals, self.shardings, strict=True)
+        ]
+        return jax.tree.unflatten(self.call.tree, arrays)
+
+
+class PlannedStep(StepUnderPlan[_Program]):
+    """A step as a plan says; made by `Plan.jit`.
+
+    The first call of a kind raises `PlanError` in all processes if they do not have the same plan,
+    a later one `ProcessLostError` if one of them has gone.
+    """
+
+    def __init__(
+        self, plan: PlanRecord, step: Step, devices: Sequence[Any] | None, *, is_own: bool
+    ) -> None:
+        """Raises `MeshMismatchError` for other devices."""
+        super().__init__(plan, step, is_own=is_own)
+        self.mesh = device_mesh(plan, devices)
+        self._agreed: list[_Program] = []
+        check_takes_part(list(self.mesh.devices.flat))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The `jax.stages.Lowered` of the sharded step; arguments may be `jax.ShapeDtypeStruct`s.
+
+        Its `compile()` gives what is called with the step's traced arguments, already in place.
+        """
+        program = self.program(self.step.enter(args, kwargs))
+        positional, named = program.abstract()
+        return program.run.lower(*positional, **named)
+
+    @property
+    def input_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where the plan's inputs are stored."""
+        return tuple(_sharding(self.mesh, leaf.spec) for leaf in self.plan.inputs)
+
+    def _made(self, call: TracedCall) -> _Program:
+        plan = self.plan_of(call)
+        reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
+        constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
+        flat = reemitter.constrained(constraints, self.mesh)
+        out_tree = jax.tree.structure(call.result)
+
+        def planned_step(*args: Any, **kwargs: Any) -> Any:
+            return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves((args, kwargs))))
+
+        outputs = [_sharding(self.mesh, leaf.spec) for leaf in plan.outputs]
+        run = jax.jit(
+            planned_step,
+            out_shardings=jax.tree.unflatten(out_tree, outputs),
+            donate_argnums=tuple(
+                i for i, position in enumerate(call.positions) if position in call.donated_positions
+            ),
+            donate_argnames=tuple(call.donated_names),
+            keep_unused=True,
+        )
+        together = where_held(run, self.mesh.devices.flat)
+        return _Program(call, self.input_shardings, run, together)
+
+    def _run(self, program: _Program, leaves: Sequence[Any]) -> Any:
+        if program not in self._agreed:
+            check_same_program(self.plan, list(self.mesh.devices.flat))
+            self._agreed.append(program)
+        positional, named = program.placed(leaves)
+        return program.together(*positional, **named)
+
+
+def step_under_plan(
+    plan: PlanRecord, step: Step, devices: Sequence[Any] | None, *, is_own: bool
+) -> PlannedStep | PipelinedStep:
+    """A step as any plan says; `is_own` says that this process has made the plan, of this step."""
+    if plan.pipeline is None:
+        return PlannedStep(plan, step, devices, is_own=is_own)
+    return PipelinedStep(plan, step, devices, is_own=is_own)
+
+
+def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec))

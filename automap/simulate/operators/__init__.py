@@ -1,0 +1,3 @@
+"""FlexFlow's execution simulator: operators with configurations on devices, full and delta
+simulation.
+"""

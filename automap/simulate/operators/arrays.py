@@ -1,0 +1,193 @@
+"""Operator graph, configurations and timeline as arrays, for the compiled simulators.
+
+Symbols: O operators, E edges, P devices, F factors (the most any operator has), K dimensions of an
+    edge.
+Tasks live in *slots*:
+
+    o P + k                   part k of operator o
+    (O + o) P + k             what part k receives in its operator's all-reduce
+    first_slot[e] + ...       transfers of edge e (`automap.simulate.operators.implicit`)
+
+Each task has an *id*, by which ties are broken. Ids follow the operators, and within one: its parts, its
+all-reduce, the edges that leave it, so predecessors have smaller ids; they depend on the graph and P alone,
+so a task keeps its id whatever else changes                                    -> in: `wiring_of`
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.numba_jit import Array
+from automap.simulate.operators.graph import OperatorGraph, When
+from automap.simulate.operators.machine import Machine
+from hlo_tools.rules import FactorKind
+
+
+# What is in `Run.resource` of a slot without a task, and in `Run.edge` of one that is no transfer.
+NONE = -1
+
+
+class Wiring(NamedTuple):
+    """What no configuration changes. `dim_factors[e, d]` are (source's, target's) factor, F where
+    there is none.
+
+    Of the `n_dims[e]` pairs the first `n_shared[e]` are dimensions, the others partial sums, which
+    move whole.
+
+    Edges that leave o are first_out[o] .. first_out[o + 1]; those that come in are into[first_in[o]
+    .. first_in[o + 1]]. `loose_from[e, f]`: factor f of the source is no dimension of the edge, so
+    parts along it hold the same; `loose_to` the same of the target. `adds[o, f]`: parts along f
+    hold partial sums. `waits[e]`: the target waits for the edge.
+    """
+
+    source: Array
+    target: Array
+    waits: Array
+    n_bytes: Array
+    n_dims: Array
+    n_shared: Array
+    dim_factors: Array
+    loose_from: Array
+    loose_to: Array
+    adds: Array
+    first_out: Array
+    first_in: Array
+    into: Array
+    part_id: Array
+    edge_id: Array
+
+
+class Links(NamedTuple):
+    """The machine: [P, P] and [P] arrays of `automap.simulate.operators.machine`."""
+
+    bytes_per_s: Array
+    latency_seconds: Array
+    speed: Array
+
+
+class Placed(NamedTuple):
+    """The configurations: degree, stride [O, F + 1]; digit [O, P, F + 1]; device, part_on [O, P].
+
+    `n_adding[o]` parts add up to one result. `n_waiting[slot]` predecessors each part waits for.
+    `first_slot`, `per_part` [E]: where an edge's transfers are, and how many slots each target part
+    has. `is_local` [E]: every part k reads part k alone, on its own device, as nearly everywhere in
+    a data-parallel step.
+    """
+
+    degree: Array
+    stride: Array
+    digit: Array
+    n_parts: Array
+    n_adding: Array
+    device: Array
+    part_on: Array
+    n_waiting: Array
+    first_slot: Array
+    per_part: Array
+    is_local: Array
+
+
+class Run(NamedTuple):
+    """Tasks by slot, and the timeline: ready, end in seconds; before, after on the same resource.
+
+    `first`, `last` [P + P P] are the ends of each resource's list.
+    """
+
+    seconds: Array
+    resource: Array
+    ident: Array
+    edge: Array
+    ready: Array
+    end: Array
+    before: Array
+    after: Array
+    first: Array
+    last: Array
+
+
+def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
+    """The arrays of an operator graph on P devices."""
+    n_operators, n_edges = len(graph.operators), len(graph.edges)
+    n_factors = max((len(o.factors) for o in graph.operators), default=1)
+    n_dims = np.array([len(edge.dims) + len(edge.sums) for edge in graph.edges], np.int64)
+    dim_factors = np.full((n_edges, max(int(n_dims.max(initial=0)), 1), 2), n_factors, np.int64)
+    loose = np.ones((2, n_edges, n_factors + 1), np.bool_)
+    adds = np.zeros((n_operators, n_factors + 1), np.bool_)
+    for o, operator in enumerate(graph.operators):
+        for f, factor in enumerate(operator.factors):
+            adds[o, f] = factor.kind is FactorKind.REDUCTION
+    for e, edge in enumerate(graph.edges):
+        for d, pair in enumerate((*edge.dims, *edge.sums)):
+            for side, factor in enumerate(pair):
+                if factor >= 0:
+                    dim_factors[e, d, side] = factor
+                    loose[side, e, factor] = False
+    source = np.array([edge.source for edge in graph.edges], np.int64)
+    target = np.array([edge.target for edge in graph.edges], np.int64)
+    first_out = np.searchsorted(source, np.arange(n_operators + 1))
+    into = np.argsort(target, kind="stable")
+    part_id = np.arange(n_operators) * 2 * n_devices + first_out[:-1] * n_devices**2
+    edge_id = (source + 1) * 2 * n_devices + np.arange(n_edges) * n_devices**2
+    return Wiring(
+        source=source,
+        target=target,
+        waits=np.array([edge.when is When.SAME_STEP for edge in graph.edges], np.bool_),
+        n_bytes=np.array([edge.n_bytes for edge in graph.edges], np.float64),
+        n_dims=n_dims,
+        n_shared=np.array([len(edge.dims) for edge in graph.edges], np.int64),
+        dim_factors=dim_factors,
+        loose_from=loose[0],
+        loose_to=loose[1],
+        adds=adds,
+        first_out=first_out,
+        first_in=np.searchsorted(target[into], np.arange(n_operators + 1)),
+        into=into,
+        part_id=part_id,
+        edge_id=edge_id,
+    )
+
+
+def links_of(machine: Machine) -> Links:
+    """The machine's arrays as the compiled code wants them."""
+    return Links(
+        *(
+            np.ascontiguousarray(a, np.float64)
+            for a in (machine.bytes_per_s, machine.latency_seconds, machine.speed)
+        )
+    )
+
+
+def placed_on(wiring: Wiring, n_devices: int) -> Placed:
+    """Configurations to be filled in: one part for each operator, nowhere."""
+    n_operators, width = wiring.adds.shape
+    n_edges = len(wiring.source)
+    return Placed(
+        degree=np.ones((n_operators, width), np.int64),
+        stride=np.ones((n_operators, width), np.int64),
+        digit=np.zeros((n_operators, n_devices, width), np.int64),
+        n_parts=np.zeros(n_operators, np.int64),
+        n_adding=np.ones(n_operators, np.int64),
+        device=np.full((n_operators, n_devices), NONE, np.int64),
+        part_on=np.full((n_operators, n_devices), NONE, np.int64),
+        n_waiting=np.zeros(2 * n_operators * n_devices, np.int32),
+        first_slot=np.zeros(n_edges, np.int64),
+        per_part=np.zeros(n_edges, np.int64),
+        is_local=np.zeros(n_edges, np.bool_),
+    )
+
+
+def empty_run(n_slots: int, n_devices: int) -> Run:
+    """Slots without tasks."""
+    n_resources = n_devices + n_devices**2
+    return Run(
+        seconds=np.zeros(n_slots),
+        resource=np.full(n_slots, NONE, np.int32),
+        ident=np.zeros(n_slots, np.int64),
+        edge=np.full(n_slots, NONE, np.int32),
+        ready=np.zeros(n_slots),
+        end=np.zeros(n_slots),
+        before=np.full(n_slots, NONE, np.int32),
+        after=np.full(n_slots, NONE, np.int32),
+        first=np.full(n_resources, NONE, np.int32),
+        last=np.full(n_resources, NONE, np.int32),
+    )

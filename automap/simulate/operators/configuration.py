@@ -1,0 +1,162 @@
+"""How an operator runs: FlexFlow's parallelisation configuration (section 4), and ways to choose
+one.
+
+A configuration splits each factor f of an operator into degrees[f] equal parts and puts each of the
+prod(degrees) parts on a device of its own. Part k stands at place i_f along factor f,
+
+    k = i_0 + degrees[0] (i_1 + degrees[1] (i_2 + ...))
+
+and `devices[k]` is where it runs. Operators of a layer may be split together, along the classes of
+factors that are linked: `Split`, and `spread` for what it is for each of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+import math
+
+import numpy as np
+
+from automap.errors import InputError
+from automap.simulate.operators.graph import Operator, OperatorGraph
+from hlo_tools.rules import FactorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Degree of each factor of an operator, and the device of each part."""
+
+    degrees: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+def check(operator: Operator, configuration: Configuration, n_devices: int) -> None:
+    """Raise `InputError` for a configuration that is none of this operator on this machine."""
+    degrees, devices = configuration.degrees, configuration.devices
+    where = f"configuration of {operator.name}"
+    sizes = [factor.size for factor in operator.factors]
+    is_split = len(degrees) == len(sizes) and all(
+        degree >= 1 and (size % degree == 0 or factor.kind is FactorKind.REPLICATION)
+        for degree, size, factor in zip(degrees, sizes, operator.factors)
+    )
+    if not is_split:
+        raise InputError(
+            f"{where}: got degrees {degrees}; allowed: one for each factor, dividing its size, "
+            "which are "
+            f"{sizes[:-1]}, and one for copies"
+        )
+    wanted = math.prod(degrees)
+    if len(devices) != wanted or len(set(devices)) != wanted:
+        raise InputError(
+            f"{where}: got devices {devices}; allowed: {wanted} different ones for degrees "
+            f"{degrees}"
+        )
+    if not all(0 <= device < n_devices for device in devices):
+        raise InputError(f"{where}: got devices {devices}; allowed: 0 to {n_devices - 1}")
+
+
+def single(operator: Operator, device: int) -> Configuration:
+    """All of an operator on one device."""
+    return Configuration((1,) * len(operator.factors), (device,))
+
+
+def data_parallel(graph: OperatorGraph, n_devices: int) -> list[Configuration]:
+    """The batch split over all devices; each of them does for itself what has none, or too little."""
+    everyone = tuple(range(n_devices))
+    result = []
+    for operator in graph.operators:
+        split = len(operator.factors) - 1
+        for f, factor in enumerate(operator.factors):
+            if factor.is_batch and factor.size % n_devices == 0:
+                split = f
+                break
+        degrees = tuple(n_devices if f == split else 1 for f in range(len(operator.factors)))
+        result.append(Configuration(degrees, everyone))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How the operators of a layer run together: the degree of each class, and the device of each
+    part.
+
+    Part k stands at place i_c along class c, k = i_0 + degree_0 (i_1 + degree_1 (i_2 + ...)).
+    """
+
+    degrees: tuple[tuple[int, int], ...]
+    devices: tuple[int, ...]
+
+
+def spread(operator: Operator, split: Split) -> Configuration:
+    """A layer's split as one operator has it.
+
+    Parts of the layer along a class that the operator has not, or that does not divide it, are
+    copies. So what the operators of a layer have of one tensor they have on the same devices.
+    """
+    degrees, taken = [1] * len(operator.factors), list[int]()
+    for f, factor in enumerate(operator.factors[:-1]):
+        for c, (group_class, degree) in enumerate(split.degrees):
+            is_same = factor.group_class == group_class and c not in taken
+            if is_same and factor.size % degree == 0:
+                degrees[f] = degree
+                taken.append(c)
+    copied = [c for c in range(len(split.degrees)) if c not in taken]
+    degrees[-1] = math.prod(split.degrees[c][1] for c in copied)
+    # The first class varies fastest, so it is the last dimension of the array, and as last of the
+    # transposed.
+    count = len(split.degrees)
+    parts = np.array(split.devices).reshape([degree for _, degree in reversed(split.degrees)])
+    order = [count - 1 - c for c in reversed([*taken, *copied])]
+    return Configuration(tuple(degrees), tuple(parts.transpose(order).ravel().tolist()))
+
+
+def random_split(classes: Mapping[int, int], n_devices: int, rng: np.random.Generator) -> Split:
+    """Any number of parts, divided over classes (with their sizes) anyhow, on devices as
+    `random_devices` has them.
+    """
+    degrees: dict[int, int] = {}
+    n_parts = int(rng.choice(_powers_of_two(n_devices)))
+    while math.prod(degrees.values()) < n_parts:
+        able = [c for c, size in classes.items() if size % (2 * degrees.get(c, 1)) == 0]
+        if not able:
+            break
+        chosen = int(rng.choice(able))
+        degrees[chosen] = 2 * degrees.get(chosen, 1)
+    order = rng.permutation(list(degrees)).tolist()
+    n_parts = math.prod(degrees.values())
+    return Split(tuple((c, degrees[c]) for c in order), random_devices(n_parts, n_devices, rng))
+
+
+def random_devices(count: int, n_devices: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Devices in any order as FlexFlow's search draws them, or as often equally far from each
+    other.
+    """
+    if rng.random() < 0.5:
+        return tuple(rng.choice(n_devices, count, replace=False).tolist())
+    apart = int(rng.choice(_powers_of_two(n_devices // count)))
+    first = int(rng.integers(n_devices - apart * (count - 1)))
+    return tuple(range(first, first + apart * count, apart))
+
+
+def random_configuration(
+    operator: Operator, n_devices: int, rng: np.random.Generator
+) -> Configuration:
+    """As FlexFlow's search proposes: any number of parts, divided over the factors anyhow,
+    anywhere.
+    """
+    degrees = [1] * len(operator.factors)
+    n_parts = int(rng.choice(_powers_of_two(n_devices)))
+    while math.prod(degrees) < n_parts:
+        able = [
+            f
+            for f, factor in enumerate(operator.factors[:-1])
+            if factor.size % (2 * degrees[f]) == 0
+        ]
+        if not able:
+            break
+        degrees[int(rng.choice(able))] *= 2
+    devices = rng.choice(n_devices, math.prod(degrees), replace=False)
+    return Configuration(tuple(degrees), tuple(devices.tolist()))
+
+
+def _powers_of_two(most: int) -> Sequence[int]:
+    return [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent <= most]

@@ -1,0 +1,259 @@
+"""Delta simulation: Algorithm 2 of FlexFlow (section 5.3) on the implicit task graph.
+
+The timeline is the one solution of
+
+    ready(t) = max end of t's predecessors,   end(t) = max(ready(t), end(task before t)) + seconds(t)
+
+with the tasks of every device and link in the order of (ready, id). After a change of one
+operator's configuration, tasks whose equations may not hold any more wait in a heap by their ready
+time; each one taken out is put at its place in its list, and if its end changed, its followers and
+the task after it are put in. When the heap is empty all equations hold, so the timeline is that of
+a full simulation.
+
+    a task taken out too early (what it waits for ends later, or is itself in the heap) goes back in
+    an inserted or removed task changes what is before the task after it, which goes in as well
+    new tasks start from ends that ignore waiting on devices, so that none is ready before its time
+
+A change early in a step moves most tasks, some several times, and a full simulation is the cheaper way:
+after `visits_per_task` times the number of tasks it is given up                -> in: `simulate_changed`
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.numba_jit import Array, compiled, inner, inner_making_arrays
+from automap.simulate.heap import pop, push
+from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
+from automap.simulate.operators.full import scratch
+from automap.simulate.operators.implicit import followers, ready_of
+from automap.simulate.operators.lists import insert, nearby, remove
+from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
+
+
+_NEVER = np.inf
+
+
+class Queue(NamedTuple):
+    """Tasks to be looked at: a heap, the key each is in by (`_NEVER`: it is not), and whether it is
+    in no list.
+
+    `settled` is the task of each device or link that was looked at last. Tasks are looked at in the
+    order of time, so the next one's place is near, while its old place may be far.
+    """
+
+    keys: Array
+    heap: Array
+    asked: Array
+    is_out: Array
+    settled: Array
+
+
+@compiled
+def replace_configuration(
+    w: Wiring,
+    p: Placed,
+    r: Run,
+    links: Links,
+    o: int,
+    degrees: Array,
+    devices: Array,
+    part_seconds: float,
+    part_bytes: float,
+    free_slot: int,
+) -> tuple[np.ndarray, int]:
+    """Swap the tasks of an operator and its edges; (slots of tasks that lost the one before, next
+    free slot).
+
+    If the next free slot is beyond the last, the edges' tasks are not written and all must be
+    rebuilt.
+    """
+    n_operators, n_devices = p.device.shape
+    some = np.empty(n_devices, np.int64)
+    edges = _edges_of(w, o)
+    orphans = np.empty(len(r.resource), np.int32)
+    n = 0
+    for e in edges:
+        first = p.first_slot[e]
+        for slot in range(first, first + p.n_parts[w.target[e]] * p.per_part[e]):
+            n = _take_out(r, slot, orphans, n)
+        clear_edge(w, p, r, e, some)
+    for row in (o, n_operators + o):
+        for slot in range(row * n_devices, row * n_devices + p.n_parts[o]):
+            n = _take_out(r, slot, orphans, n)
+    place_operator(w, p, r, links, o, degrees, devices, part_seconds, part_bytes)
+    for e in edges:
+        free_slot = place_edge(w, p, r, links, e, free_slot, some)
+    return orphans[:n].copy(), free_slot
+
+
+@inner_making_arrays
+def _edges_of(w: Wiring, o: int) -> np.ndarray:
+    found = np.empty(
+        w.first_out[o + 1] - w.first_out[o] + w.first_in[o + 1] - w.first_in[o], np.int64
+    )
+    n = 0
+    for i in range(w.first_in[o], w.first_in[o + 1]):
+        if w.source[w.into[i]] != o:
+            found[n] = w.into[i]
+            n += 1
+    for e in range(w.first_out[o], w.first_out[o + 1]):
+        found[n] = e
+        n += 1
+    return found[:n]
+
+
+@inner
+def _take_out(r: Run, slot: int, orphans: Array, n: int) -> int:
+    if r.resource[slot] == NONE:
+        return n
+    after = remove(r, slot)
+    if after != NONE:
+        orphans[n] = after
+        return n + 1
+    return n
+
+
+@compiled
+def simulate_changed(
+    w: Wiring, p: Placed, r: Run, o: int, orphans: Array, visits_per_task: float
+) -> bool:
+    """Bring the timeline up to date after `replace_configuration`; whether that came to an end.
+
+    If not, the timeline is void, and to be simulated in full.
+    """
+    n_slots = len(r.resource)
+    out, some = scratch(w, p)
+    queue = Queue(
+        np.empty(2 * n_slots + len(out)),
+        np.empty(2 * n_slots + len(out), np.int32),
+        np.full(n_slots, _NEVER),
+        np.zeros(n_slots, np.bool_),
+        np.full(len(r.first), NONE, np.int32),
+    )
+    size = _ask_first(w, p, r, o, orphans, queue, some)
+    visits = visits_per_task * np.count_nonzero(r.resource != NONE) + len(out)
+    while size > 0:
+        slot, key = queue.heap[0], queue.keys[0]
+        size = pop(queue.keys, queue.heap, size, r.ident)
+        if key != queue.asked[slot]:
+            continue
+        queue.asked[slot] = _NEVER
+        visits -= 1
+        if visits < 0 or size > n_slots:
+            return False
+        ready = ready_of(w, p, r, slot, some, queue.asked)
+        if ready > key:
+            size = _ask(queue, size, r, slot, ready)
+        else:
+            size = _settle(w, p, r, queue, size, slot, ready, out, some)
+    return True
+
+
+@inner_making_arrays
+def _ask_first(
+    w: Wiring, p: Placed, r: Run, o: int, orphans: Array, queue: Queue, some: Array
+) -> int:
+    """Put in new tasks, operators that read the new ones, and what lost the task before it."""
+    n_devices = p.device.shape[1]
+    size = 0
+    for slot in _new_slots(w, p, r, o):
+        queue.is_out[slot] = True
+        r.ready[slot] = ready_of(w, p, r, slot, some, queue.asked)
+        r.end[slot] = r.ready[slot] + r.seconds[slot]
+        size = _ask(queue, size, r, slot, r.ready[slot])
+    for e in range(w.first_out[o], w.first_out[o + 1]):
+        if w.waits[e]:
+            for slot in range(
+                w.target[e] * n_devices, w.target[e] * n_devices + p.n_parts[w.target[e]]
+            ):
+                size = _ask(queue, size, r, slot, r.ready[slot])
+    for slot in orphans:
+        if r.resource[slot] != NONE and not queue.is_out[slot]:
+            size = _ask(queue, size, r, slot, r.ready[slot])
+    return size
+
+
+@inner_making_arrays
+def _new_slots(w: Wiring, p: Placed, r: Run, o: int) -> np.ndarray:
+    """Slots of the tasks that a change of operator o made, predecessors first."""
+    n_operators, n_devices = p.device.shape
+    edges = _edges_of(w, o)
+    found = np.empty(len(r.resource), np.int32)
+    n = 0
+    for e in edges:
+        if w.target[e] == o and w.source[e] != o:
+            n = _append_tasks(r, found, n, p.first_slot[e], p.n_parts[o] * p.per_part[e])
+    for row in (o, n_operators + o):
+        n = _append_tasks(r, found, n, row * n_devices, p.n_parts[o])
+    for e in edges:
+        if w.source[e] == o:
+            n = _append_tasks(r, found, n, p.first_slot[e], p.n_parts[w.target[e]] * p.per_part[e])
+    return found[:n]
+
+
+@inner
+def _append_tasks(r: Run, found: Array, n: int, first: int, count: int) -> int:
+    for slot in range(first, first + count):
+        if r.resource[slot] != NONE:
+            found[n] = slot
+            n += 1
+    return n
+
+
+@inner
+def _settle(
+    w: Wiring,
+    p: Placed,
+    r: Run,
+    queue: Queue,
+    size: int,
+    slot: int,
+    ready: float,
+    out: Array,
+    some: Array,
+) -> int:
+    """Make a task's equations hold, and put in those whose equations it is part of."""
+    is_new = queue.is_out[slot]
+    on = r.resource[slot]
+    if is_new:
+        insert(r, slot, ready, _nearer(r, ready, queue.settled[on], nearby(p, r, slot, ready)))
+    elif ready != r.ready[slot]:
+        old = r.before[slot] if r.before[slot] != NONE else r.after[slot]
+        if queue.settled[on] == slot:
+            queue.settled[on] = r.before[slot]
+        left = remove(r, slot)
+        if left != NONE:
+            size = _ask(queue, size, r, left, r.ready[left])
+        insert(r, slot, ready, _nearer(r, ready, queue.settled[on], old))
+    queue.settled[on] = slot
+    has_moved = is_new or ready != r.ready[slot]
+    queue.is_out[slot] = False
+    r.ready[slot] = ready
+    before, after = r.before[slot], r.after[slot]
+    end = (ready if before == NONE else max(ready, r.end[before])) + r.seconds[slot]
+    has_changed = is_new or end != r.end[slot]
+    r.end[slot] = end
+    if after != NONE and (has_moved or has_changed):
+        size = _ask(queue, size, r, after, max(r.ready[after], end))
+    if has_changed:
+        for n in range(followers(w, p, r, slot, out, some)):
+            size = _ask(queue, size, r, out[n], end)
+    return size
+
+
+@inner
+def _nearer(r: Run, ready: float, one: int, other: int) -> int:
+    """Which of two tasks of a list (NONE: its beginning) is ready nearer to a time."""
+    if one == NONE or other == NONE:
+        return max(one, other)
+    return one if abs(r.ready[one] - ready) < abs(r.ready[other] - ready) else other
+
+
+@inner
+def _ask(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
+    """Put a task in by `key`, unless it is in by an earlier one."""
+    if key >= queue.asked[slot]:
+        return size
+    queue.asked[slot] = key
+    return push(queue.keys, queue.heap, size, key, slot, r.ident)

@@ -1,0 +1,249 @@
+"""The task graph that configurations imply, without building it: who reads from whom, by index
+ranges.
+
+A dimension that the source of an edge splits into d_u parts and the target into d_v is cut at i /
+d_u and at j / d_v: part i of the source overlaps part j of the target for
+
+    i d_v < (j + 1) d_u  and  j d_u < (i + 1) d_v,  that is  floor(j d_u / d_v) <= i < ceil((j + 1) d_u / d_v)
+
+so the parts that part b reads are a product of ranges over dimensions   -> in: `sources_of`, `targets_of`
+Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b reads
+the one on its own device, else number b of them                                        -> in: `_holder`
+The n-th part that b reads comes over slot first_slot + b per_part + n, unless it is on b's device.
+The share of an edge's bytes that moves is the product of the overlaps, but of those of partial sums, each of which
+is as large as the tensor                                                               -> in: `share_of`
+"""
+
+import numpy as np
+
+from automap.numba_jit import Array, inner
+from automap.simulate.operators.arrays import NONE, Placed, Run, Wiring
+
+
+@inner
+def _range(i: int, degree: int, other: int) -> tuple[int, int]:
+    """Parts of `other` that overlap part i of `degree`."""
+    if degree == other:
+        return i, i + 1
+    return i * other // degree, ((i + 1) * other + degree - 1) // degree
+
+
+@inner
+def _extend(out: Array, n: int, low: int, high: int, stride: int) -> int:
+    """Every part found so far, at each of the places low .. high - 1 along one more factor."""
+    for i in range(low + 1, high):
+        for m in range(n):
+            out[(i - low) * n + m] = out[m] + i * stride
+    for m in range(n):
+        out[m] += low * stride
+    return n * (high - low)
+
+
+@inner
+def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
+    """Of the source's parts that hold `region` (all loose places 0), the one that part b reads."""
+    u, v = w.source[e], w.target[e]
+    near = p.part_on[u, p.device[v, b]]
+    if near != NONE:
+        held = 0
+        for d in range(w.n_dims[e]):
+            f = w.dim_factors[e, d, 0]
+            held += p.digit[u, near, f] * p.stride[u, f]
+        if held == region:
+            return near
+    a, number = region, b
+    for f in range(w.loose_from.shape[1]):
+        degree = p.degree[u, f]
+        if degree > 1 and w.loose_from[e, f]:
+            a += number % degree * p.stride[u, f]
+            number //= degree
+    return a
+
+
+@inner
+def sources_of(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
+    """Parts of the source that part b of the target reads, in the order of their slots; their
+    number.
+    """
+    if p.is_local[e]:
+        out[0] = b
+        return 1
+    u, v = w.source[e], w.target[e]
+    out[0] = 0
+    n = 1
+    for d in range(w.n_dims[e]):
+        f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
+        if p.degree[u, f] > 1:
+            low, high = _range(p.digit[v, b, g], p.degree[v, g], p.degree[u, f])
+            n = _extend(out, n, low, high, p.stride[u, f])
+    for m in range(n):
+        out[m] = _holder(w, p, e, out[m], b)
+    return n
+
+
+@inner
+def targets_of(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
+    """Parts of the target that read from part a of the source; their number."""
+    if p.is_local[e]:
+        out[0] = a
+        return 1
+    u, v = w.source[e], w.target[e]
+    out[0] = 0
+    n = 1
+    n_regions = 1
+    region = 0
+    for d in range(w.n_dims[e]):
+        f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
+        n_regions *= p.degree[u, f]
+        region += p.digit[u, a, f] * p.stride[u, f]
+        if p.degree[v, g] > 1:
+            low, high = _range(p.digit[u, a, f], p.degree[u, f], p.degree[v, g])
+            n = _extend(out, n, low, high, p.stride[v, g])
+    for g in range(w.loose_to.shape[1]):
+        if p.degree[v, g] > 1 and w.loose_to[e, g]:
+            n = _extend(out, n, 0, p.degree[v, g], p.stride[v, g])
+    if n_regions == p.n_parts[u]:
+        return n
+    kept = 0
+    for m in range(n):
+        if _holder(w, p, e, region, out[m]) == a:
+            out[kept] = out[m]
+            kept += 1
+    return kept
+
+
+@inner
+def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
+    """The most parts of the source that any part of the target reads."""
+    u, v = w.source[e], w.target[e]
+    most = 1
+    for d in range(w.n_dims[e]):
+        of_u, of_v = p.degree[u, w.dim_factors[e, d, 0]], p.degree[v, w.dim_factors[e, d, 1]]
+        if of_u % of_v == 0:
+            most *= of_u // of_v
+        elif of_v % of_u != 0:
+            most *= min(of_u // of_v + 2, of_u)
+    return most
+
+
+@inner
+def slot_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
+    """The slot of what part b of the target reads from part a of the source."""
+    u, v = w.source[e], w.target[e]
+    n, size = 0, 1
+    for d in range(w.n_dims[e]):
+        f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
+        if p.degree[u, f] > 1:
+            low, high = _range(p.digit[v, b, g], p.degree[v, g], p.degree[u, f])
+            n += (p.digit[u, a, f] - low) * size
+            size *= high - low
+    return p.first_slot[e] + b * p.per_part[e] + n
+
+
+@inner
+def share_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
+    """The share of the edge's bytes that part b reads from part a."""
+    u, v = w.source[e], w.target[e]
+    share = 1.0
+    for d in range(w.n_shared[e]):
+        f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
+        of_u, of_v = p.degree[u, f], p.degree[v, g]
+        i, j = p.digit[u, a, f], p.digit[v, b, g]
+        overlap = min((i + 1) * of_v, (j + 1) * of_u) - max(i * of_v, j * of_u)
+        share *= overlap / (of_u * of_v)
+    return share
+
+
+@inner
+def ring_start(w: Wiring, p: Placed, o: int, k: int) -> int:
+    """The first of the parts whose partial sums are added to part k's."""
+    for f in range(w.adds.shape[1]):
+        if w.adds[o, f]:
+            k -= p.digit[o, k, f] * p.stride[o, f]
+    return k
+
+
+@inner
+def ring_part(w: Wiring, p: Placed, o: int, start: int, number: int) -> int:
+    """Part `number` of the ring that begins with part `start`."""
+    for f in range(w.adds.shape[1]):
+        if w.adds[o, f]:
+            start += number % p.degree[o, f] * p.stride[o, f]
+            number //= p.degree[o, f]
+    return start
+
+
+@inner
+def done_slot(p: Placed, o: int, k: int) -> int:
+    """The slot whose end is when part k of an operator has its result."""
+    n_operators, n_devices = p.device.shape
+    row = o if p.n_adding[o] == 1 else n_operators + o
+    return row * n_devices + k
+
+
+@inner
+def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) -> int:
+    """Slots of the tasks that wait for a task (twice if they wait for it twice); their number."""
+    n_operators, n_devices = p.device.shape
+    e = r.edge[slot]
+    if e != NONE:
+        out[0] = w.target[e] * n_devices + (r.ident[slot] - w.edge_id[e]) % n_devices
+        return 1 if w.waits[e] else 0
+    row, k = slot // n_devices, slot % n_devices
+    u = row % n_operators
+    n = 0
+    if row < n_operators and p.n_adding[u] > 1:
+        start = ring_start(w, p, u, k)
+        for number in range(p.n_adding[u]):
+            out[n] = (n_operators + u) * n_devices + ring_part(w, p, u, start, number)
+            n += 1
+        return n
+    for e in range(w.first_out[u], w.first_out[u + 1]):
+        v = w.target[e]
+        for m in range(targets_of(w, p, e, k, some)):
+            if p.device[v, some[m]] != p.device[u, k]:
+                out[n] = slot_of(w, p, e, k, some[m])
+                n += 1
+            elif w.waits[e]:
+                out[n] = v * n_devices + some[m]
+                n += 1
+    return n
+
+
+@inner
+def _end(r: Run, asked: Array, slot: int) -> float:
+    return asked[slot] + r.seconds[slot] if asked[slot] < np.inf else r.end[slot]
+
+
+@inner
+def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array) -> float:
+    """When all that a task waits for has ended, by the timeline as it is.
+
+    What is yet to be looked at, not before `asked` (else infinite), will not have ended before
+    that.
+    """
+    n_operators, n_devices = p.device.shape
+    e = r.edge[slot]
+    if e != NONE:
+        return _end(
+            r, asked, done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)
+        )
+    row, k = slot // n_devices, slot % n_devices
+    v = row % n_operators
+    ready = 0.0
+    if row >= n_operators:
+        start = ring_start(w, p, v, k)
+        for number in range(p.n_adding[v]):
+            ready = max(ready, _end(r, asked, v * n_devices + ring_part(w, p, v, start, number)))
+        return ready
+    for n in range(w.first_in[v], w.first_in[v + 1]):
+        e = w.into[n]
+        if w.waits[e]:
+            u = w.source[e]
+            base = p.first_slot[e] + k * p.per_part[e]
+            for m in range(sources_of(w, p, e, k, some)):
+                is_here = p.device[u, some[m]] == p.device[v, k]
+                ready = max(
+                    ready, _end(r, asked, done_slot(p, u, some[m]) if is_here else base + m)
+                )
+    return ready

@@ -1,0 +1,134 @@
+"""Tasks of operators and edges put into their slots: what a change of one configuration adds and
+removes.
+
+part k of o              seconds / speed of its device
+all-reduce of n parts    a ring (Patarasuk and Yuan 2009): 2 (n - 1) steps, each as long as its slowest link
+                         takes for 1 / n of a part's bytes; the task of part k is on the link into its device
+transfer of an edge      latency + share * bytes / bandwidth, on the link between two devices
+
+`place_operator`, `place_edge` write tasks, `clear_edge` removes an edge's; none of them touches the
+timeline.
+"""
+
+from automap.numba_jit import Array, inner, inner_making_arrays
+from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
+from automap.simulate.operators.implicit import (
+    ring_part,
+    ring_start,
+    share_of,
+    slots_per_part,
+    sources_of,
+)
+
+
+@inner_making_arrays
+def place_operator(
+    w: Wiring,
+    p: Placed,
+    r: Run,
+    links: Links,
+    o: int,
+    degrees: Array,
+    devices: Array,
+    part_seconds: float,
+    part_bytes: float,
+) -> None:
+    """Give an operator a configuration, and its slots their tasks."""
+    n_operators, n_devices = p.device.shape
+    p.part_on[o, :] = NONE
+    n_parts, n_adding = 1, 1
+    for f in range(len(degrees)):
+        p.degree[o, f] = degrees[f]
+        p.stride[o, f] = n_parts
+        n_parts *= degrees[f]
+        if w.adds[o, f]:
+            n_adding *= degrees[f]
+    p.n_parts[o], p.n_adding[o] = n_parts, n_adding
+    for k in range(n_devices):
+        part, sum_ = o * n_devices + k, (n_operators + o) * n_devices + k
+        r.resource[part] = r.resource[sum_] = NONE
+        if k < n_parts:
+            for f in range(len(degrees)):
+                p.digit[o, k, f] = k // p.stride[o, f] % degrees[f]
+            p.device[o, k] = devices[k]
+            p.part_on[o, devices[k]] = k
+            r.resource[part] = devices[k]
+            r.seconds[part] = part_seconds / links.speed[devices[k]]
+            r.ident[part] = w.part_id[o] + k
+    if n_adding > 1:
+        for k in range(n_parts):
+            _place_sum(w, p, r, links, o, k, part_bytes)
+
+
+@inner
+def _place_sum(
+    w: Wiring, p: Placed, r: Run, links: Links, o: int, k: int, part_bytes: float
+) -> None:
+    n_operators, n_devices = p.device.shape
+    n = p.n_adding[o]
+    start = ring_start(w, p, o, k)
+    step_seconds = 0.0
+    source = NONE
+    for number in range(n):
+        part = ring_part(w, p, o, start, number)
+        a, b = p.device[o, part], p.device[o, ring_part(w, p, o, start, (number + 1) % n)]
+        seconds = links.latency_seconds[a, b] + part_bytes / n / links.bytes_per_s[a, b]
+        step_seconds = max(step_seconds, seconds)
+        if b == p.device[o, k]:
+            source = a
+    slot = (n_operators + o) * n_devices + k
+    r.seconds[slot] = 2 * (n - 1) * step_seconds
+    r.resource[slot] = n_devices + source * n_devices + p.device[o, k]
+    r.ident[slot] = w.part_id[o] + n_devices + k
+    p.n_waiting[slot] = n
+
+
+@inner
+def place_edge(
+    w: Wiring, p: Placed, r: Run, links: Links, e: int, first_slot: int, some: Array
+) -> int:
+    """Give an edge its tasks from `first_slot` on; returns the slot after its own.
+
+    If that is beyond the last slot, none has been written.
+    """
+    u, v = w.source[e], w.target[e]
+    n_devices = p.device.shape[1]
+    per_part = slots_per_part(w, p, e)
+    if first_slot + p.n_parts[v] * per_part > len(r.resource):
+        return first_slot + p.n_parts[v] * per_part
+    p.first_slot[e], p.per_part[e] = first_slot, per_part
+    p.is_local[e] = False
+    is_local = p.n_parts[u] == p.n_parts[v]
+    for b in range(p.n_parts[v]):
+        base = first_slot + b * p.per_part[e]
+        r.resource[base : base + p.per_part[e]] = NONE
+        n = sources_of(w, p, e, b, some)
+        if w.waits[e]:
+            p.n_waiting[v * n_devices + b] += n
+        there = p.device[v, b]
+        for m in range(n):
+            a = some[m]
+            here = p.device[u, a]
+            is_local = is_local and n == 1 and a == b and here == there
+            if here != there:
+                n_bytes = w.n_bytes[e] * share_of(w, p, e, a, b)
+                slot = base + m
+                r.seconds[slot] = (
+                    links.latency_seconds[here, there] + n_bytes / links.bytes_per_s[here, there]
+                )
+                r.resource[slot] = n_devices + here * n_devices + there
+                r.ident[slot] = w.edge_id[e] + a * n_devices + b
+                r.edge[slot] = e
+    p.is_local[e] = is_local
+    return first_slot + p.n_parts[v] * per_part
+
+
+@inner
+def clear_edge(w: Wiring, p: Placed, r: Run, e: int, some: Array) -> None:
+    """Take an edge's tasks out of their slots, before either of its ends changes."""
+    v, n_devices = w.target[e], p.device.shape[1]
+    for b in range(p.n_parts[v]):
+        if w.waits[e]:
+            p.n_waiting[v * n_devices + b] -= sources_of(w, p, e, b, some)
+        base = p.first_slot[e] + b * p.per_part[e]
+        r.resource[base : base + p.per_part[e]] = NONE

@@ -1,0 +1,243 @@
+"""A machine with configured operators, their timeline, and what a change of one configuration does
+to it.
+
+    sim = Simulator(graph, machine, configurations)
+    sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.FULL)
+    sim.makespan_seconds
+
+FULL is the fastest in nearly all that was measured (docs/simulator.md).
+The timeline is the same, to the last bit, however it came about          -> `automap.simulate.operators.full`, `.delta`
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.errors import InputError
+from automap.numba_jit import Array
+from automap.simulate.operators.arrays import (
+    NONE,
+    Links,
+    Placed,
+    Run,
+    empty_run,
+    links_of,
+    placed_on,
+    wiring_of,
+)
+from automap.simulate.operators.configuration import Configuration, check
+from automap.simulate.operators.delta import replace_configuration, simulate_changed
+from automap.simulate.operators.full import place_all, simulate_all
+from automap.simulate.operators.graph import OperatorGraph
+from automap.simulate.operators.machine import Machine
+
+
+class Method(Enum):
+    """How the timeline is brought up to date."""
+
+    FULL = "full"
+    DELTA = "delta"
+    EITHER = "delta, then full where that would take longer"
+
+
+# Visits per task after which a delta simulation is given up. One takes as long as several tasks of
+# a full one, so EITHER wastes little; past the bound of DELTA nothing is to be learnt from it any
+# more.
+_VISITS_PER_TASK = {Method.DELTA: 5.0, Method.EITHER: 0.05}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """All tasks by ascending id, [n]: seconds float64; resource d for device d, P + a P + b for a
+    link.
+    """
+
+    ident: np.ndarray
+    resource: np.ndarray
+    ready_seconds: np.ndarray
+    start_seconds: np.ndarray
+    end_seconds: np.ndarray
+
+
+# Room for transfers at first; how many times what is needed there is made room for, and still
+# enough.
+_FIRST_SLOTS, _GROWTH, _ROOMY = 4096, 2, 1.5
+_MOST_SLOTS = 2**31 - 1
+
+
+# With more changes than this share of the operators, the task graph is written anew rather than
+# change by change.
+_REBUILT_SHARE = 0.02
+
+
+class _Arrays(NamedTuple):
+    """The configurations as `automap.simulate.operators.full.place_all` takes them: degrees [O, F],
+    devices [O, P].
+    """
+
+    degrees: Array
+    devices: Array
+    part_seconds: Array
+    part_bytes: Array
+
+
+def _arrays(graph: OperatorGraph, n_factors: int, n_devices: int) -> _Arrays:
+    count = len(graph.operators)
+    return _Arrays(
+        degrees=np.ones((count, n_factors), np.int64),
+        devices=np.zeros((count, n_devices), np.int64),
+        part_seconds=np.zeros(count),
+        part_bytes=np.zeros(count),
+    )
+
+
+class Simulator:
+    """Operators with their configurations on a machine. Not safe for use by two threads."""
+
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, configurations: Sequence[Configuration]
+    ):
+        """Simulate once. Raises `InputError` for configurations that do not fit, or too many tasks."""
+        if len(configurations) != len(graph.operators):
+            raise InputError(
+                f"simulator: got {len(configurations)} configurations; allowed: one for each of "
+                "the "
+                f"{len(graph.operators)} operators"
+            )
+        for operator, configuration in zip(graph.operators, configurations, strict=True):
+            check(operator, configuration, machine.n_devices)
+        self.graph = graph
+        self.machine = machine
+        self.configurations = list(configurations)
+        self._wiring = wiring_of(graph, machine.n_devices)
+        self._links: Links = links_of(machine)
+        self._placed: Placed = placed_on(self._wiring, machine.n_devices)
+        fixed = 2 * len(graph.operators) * machine.n_devices
+        self._run: Run = empty_run(fixed + _FIRST_SLOTS, machine.n_devices)
+        self._free_slot = 0
+        self._waiting = set[int]()
+        self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, machine.n_devices)
+        for operator in range(len(graph.operators)):
+            self._record(operator)
+        self.rebuild()
+        self.simulate()
+
+    @property
+    def makespan_seconds(self) -> float:
+        """When the last task ends: the time of one step."""
+        last = self._run.last
+        return float(self._run.end[last[last != NONE]].max(initial=0.0))
+
+    @property
+    def n_tasks(self) -> int:
+        """Tasks of all devices and links."""
+        return int(np.count_nonzero(self._run.resource != NONE))
+
+    def placement(self) -> Placement:
+        """Every task and when it runs."""
+        run = self._run
+        slots = np.flatnonzero(run.resource != NONE)
+        slots = slots[np.argsort(run.ident[slots])]
+        before = run.before[slots]
+        free = np.where(before == NONE, 0.0, run.end[before])
+        return Placement(
+            ident=run.ident[slots],
+            resource=run.resource[slots],
+            ready_seconds=run.ready[slots],
+            start_seconds=np.maximum(run.ready[slots], free),
+            end_seconds=run.end[slots],
+        )
+
+    def move(self, operator: int, configuration: Configuration, method: Method) -> Method:
+        """Change one operator's configuration; the timeline is right again afterwards.
+
+        Returns whether it came by full or delta simulation.
+
+        Raises `InputError`, and changes nothing, if the configuration does not fit.
+        """
+        if method is not Method.FULL and self._waiting:
+            self.simulate()
+        self.place(operator, configuration)
+        if method is not Method.FULL:
+            self._waiting.clear()
+            changed = self._replace(operator)
+            if changed is not None and simulate_changed(
+                self._wiring, self._placed, self._run, operator, changed, _VISITS_PER_TASK[method]
+            ):
+                return Method.DELTA
+        self.simulate()
+        return Method.FULL
+
+    def place(self, operator: int, configuration: Configuration) -> None:
+        """Change one operator's configuration; the timeline is void until `simulate` is called.
+
+        Raises `InputError`, and changes nothing, if the configuration does not fit.
+        """
+        check(self.graph.operators[operator], configuration, self.machine.n_devices)
+        self.configurations[operator] = configuration
+        self._record(operator)
+        self._waiting.add(operator)
+
+    def simulate(self) -> int:
+        """Simulate all configurations as they are from the beginning; returns the number of tasks."""
+        if len(self._waiting) > _REBUILT_SHARE * len(self.configurations):
+            self.rebuild()
+        while self._waiting:
+            self._replace(self._waiting.pop())
+        return simulate_all(self._wiring, self._placed, self._run)
+
+    def _record(self, operator: int) -> None:
+        target, configuration = self.graph.operators[operator], self.configurations[operator]
+        arrays = self._arrays
+        arrays.degrees[operator, : len(configuration.degrees)] = configuration.degrees
+        arrays.devices[operator, : len(configuration.devices)] = configuration.devices
+        arrays.part_seconds[operator] = target.part_seconds(configuration.degrees)
+        arrays.part_bytes[operator] = target.part_bytes(configuration.degrees)
+
+    def _replace(self, operator: int) -> np.ndarray | None:
+        """Write an operator's tasks and edges anew; the slots of tasks that lost the one before,
+        None if all are new.
+        """
+        arrays = self._arrays
+        n_factors = len(self.graph.operators[operator].factors)
+        changed, self._free_slot = replace_configuration(
+            self._wiring,
+            self._placed,
+            self._run,
+            self._links,
+            operator,
+            arrays.degrees[operator, :n_factors],
+            arrays.devices[operator],
+            float(arrays.part_seconds[operator]),
+            float(arrays.part_bytes[operator]),
+            self._free_slot,
+        )
+        if self._free_slot > len(self._run.resource):
+            self.rebuild()
+            return None
+        return changed
+
+    def rebuild(self) -> None:
+        """Write the whole task graph anew, with no gaps between tasks; the timeline is void then."""
+        self._waiting.clear()
+        while True:
+            self._free_slot = place_all(
+                self._wiring, self._placed, self._run, self._links, *self._arrays
+            )
+            # With little room left, every few moves would come back here.
+            if _GROWTH * self._free_slot <= _ROOMY * len(self._run.resource):
+                return
+            self._run = empty_run(
+                _slots(_GROWTH * self._free_slot, self._free_slot), self.machine.n_devices
+            )
+
+
+def _slots(wanted: int, needed: int) -> int:
+    if needed > _MOST_SLOTS:
+        raise InputError(
+            f"simulator: got {needed} tasks; allowed: {_MOST_SLOTS}; use fewer devices or parts"
+        )
+    return min(wanted, _MOST_SLOTS)

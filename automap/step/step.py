@@ -1,0 +1,300 @@
+"""A step as its user wrote it -> what JAX traces of one call: a function of trees of arrays, and a
+signature.
+
+    function of arrays, or one of `jax.jit`       itself, under `jax.jit`
+    what brings something along (a method, a      a traced form (`automap.step.traced_form`): objects are split in
+    callable object, `partial`), or is given      arrays, which are traced, and a rest, which is static
+    modules of a library, or is jitted by one
+
+Options of a step that is jitted already are its own.                                       -> in: `Step.enter`
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import jax
+
+from automap.errors import InputError
+from automap.jax_compat import static_arguments
+from automap.step.bound import Peeled, bound_values, holds_object, peeled
+from automap.step.call import TracedCall, is_jitted, trace_call
+from automap.step.jit_options import Chosen, chosen_arguments
+from automap.step.kept import Kept
+from automap.step.libraries import Library, loaded_libraries
+from automap.step.signature import Signature, leaf_keys
+from automap.step.traced_form import STATIC, TracedForm
+
+
+# Options of `jax.jit` that say which arguments are meant.
+_OF_ARGUMENTS: Final = {
+    f"{kind}_{by}" for kind in ("static", "donate") for by in ("argnums", "argnames")
+}
+
+
+@dataclass(frozen=True)
+class Entered:
+    """One call as JAX is given it; made by `Step.enter`.
+
+    `leaves` are the arrays among `args` and `kwargs` in flattened order. `form` is None for a step
+    that is traced as it is; else it has made them, of the caller's `objects`.
+    """
+
+    step: "Step"
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    leaves: Sequence[Any]
+    signature: Signature
+    form: TracedForm | None = None
+    objects: Sequence[Sequence[Any]] = ()
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """What is traced: a jitted function of `args` and `kwargs`."""
+        if self.form is None:
+            return self.step.function
+        return self.step.jitted_form(self.form, len(self.args))
+
+    def traced(self) -> TracedCall:
+        """The call, traced. Raises `InputError` around the step's own exceptions."""
+        own = self.form is not None and self.step.is_jitted
+        return trace_call(
+            self.function,
+            self.args,
+            self.kwargs,
+            self.step.name,
+            self.step.mesh,
+            donated_by="a call inside" if own else "the function",
+        )
+
+    def left(self, result: Any) -> Any:
+        """What the step itself returns, of `function`'s result; the caller's objects are updated."""
+        if self.form is None:
+            return result
+        return self.form.leave(self.kwargs[STATIC], self.objects, result)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How calls with arguments of one structure are made; `static` are numbers of leaves."""
+
+    has_form: bool
+    static: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step with its options, made by `as_step`; `mesh` has the axes, (name, size), for
+    PartitionSpecs alone.
+
+    `brings` is what `as_method` binds.
+    """
+
+    given: Callable[..., Any]
+    options: Mapping[str, Any]
+    name: str
+    mesh: Sequence[tuple[str, int]] | None = None
+    brings: tuple[Any, ...] = ()
+    _kinds: Kept[_Kind] = field(default_factory=Kept)
+
+    def as_method(self, instance: Any) -> "Step":
+        """The step with its first argument bound, as it is looked up on an object."""
+        return replace(self, brings=(instance, *self.brings))
+
+    def enter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entered:
+        """One call. Raises `InputError` for a step that cannot be traced with it."""
+        args, kwargs = tuple(args), dict(kwargs)
+        if self._brings_along:
+            return self._formed(args, kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        kind = self._kinds.get(tree)
+        if kind is None:
+            kind = self._kind(args, kwargs)
+            self._kinds.add(tree, kind)
+        if kind.has_form:
+            return self._formed(args, kwargs)
+        signature = Signature(tree, leaf_keys(leaves, kind.static))
+        if kind.static:
+            leaves = [leaf for number, leaf in enumerate(leaves) if number not in kind.static]
+        return Entered(self, args, kwargs, leaves, signature)
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The step under `jax.jit`. Raises `InputError` for what `jax.jit` does not take."""
+        if self.is_jitted:
+            return self.given
+        try:
+            return jax.jit(self.given, **self.options)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"jax.jit does not take the step: {error}; a step is a function of arrays, and its "
+                "options are those of jax.jit"
+            ) from error
+
+    @cached_property
+    def is_jitted(self) -> bool:
+        """Whether the function inside is jitted already, by JAX or by a library."""
+        return self._peeled.library is not None or is_jitted(self._peeled.function)
+
+    def jitted_form(self, form: TracedForm, arguments: int) -> Callable[..., Any]:
+        """A traced form of a call with as many positional arguments, under `jax.jit` with the
+        step's options.
+        """
+
+        def traced_form(*args: Any, **kwargs: Any) -> Any:
+            return form.call(args, kwargs)
+
+        # jit shows this name in traces and as the module's name.
+        traced_form.__name__ = getattr(form.function, "__name__", "step")
+        donated = Chosen() if self.is_jitted else self._chosen("donate")
+        return jax.jit(
+            traced_form,
+            static_argnames=STATIC,
+            donate_argnames=sorted(donated.names),
+            donate_argnums=sorted(donated.positions(arguments)),
+            **{k: v for k, v in self.options.items() if k not in _OF_ARGUMENTS},
+        )
+
+    def form_of(self, function: Callable[..., Any]) -> TracedForm:
+        """The form of a function that makes arguments of the step: objects are split as the step's
+        are.
+        """
+        return TracedForm(function, (), (), self._libraries, self._form.takes_all)
+
+    @cached_property
+    def _libraries(self) -> tuple[Library, ...]:
+        return loaded_libraries()
+
+    @cached_property
+    def _peeled(self) -> Peeled:
+        found = peeled(self.given, self._libraries)
+        return replace(found, positional=(*found.positional, *self.brings))
+
+    @cached_property
+    def _brings_along(self) -> bool:
+        found = self._peeled
+        return bool(found.positional or found.named) or found.library is not None
+
+    @cached_property
+    def _form(self) -> TracedForm:
+        found, libraries = self._peeled, self._libraries
+        positional, named = bound_values(found.function, found.positional, found.named, libraries)
+        number = found.library
+        is_whole = number is not None and libraries[number].splits_everything
+        return TracedForm(
+            found.function, positional, named, libraries, number if is_whole else None
+        )
+
+    def _formed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entered:
+        static = self._static(len(args))
+        positional, named, rest, objects = self._form.enter(
+            args, kwargs, static.positions(len(args)), static.names
+        )
+        leaves, tree = jax.tree.flatten((positional, named))
+        return Entered(
+            self,
+            positional,
+            {**named, STATIC: rest},
+            leaves,
+            Signature(tree, leaf_keys(leaves), rest),
+            self._form,
+            objects,
+        )
+
+    def _kind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Kind:
+        """How to call with arguments of this structure."""
+        if not self.is_jitted:
+            if holds_object((args, kwargs), self._libraries):
+                return _Kind(has_form=True)
+            if not any(self.options.get(f"static_{by}") for by in ("argnums", "argnames")):
+                return _Kind(has_form=False)
+        call = trace_call(self.function, args, kwargs, self.name, self.mesh)
+        return _Kind(False, _static_leaves(call, args, kwargs))
+
+    def _static(self, arguments: int) -> Chosen:
+        """Which of as many positional arguments, and which by name, are static."""
+        if not self.is_jitted:
+            return self._chosen("static")
+        found = self._peeled
+        bound = len(found.positional)
+        library = None if found.library is None else self._libraries[found.library]
+        inside = found.function if library is None else library.jitted_function(found.function)
+        known = None if inside is None else static_arguments(inside, bound + arguments)
+        if known is None:
+            return Chosen()
+        return Chosen(*known).without_first(bound)
+
+    def _chosen(self, kind: Literal["static", "donate"]) -> Chosen:
+        return chosen_arguments(self.given, self.options, kind).without_first(len(self.brings))
+
+
+def as_step(
+    given: Callable[..., Any],
+    options: Mapping[str, Any] | None = None,
+    mesh: Sequence[tuple[str, int]] | None = None,
+    name: str | None = None,
+) -> Step:
+    """What a user gives as a step, with options of `jax.jit`; what `automap.parallelize` made is
+    the step in it.
+
+    Raises `InputError` for what cannot be called, and for options of a step that is jitted already
+    or that a plan decides.
+    """
+    inner = getattr(given, "step", None)
+    given_step = inner if isinstance(inner, Step) else None
+    if not callable(given):
+        raise InputError(f"the step is of type {type(given).__name__}, which cannot be called")
+    _check_options(options or {})
+    if given_step is not None and not options:
+        return replace(given_step, mesh=mesh)
+    step = Step(given, options or {}, name or _name(given), mesh)
+    if step.is_jitted and options:
+        raise InputError(
+            f"{', '.join(options)}: the step is jitted already and keeps its own options; "
+            "give the function before it is jitted, or drop them"
+        )
+    # Options that no call could be made with are refused here.
+    _ = step.function
+    return step
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    decided = sorted({"in_shardings", "out_shardings", "device", "backend"} & set(options))
+    if decided:
+        raise InputError(f"{', '.join(decided)}: the plan decides these; pin inputs instead")
+
+
+def _name(given: Callable[..., Any]) -> str:
+    inside = getattr(given, "func", given)
+    module, name = getattr(inside, "__module__", None), getattr(inside, "__qualname__", None)
+    return f"{module}:{name}" if module and name else f"<{type(given).__name__}>"
+
+
+def _static_leaves(
+    call: TracedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> frozenset[int]:
+    """Numbers of the leaves that a traced call takes as static."""
+    found, number = [], 0
+    groups = [(i in call.positions, arg) for i, arg in enumerate(args)]
+    groups += [(name in call.names, kwargs[name]) for name in sorted(kwargs)]
+    for is_traced, value in groups:
+        count = len(jax.tree.leaves(value))
+        found += [] if is_traced else range(number, number + count)
+        number += count
+    return frozenset(found)
+
+
+def traced_call(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    mesh: Sequence[tuple[str, int]] | None = None,
+) -> TracedCall:
+    """A step that may be of any kind, traced with arrays or `jax.ShapeDtypeStruct`s; see `as_step`.
+
+    Raises `InputError` around the step's own exceptions.
+    """
+    return as_step(step, mesh=mesh, name=name).enter(args, kwargs or {}).traced()

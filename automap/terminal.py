@@ -1,0 +1,46 @@
+"""What is said on a terminal: results on stdout, everything else on stderr.
+
+Names in plans, programs, machines and modules come from files, which may hold what a terminal
+    obeys: escape sequences, control
+characters, marks that turn the direction of a line. Everything that is no visible character is
+    shown as its number -> in: `printable`
+"""
+
+from collections.abc import Mapping
+import json
+import re
+from typing import Any, Final
+
+import click
+
+
+_NOT_PLAIN: Final = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    r"""A text with `\x1b` or `\u202e` for each character that is neither visible nor a line break
+    or tab.
+    """
+    return _NOT_PLAIN.sub(_shown, text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
+
+
+def say_result(text: str) -> None:
+    """Print a result; it ends in one line break."""
+    click.echo(printable(text.removesuffix("\n")))
+
+
+def say_json(values: Mapping[str, Any]) -> None:
+    """Print JSON, in which everything but DEL is a visible character of ASCII already."""
+    click.echo(json.dumps(values, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
+
+
+def say(text: str) -> None:
+    """Print a line on stderr: what was done, what is waited for, what is wrong."""
+    click.echo(printable(text), err=True)

@@ -1,0 +1,128 @@
+"""`verified`: hold a plan against a compiler, and the planned step against the step.
+
+plan, step, args -> trace, check that they belong together -> witness -> comparison
+                                                          -> both steps on the CPU -> numerics
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+
+from automap.choices import (
+    DEFAULT_COMPILE_TIMEOUT_SECONDS,
+    DEFAULT_NUMERICS_GIB,
+    CompilerName,
+)
+from automap.errors import InputError
+from automap.plan.codec import encode
+from automap.plan.record import PlanRecord
+from automap.step.step import traced_call
+from automap.topology.model import Topology
+from automap.verify.cache import default_folder
+from automap.verify.comparison import Comparison, compare
+from automap.verify.compilers import COMPILERS, OF_PLATFORM
+from automap.verify.compiling import ask
+from automap.verify.numerics import Numerics, compare_numerics
+from automap.verify.program import planned_program
+from automap.verify.witness import Witness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationRecord:
+    """What was found about a plan; `numerics` is None if it was not asked for.
+
+    `plan_compiler` is that of the plan's topology. The witness of another one says nothing of
+    whether the plan fits there.
+    """
+
+    target: str
+    plan_compiler: CompilerName
+    witness: Witness
+    comparison: Comparison
+    numerics: Numerics | None
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the plan's own compiler was asked, whose word on memory counts."""
+        return self.witness.compiler == self.plan_compiler
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler that was asked has room for it; see `is_verdict`."""
+        return self.witness.fits
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, as `automap verified --json` prints them."""
+        return {
+            "target": self.target,
+            "plan_compiler": self.plan_compiler,
+            "witness": self.witness.to_json(),
+            "comparison": encode(self.comparison),
+            "numerics": encode(self.numerics),
+        }
+
+
+def verified(
+    plan: PlanRecord,
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    compiler: CompilerName | None = None,
+    timeout: float = DEFAULT_COMPILE_TIMEOUT_SECONDS,
+    cache_dir: str | Path | None = None,
+    cache: bool = True,
+    numerics: bool = True,
+    numerics_limit: float = DEFAULT_NUMERICS_GIB,
+) -> VerificationRecord:
+    """`automap.verify`, which says what its arguments mean and what is raised."""
+    name = check_options(plan, compiler, timeout, numerics_limit)
+    call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
+    program = planned_program(plan, call)
+    folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
+    witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
+    sources = program.reemitter.source_of_path
+    return VerificationRecord(
+        target=plan.workload.target,
+        plan_compiler=compiler_of(plan),
+        witness=witness,
+        comparison=compare(plan, witness, COMPILERS[name].backend, sources),
+        numerics=compare_numerics(
+            program,
+            jax.tree.leaves(call.args),
+            timeout_seconds=timeout,
+            limit_bytes=numerics_limit * 2**30,
+        )
+        if numerics
+        else None,
+    )
+
+
+def check_options(
+    plan: PlanRecord, compiler: CompilerName | None, timeout_seconds: float, limit_gib: float
+) -> CompilerName:
+    """The compiler to ask. Raises `InputError` for options out of range or an unknown compiler."""
+    for option, value, unit in (
+        ("timeout", timeout_seconds, "seconds"),
+        ("numerics limit", limit_gib, "GiB"),
+    ):
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{option} {value}: must be a positive number of {unit}")
+    if compiler is not None and compiler not in COMPILERS:
+        raise InputError(f"compiler {compiler!r}; allowed: {', '.join(get_args(CompilerName))}")
+    if plan.workload.jaxpr_sha256 is None:
+        raise InputError(
+            f"the plan was made from the program {plan.workload.target}: there is no step to "
+            "compile; "
+            "plan module:function, which returns the step, to verified it"
+        )
+    return compiler or compiler_of(plan)
+
+
+def compiler_of(plan: PlanRecord) -> CompilerName:
+    """The compiler of the plan's topology."""
+    return OF_PLATFORM[Topology.from_dict(plan.topology).platform]
