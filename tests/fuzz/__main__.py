@@ -6,7 +6,7 @@ again and to become tests.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -124,17 +124,35 @@ def _lines(reading: int) -> Iterator[str]:
             yield from (line.decode() for line in lines)
 
 
-def table(results: list[Result], how: str) -> str:
-    """The page of the documentation."""
-    rows = [
-        f"| {r.name} | {len(r.tried):,} | {r.count('refused'):,} | {r.count('accepted'):,} | "
-        f"{r.slowest_seconds:.1f} | {r.peak_bytes / 2**30:.2f} | {sum(r.failures.values())} |"
-        for r in results
+def row(result: Result) -> str:
+    """A format's row of the table."""
+    cells = [
+        result.name,
+        f"{len(result.tried):,}",
+        f"{result.count('refused'):,}",
+        f"{result.count('accepted'):,}",
+        f"{result.slowest_seconds:.1f}",
+        f"{result.peak_bytes / 2**30:.2f}",
+        f"{sum(result.failures.values())}",
+        f"{date.today()}",
     ]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(rows: Mapping[str, str]) -> str:
+    """The page of the documentation, of rows by format."""
     text = Path(__file__).with_name("page.md").read_text()
     cores = len(os.sched_getaffinity(0))
-    machine = f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}"
-    return text.format(rows="\n".join(rows), command=how, date=date.today(), machine=machine)
+    version = platform.python_version()
+    machine = f"{platform.machine()}, {cores} cores, {platform.system()}, Python {version}"
+    lines = [rows[name] for name in FORMATS if name in rows]
+    return text.format(rows="\n".join(lines), machine=machine)
+
+
+def rows_of_page(text: str) -> dict[str, str]:
+    """The rows of a page that was written before, by format."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return {name: line for line in lines if (name := line.split(" | ")[0][2:]) in FORMATS}
 
 
 @click.command()
@@ -146,16 +164,20 @@ def table(results: list[Result], how: str) -> str:
 @click.option(
     "--keep", default="fuzz-failures", show_default=True, help="folder for inputs that failed"
 )
-@click.option("-o", "--output", help="write the table here, in Markdown")
+@click.option(
+    "-o",
+    "--output",
+    help="write the table here, in Markdown; keeps the rows of formats that are not tried",
+)
 def main(inputs: int, names: tuple[str, ...], seed: int, keep: str, output: str | None) -> None:
     """Try changed inputs of every format; exit status 1 if something else than a refusal came of
     one.
     """
-    results = []
+    is_clean = True
     for name in names or FORMATS:
         start = time.monotonic()
         result = run_format(name, inputs, seed, Path(keep))
-        results.append(result)
+        is_clean = is_clean and not result.failures
         click.echo(
             f"{name}: {len(result.tried)} inputs in {time.monotonic() - start:.0f} s, "
             f"{result.count('refused')} refused, "
@@ -164,11 +186,11 @@ def main(inputs: int, names: tuple[str, ...], seed: int, keep: str, output: str 
         )
         for failure, count in result.failures.most_common():
             click.echo(f"  {count} x {failure}")
-    if output:
-        Path(output).write_text(
-            table(results, f"python -m tests.fuzz --inputs {inputs} --seed {seed}")
-        )
-    sys.exit(any(result.failures for result in results))
+        if output:
+            path = Path(output)
+            kept = rows_of_page(path.read_text()) if path.exists() else {}
+            path.write_text(page(kept | {name: row(result)}))
+    sys.exit(not is_clean)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import tomli_w
 
 from tests.fuzz import seeds, worker
+from tests.fuzz.__main__ import Result, page, row, rows_of_page
 from tests.fuzz.formats import FORMATS, one_parser
 from tests.fuzz.mutations import _fields, _serialized
 
@@ -68,3 +69,12 @@ def test_a_failure_is_told_from_a_refusal(tmp_path, monkeypatch):
 def test_protos_are_taken_apart_and_put_together_without_a_change():
     for proto in seeds.protos():
         assert _serialized(_fields(proto) or []) == proto
+
+
+def test_rows_of_formats_that_are_not_tried_stay_on_the_page():
+    first, second = list(FORMATS)[:2]
+    made = {name: row(Result(name, [worker.Tried("refused", 0.5, "")])) for name in FORMATS}
+    older = rows_of_page(page(made))
+    assert older == made
+    newer = rows_of_page(page(older | {second: row(Result(second))}))
+    assert newer[first] == made[first] and "| 0 | 0 | 0 |" in newer[second]
