@@ -62,7 +62,9 @@ def _run(
         args, kwargs = prepared((args, kwargs))
         at_first = dict(_arrays_of(args)) if at_first is None else at_first
         results = step(*args, **kwargs)
-        results = results if type(results) is tuple else (results,)
+        # A named tuple may be one argument of the next call, or several.
+        is_several = type(results) is tuple or (len(carried) > 1 and isinstance(results, tuple))
+        results = results if is_several else (results,)
         replaced = dict(zip(carried, results))
         args = tuple(replaced.get(i, arg) for i, arg in enumerate(args))
         for i, result in enumerate(results):
