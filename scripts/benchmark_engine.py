@@ -76,10 +76,10 @@ def measure(name: str, train: TrainStep) -> list[str]:
     decide_seconds, space = _least(decide)
     rows_seconds, tables = _least(lambda: build_tables(space.problem, "tpu"), runs=1)
     (point,) = PRESETS["megatron"].points(space, MESH)
-    lanes = space.lanes(point)
+    split_classes = space.split_classes(point)
 
     def evaluate() -> None:
-        sharding = shardings(tables, space.problem.n_classes, lanes)
+        sharding = shardings(tables, space.problem.n_classes, split_classes)
         collectives(tables, sharding, MESH.sizes)
 
     evaluate_seconds, _ = _least(evaluate, runs=EVALUATIONS)

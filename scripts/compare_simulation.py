@@ -79,8 +79,10 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
         evaluator = Evaluator(tables, problem.n_classes, topology)
         meshes = [Mesh(("data", "model")[: len(s)], s) for s in mesh_shapes(topology, max_axes=2)]
         points = [(p, x) for m in meshes for p, it in PRESETS.items() for x in it.points(space, m)]
-        lanes = {space.lanes(x): p for p, x in reversed(points) if space.is_valid(x)}
-        for point, preset in lanes.items():
+        split_classes = {
+            space.split_classes(x): p for p, x in reversed(points) if space.is_valid(x)
+        }
+        for point, preset in split_classes.items():
             start = time.perf_counter()
             seconds = on_two_lanes(program_of(tables, evaluator.priced(point))).seconds
             took = time.perf_counter() - start

@@ -183,7 +183,7 @@ def _roofline_seconds(outcome: Outcome) -> float:
     """What the same plan is predicted to take by the hardware file alone."""
     evaluator = outcome.context.evaluator
     plain = type(evaluator)(evaluator.tables, evaluator.n_classes, evaluator.topology)
-    return plain.evaluate(outcome.context.space.lanes(outcome.best.point)).step_seconds
+    return plain.evaluate(outcome.context.space.split_classes(outcome.best.point)).step_seconds
 
 
 def report(rows: list[Row], machine: str) -> str:

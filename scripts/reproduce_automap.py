@@ -149,7 +149,7 @@ def _without_residual(problem: Problem, choices: Choices) -> int | None:
     residual = Space(problem).residual
     if residual is None:
         return None
-    held = (problem.classes_of(value) for value in problem.graph.inputs)
+    held = (problem.compute_classes(value) for value in problem.graph.inputs)
     paths = zip(problem.paths, held, strict=True)
     dims = {f"{p}[{d}]" for p, classes in paths for d, c in enumerate(classes) if c == residual}
     allowed = choices.allowed & np.array([label not in dims for label in choices.labels])

@@ -164,7 +164,7 @@ def simulated(
     program = recorded_program(
         point.evaluator,
         point.priced,
-        point.lanes.mesh.names,
+        point.split_classes.mesh.names,
         {} if reemitter is None else reemitter.source_of_path,
     )
     return _simulation(plan, program, machine, point.warnings)

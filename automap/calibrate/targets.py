@@ -15,7 +15,7 @@ from automap.cost.signatures import Signature
 from automap.cost.tables import build_tables
 from automap.planner.sharding import meshes_of
 from automap.program.trace import Workload
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.model import Topology
@@ -31,18 +31,18 @@ def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature
         for preset in PRESETS.values():
             for point in preset.points(space, mesh):
                 if space.is_valid(point):
-                    found |= dict.fromkeys(_signatures(evaluator, space.lanes(point)))
+                    found |= dict.fromkeys(_signatures(evaluator, space.split_classes(point)))
     return tuple(found)
 
 
-def _signatures(evaluator: Evaluator, lanes: Lanes) -> Iterator[Signature]:
+def _signatures(evaluator: Evaluator, split_classes: SplitClasses) -> Iterator[Signature]:
     table = evaluator.tables.kernels
-    sharding = shardings(evaluator.tables, evaluator.n_classes, lanes)
+    sharding = shardings(evaluator.tables, evaluator.n_classes, split_classes)
     split = sharding.factor_of_axis[table.op_row].tolist()
     moved = table.moved_bytes(sharding.parts_of_value)
     octave = 2 ** np.ceil(np.log2(np.maximum(moved, 1))).astype(np.int64)
     for shape, factors, n_bytes in zip(table.shape, split, octave.tolist(), strict=True):
-        parts = parts_of(shape, factors, lanes.mesh.sizes) if shape.kind else ()
+        parts = parts_of(shape, factors, split_classes.mesh.sizes) if shape.kind else ()
         yield shape.local(parts, n_bytes)
         if not shape.kind:
             yield shape.local((), max(n_bytes // 2, 1))

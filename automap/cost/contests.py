@@ -54,32 +54,32 @@ class Contests:
         dim: np.ndarray,
         size: int,
     ) -> None:
-        """Set the factor of contested rows along one axis of `size` devices, under many lanes at
+        """Set the factor of contested rows along one axis of `size` devices, under many points at
         once.
 
-        `factor` [lanes, op rows] is changed; `ranks` and `weight_ranks` [lanes, op rows, factors]
-        are positions in the axis's order, of any class and of compute classes; `dim` [lanes, value
+        `factor` [points, op rows] is changed; `ranks` and `weight_ranks` [points, op rows, factors]
+        are positions in the axis's order, of any class and of compute classes; `dim` [points, value
         rows] the split dimensions.
         """
         is_open = np.count_nonzero(ranks[:, self.op_row] < _NEVER, axis=2) > 1
-        lanes, contests = np.nonzero(is_open)
+        points, contests = np.nonzero(is_open)
         if not len(contests):
             return
         rows = self.op_row[contests]
-        own_ranks = ranks[lanes, rows]
-        of_weight = np.where(self.follows_weight[contests], weight_ranks[lanes, rows], _NEVER)
+        own_ranks = ranks[points, rows]
+        of_weight = np.where(self.follows_weight[contests], weight_ranks[points, rows], _NEVER)
         has_weight = (of_weight < _NEVER).any(axis=1)
         listed = np.where(np.expand_dims(has_weight, 1), of_weight, own_ranks)
         allowed = (own_ranks < _NEVER) & (listed < _NEVER)
-        cost = np.where(allowed, self._cost(is_open, dim, size)[lanes, contests], np.inf)
+        cost = np.where(allowed, self._cost(is_open, dim, size)[points, contests], np.inf)
         is_cheapest = cost == cost.min(axis=1, keepdims=True)
-        factor[lanes, rows] = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
+        factor[points, rows] = np.where(is_cheapest, own_ranks, _NEVER).argmin(axis=1)
 
     def _cost(self, is_open: np.ndarray, dim: np.ndarray, size: int) -> np.ndarray:
-        """Bytes moved by each open contest for each factor, [lanes, contests, factors]."""
-        lanes, of = np.nonzero(is_open[:, self.contest])
+        """Bytes moved by each open contest for each factor, [points, contests, factors]."""
+        points, of = np.nonzero(is_open[:, self.contest])
         contest, holds, factor_of_dim = self.contest[of], self.holds[of], self.factor_of_dim[of]
-        split = dim[lanes, self.value_row[of]]
+        split = dim[points, self.value_row[of]]
         own = np.where(split >= 0, factor_of_dim[np.arange(len(of)), split], -1)
         n_factors = holds.shape[1]
         is_own = own[:, None] == np.arange(n_factors)
@@ -92,7 +92,7 @@ class Contests:
         result = np.where(self.is_reduced[contest], summed, np.where(is_own, 0.0, elsewhere))
         moved = np.where(self.is_result[of, None], result, operand)
         cells = (*is_open.shape, n_factors)
-        place = (lanes * is_open.shape[1] + contest)[:, None] * n_factors + np.arange(n_factors)
+        place = (points * is_open.shape[1] + contest)[:, None] * n_factors + np.arange(n_factors)
         return np.bincount(place.ravel(), moved.ravel(), math.prod(cells)).reshape(cells)
 
 

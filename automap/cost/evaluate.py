@@ -31,7 +31,7 @@ from automap.cost.rings import with_rings
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
 
@@ -77,7 +77,7 @@ class Priced:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Prices lanes on one topology. Pure; `_links` only remembers costs by mesh.
+    """Prices points on one topology. Pure; `_links` only remembers costs by mesh.
 
     `has_parts` is whether what it gives is the `estimate` of what is `priced`.
     """
@@ -89,9 +89,9 @@ class Evaluator:
     kernel_profile: KernelProfile | None = None
     _links: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
 
-    def evaluate(self, lanes: Lanes) -> Estimate:
-        """Seconds and bytes of one step under `lanes`."""
-        return self.estimate(self.priced(lanes))
+    def evaluate(self, split_classes: SplitClasses) -> Estimate:
+        """Seconds and bytes of one step under `split_classes`."""
+        return self.estimate(self.priced(split_classes))
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
@@ -122,9 +122,9 @@ class Evaluator:
         """Seconds in which a step takes memory that is new to it; 0 where the runtime keeps a pool."""
         return self._peak(priced.sharding, priced.found)[1]
 
-    def priced(self, lanes: Lanes) -> Priced:
-        """What every kernel and every collective takes under `lanes`."""
-        return self.price(shardings(self.tables, self.n_classes, lanes))
+    def priced(self, split_classes: SplitClasses) -> Priced:
+        """What every kernel and every collective takes under `split_classes`."""
+        return self.price(shardings(self.tables, self.n_classes, split_classes))
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
@@ -144,10 +144,10 @@ class Evaluator:
             of_kernel, beside = rings.of_kernel, rings.beside
         return Priced(sharding, found, of_kernel, of_collective - beside, beside)
 
-    def memory(self, lanes: Lanes) -> Memory:
-        """What the peak under `lanes` consists of."""
-        sharding = shardings(self.tables, self.n_classes, lanes)
-        found = collectives(self.tables, sharding, lanes.mesh.sizes)
+    def memory(self, split_classes: SplitClasses) -> Memory:
+        """What the peak under `split_classes` consists of."""
+        sharding = shardings(self.tables, self.n_classes, split_classes)
+        found = collectives(self.tables, sharding, split_classes.mesh.sizes)
         return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @property
@@ -168,10 +168,10 @@ class Evaluator:
         tables = self.tables
         return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
 
-    def collectives(self, lanes: Lanes) -> Collectives:
-        """Every collective of one step under `lanes`."""
-        sharding = shardings(self.tables, self.n_classes, lanes)
-        return collectives(self.tables, sharding, lanes.mesh.sizes)
+    def collectives(self, split_classes: SplitClasses) -> Collectives:
+        """Every collective of one step under `split_classes`."""
+        sharding = shardings(self.tables, self.n_classes, split_classes)
+        return collectives(self.tables, sharding, split_classes.mesh.sizes)
 
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""

@@ -44,7 +44,8 @@ class ImposedRows:
 def places_of_values(problem: Problem) -> Mapping[int, Places]:
     """Places of each value that a spec is imposed on."""
     return {
-        value: _places(spec, range(len(spec))) for value, spec in problem.imposed.of_value.items()
+        value: _places(spec, range(len(spec)))
+        for value, spec in problem.imposed.specs_by_value.items()
     }
 
 
@@ -53,7 +54,7 @@ def places_of_ops(problem: Problem) -> Mapping[int, Places]:
     rules, imposed = problem.linkage.rules, problem.imposed
     return {
         op: _places(spec, majors(rules[op].operands[0]))
-        for op, spec in {**imposed.of_op, **imposed.of_stack_op}.items()
+        for op, spec in {**imposed.specs_by_op, **imposed.specs_by_stack_op}.items()
     }
 
 

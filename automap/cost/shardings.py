@@ -1,13 +1,14 @@
-"""Which dimension, and which factor, each mesh axis splits: the lanes applied to rows.
+"""Which dimension, and which factor, each mesh axis splits: a point applied to rows.
 
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
-Ties go to the first dimension or factor, or to the last for a class in `Lanes.last`; for values and
-ops of `automap.cost.turned` the other way round.  Where classes of one axis meet
-in an op, `automap.cost.contests` says which factor it splits.  The small part of class c stands in the rows as
-n_classes + 1 + c: it has the rank of c, or infinity if c is in `Lanes.whole`.  Rows that the user's code decides have
-ranks of their own (`automap.cost.imposed_rows`).
+Ties go to the first dimension or factor, or to the last for a class in
+`SplitClasses.last_dim_classes`; for values and ops of `automap.cost.turned` the other way round.
+Where classes of one axis meet in an op, `automap.cost.contests` says which factor it splits. The
+small part of class c stands in the rows as n_classes + 1 + c: it has the rank of c, or infinity if
+c is in `SplitClasses.small_whole_classes`. Rows that the user's code decides have ranks of their
+own (`automap.cost.imposed_rows`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from automap.cost.imposed_rows import impose
 from automap.cost.tables import Tables
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 
 
 _NEVER = 1 << 30
@@ -37,15 +38,13 @@ class Shardings:
     parts_of_op: np.ndarray
 
 
-def shardings(tables: Tables, n_classes: int, lanes: Lanes) -> Shardings:
-    """Shardings of all rows under `lanes`."""
-    return joint_shardings(tables, n_classes, [lanes])
+def shardings(tables: Tables, n_classes: int, split_classes: SplitClasses) -> Shardings:
+    """Shardings of all rows under one point."""
+    return joint_shardings(tables, n_classes, [split_classes])
 
 
-def joint_shardings(tables: Tables, n_classes: int, each: Sequence[Lanes]) -> Shardings:
-    """Shardings of all rows under the first lanes, then of all under the next; they are of one
-    mesh.
-    """
+def joint_shardings(tables: Tables, n_classes: int, each: Sequence[SplitClasses]) -> Shardings:
+    """Shardings of all rows of the first point, then all of the next; they are of one mesh."""
     mesh = each[0].mesh
     sizes = np.array(mesh.sizes, np.int64)
     dims, factors = [], []
@@ -72,19 +71,19 @@ def joint_shardings(tables: Tables, n_classes: int, each: Sequence[Lanes]) -> Sh
 
 
 def _ranks_of_classes(
-    n_classes: int, each: Sequence[Lanes], axis: int
+    n_classes: int, each: Sequence[SplitClasses], axis: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks on an axis, [lanes, classes and their small parts], and whether a rank is in
-    `Lanes.last`, [lanes, ranks + 1].
+    """Ranks on an axis, [points, classes and their small parts], and whether a rank is in
+    `SplitClasses.last_dim_classes`, [points, ranks + 1].
     """
-    most = max(len(lanes.classes[axis]) for lanes in each)
+    most = max(len(split_classes.classes[axis]) for split_classes in each)
     rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
     goes_last = np.zeros((len(each), most + 1), bool)
-    for of_lanes, is_last, lanes in zip(rank, goes_last, each, strict=True):
-        classes = lanes.classes[axis]
-        of_lanes[:, list(classes)] = np.arange(len(classes))
-        of_lanes[1, list(lanes.whole)] = _NEVER
-        is_last[: len(classes)] = [c in lanes.last for c in classes]
+    for ranks, is_last, split_classes in zip(rank, goes_last, each, strict=True):
+        classes = split_classes.classes[axis]
+        ranks[:, list(classes)] = np.arange(len(classes))
+        ranks[1, list(split_classes.small_whole_classes)] = _NEVER
+        is_last[: len(classes)] = [c in split_classes.last_dim_classes for c in classes]
     return rank.reshape(len(each), -1), goes_last
 
 
@@ -97,8 +96,8 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
 
 
 def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
-    """The position of each row's smallest rank, -1 if it has none, [lanes, rows]; of equal ones the
-    first or the last.
+    """The position of each row's smallest rank, -1 if it has none, [points, rows]; of equal ones
+    the first or the last.
 
     Rows that are `turned` take the other of equal ones.
     """

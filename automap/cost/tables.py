@@ -161,7 +161,9 @@ def _value_rows(problem: Problem, is_turned: np.ndarray) -> tuple[np.ndarray, np
     ranks = np.diff(offset)
     dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
     owner = np.repeat(np.arange(len(ranks)), ranks)
-    rows[owner, dim, 0] = _parted(problem, problem.compute_class_of_node, problem.small.nodes)
+    rows[owner, dim, 0] = _parted(
+        problem, problem.compute_class_of_node, problem.small_parts.is_small_node
+    )
     rows[owner, dim, 1] = problem.storage_class_of_node
     rows[owner, dim, 2] = problem.regional_class_of_node
     return _distinct_with(rows, is_turned, numbers(places_of_values(problem), len(rows)))
@@ -175,7 +177,7 @@ def _op_rows(
     stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
     groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
     regional = problem.regional_class_of_factor
-    of_factor = _parted(problem, compute[groups[0]], problem.small.factors)
+    of_factor = _parted(problem, compute[groups[0]], problem.small_parts.is_small_factor)
     rows = np.stack([of_factor, stored[groups[1]], regional], axis=-1)
     alike = like_tensors(problem, row_of_value)
     return _distinct_with(rows, alike, is_turned, numbers(places_of_ops(problem), len(rows)))

@@ -32,7 +32,7 @@ def turned(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
             and value not in graph.outputs
         ):
             values[value] = ops[index] = _changes_places(
-                problem.classes_of(value), op.instruction.dimensions, problem.n_compute
+                problem.compute_classes(value), op.instruction.dimensions, problem.n_compute
             )
     return values, ops
 

@@ -30,7 +30,7 @@ from automap.program.problem import Problem
 from automap.quantities import bytes_text
 from automap.search.context import SearchContext
 from automap.space.batches import batch_classes
-from automap.space.point import Lanes, Level, Point
+from automap.space.point import Level, Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -50,7 +50,7 @@ _STATE: Final = {Role.PARAMETER, Role.OPTIMIZER}
 
 def advice(context: SearchContext, point: Point, options: Options) -> tuple[str, ...]:
     """Where the bytes of a plan that does not fit are, and what would make the step fit."""
-    step = _Step(context, context.space.lanes(point))
+    step = _Step(context, context.space.split_classes(point))
     levers = (_presets, _checkpoint, _bfloat16, _batch, _padding, _devices, _state, _free_choice)
     found = [text for lever in levers for text in lever(step, options)]
     return (_parts_text(step.memory), *found)
@@ -61,7 +61,7 @@ class _Step:
     """A step under the smallest plan."""
 
     context: SearchContext
-    lanes: Lanes
+    split_classes: SplitClasses
 
     @property
     def problem(self) -> Problem:
@@ -77,16 +77,18 @@ class _Step:
 
     @cached_property
     def memory(self) -> Memory:
-        return self.context.evaluator.memory(self.lanes)
+        return self.context.evaluator.memory(self.split_classes)
 
     @cached_property
     def sharding(self) -> Shardings:
         evaluator = self.context.evaluator
-        return shardings(evaluator.tables, evaluator.n_classes, self.lanes)
+        return shardings(evaluator.tables, evaluator.n_classes, self.split_classes)
 
     @cached_property
     def _collectives(self) -> Collectives:
-        return collectives(self.context.evaluator.tables, self.sharding, self.lanes.mesh.sizes)
+        return collectives(
+            self.context.evaluator.tables, self.sharding, self.split_classes.mesh.sizes
+        )
 
     @cached_property
     def holds_examples(self) -> np.ndarray:
@@ -185,8 +187,8 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
 def _batch(step: _Step, options: Options) -> Iterator[str]:
     size, best = _batch_size(step.problem), 0
     needed = np.inf
-    for lanes in (step.lanes, *_split_state(step.context.space, step.devices)):
-        other = _Step(step.context, lanes)
+    for split_classes in (step.split_classes, *_split_state(step.context.space, step.devices)):
+        other = _Step(step.context, split_classes)
         examples = _largest_batch(other, size)
         if examples > best:
             best, needed = examples, other.peak_bytes(examples / size)
@@ -197,7 +199,9 @@ def _batch(step: _Step, options: Options) -> Iterator[str]:
 def _largest_batch(step: _Step, size: int) -> int:
     """The most examples below `size` that fit under a plan; 0 if none do."""
     parts = 1
-    for axis_size, classes in zip(step.lanes.mesh.sizes, step.lanes.classes, strict=True):
+    for axis_size, classes in zip(
+        step.split_classes.mesh.sizes, step.split_classes.classes, strict=True
+    ):
         parts *= axis_size if step.problem.batch_class in classes else 1
     least, most = 0, (size - 1) // parts
     while least < most:
@@ -217,7 +221,7 @@ def _batch_size(problem: Problem) -> int:
     sizes = {
         values[v].dims[0]
         for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
-        if role is Role.BATCH and problem.classes_of(v)[:1] == (problem.batch_class,)
+        if role is Role.BATCH and problem.compute_classes(v)[:1] == (problem.batch_class,)
     }
     return min(sizes, default=int(problem.limits[problem.batch_class]))
 
@@ -226,7 +230,7 @@ def _padding(step: _Step, options: Options) -> Iterator[str]:
     """The largest state that is whole on every device as nothing of it divides."""
     problem, tables = step.problem, step.context.evaluator.tables
     parts = step.sharding.parts_of_value[tables.row_of_value[list(problem.graph.inputs)]]
-    least = min((size for size in step.lanes.mesh.sizes if size > 1), default=1)
+    least = min((size for size in step.split_classes.mesh.sizes if size > 1), default=1)
     whole = [
         (problem.graph.values[v], path)
         for v, path, role, n in zip(
@@ -253,14 +257,16 @@ def _devices(step: _Step, options: Options) -> Iterator[str]:
     while times <= _MOST_TIMES_DEVICES:
         devices = times * step.devices
         evaluator, split = step.context.evaluator, _split_state(step.context.space, devices)
-        needed = min((evaluator.memory(lanes).peak_bytes for lanes in split), default=np.inf)
+        needed = min(
+            (evaluator.memory(split_classes).peak_bytes for split_classes in split), default=np.inf
+        )
         if needed <= step.limit_bytes:
             yield f"{devices:,} such devices would need about {bytes_text(round(needed))} each"
             return
         times *= 2
 
 
-def _split_state(space: Space, devices: int) -> Iterator[Lanes]:
+def _split_state(space: Space, devices: int) -> Iterator[SplitClasses]:
     """Presets with all state split, on meshes of so many devices."""
     features = 1
     while features <= min(_MOST_FEATURE_PARTS, devices) and devices % features == 0:
@@ -269,7 +275,7 @@ def _split_state(space: Space, devices: int) -> Iterator[Lanes]:
         for name in _SPLITTING:
             for point in PRESETS[name].points(space, mesh):
                 levels = ((Level.FULL,) * len(space.leaves),) * len(sizes)
-                yield space.lanes(replace(point, storage=levels))
+                yield space.split_classes(replace(point, storage=levels))
         features *= 2
 
 

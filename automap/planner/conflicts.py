@@ -50,7 +50,7 @@ class Conflicts:
             c: sum(o.count for o in problem.self_conflicts if o.group_class == c) for c in first
         }
         for c in sorted(first.values(), key=lambda c: (-places[c.group_class], c.group_class)):
-            if c.group_class not in space.candidates or space.label_of(c.group_class) is None:
+            if c.group_class not in space.candidates or space.label(c.group_class) is None:
                 continue
             changes = dict(self._with_and_without(c.group_class))
             label = class_label(self.context, c.group_class)
@@ -67,7 +67,7 @@ class Conflicts:
         problem = self.context.space.problem
         value = problem.graph.values[conflict.value]
         text = f"{value.dtype}{list(value.dims)}"
-        classes = problem.classes_of(conflict.value)
+        classes = problem.compute_classes(conflict.value)
         dims = [str(dim) for dim, c in enumerate(classes) if c == conflict.group_class]
         if len(dims) > 1:
             return f"dimensions {' and '.join(dims)} of {text}"
@@ -76,15 +76,21 @@ class Conflicts:
 
     def _with_and_without(self, group_class: int) -> Iterator[tuple[str, Point]]:
         without = [tuple(c for c in axis if c != group_class) for axis in self.point.compute]
-        sides = {"first": self.point.last - {group_class}, "last": self.point.last | {group_class}}
-        yield "not split", replace(self.point, compute=tuple(without), last=sides["first"])
+        sides = {
+            "first": self.point.last_dim_classes - {group_class},
+            "last": self.point.last_dim_classes | {group_class},
+        }
+        yield (
+            "not split",
+            replace(self.point, compute=tuple(without), last_dim_classes=sides["first"]),
+        )
         for axis, name in enumerate(self.point.mesh.names):
             compute = list(without)
             compute[axis] = self._kept_order(axis, group_class)
             for side, last in sides.items():
                 yield (
                     f"split over {name} on the {side} of them",
-                    replace(self.point, compute=tuple(compute), last=last),
+                    replace(self.point, compute=tuple(compute), last_dim_classes=last),
                 )
 
     def _kept_order(self, axis: int, group_class: int) -> tuple[int, ...]:
@@ -133,12 +139,14 @@ class Conflicts:
         problem, space = self.context.space.problem, self.context.space
         labels: dict[str, Fused] = {}
         for fused in fused_dimensions(problem.graph):
-            group_class = problem.classes_of(fused.value)[fused.dim]
+            group_class = problem.compute_classes(fused.value)[fused.dim]
             if group_class in space.candidates and group_class not in space.activations:
                 labels.setdefault(class_label(self.context, group_class), fused)
         if not labels:
             return
-        now = self._outcome("apart", self.context.evaluator.evaluate(space.lanes(self.point)))
+        now = self._outcome(
+            "apart", self.context.evaluator.evaluate(space.split_classes(self.point))
+        )
         best = self._best_interleaved()
         for label, fused in labels.items():
             dims = problem.graph.values[fused.value].dims
@@ -190,11 +198,14 @@ class Conflicts:
     ) -> ConflictRecord:
         chosen, outcomes = "", []
         for name, point in changes.items():
-            if (point.compute, point.last) == (self.point.compute, self.point.last):
+            if (point.compute, point.last_dim_classes) == (
+                self.point.compute,
+                self.point.last_dim_classes,
+            ):
                 chosen = chosen or name
             elif not self.context.space.is_valid(point):
                 continue
-            estimate = self.context.evaluator.evaluate(self.context.space.lanes(point))
+            estimate = self.context.evaluator.evaluate(self.context.space.split_classes(point))
             outcomes.append(self._outcome(name, estimate))
         return ConflictRecord(
             group=labels[0],

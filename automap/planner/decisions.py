@@ -17,16 +17,16 @@ from automap.program.problem import Problem
 from automap.quantities import bytes_text, seconds_text
 from automap.search import SearchContext
 from automap.space.leaves import LeafClass
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.space.space import starred
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A search's context and the lanes of its best plan."""
+    """A search's context and the classes that its best plan splits."""
 
     context: SearchContext
-    lanes: Lanes
+    split_classes: SplitClasses
 
     def decisions(self) -> tuple[DecisionRecord, ...]:
         """Compute decisions in order of precedence, then storage decisions, largest leaves first."""
@@ -34,11 +34,11 @@ class Explained:
 
     def _compute(self) -> Iterable[DecisionRecord]:
         problem = self.context.space.problem
-        for group_class in dict.fromkeys(c for axis in self.lanes.classes for c in axis):
+        for group_class in dict.fromkeys(c for axis in self.split_classes.classes for c in axis):
             if problem.n_compute <= group_class < problem.n_split:
                 continue
             is_regional = group_class >= problem.n_split
-            of_value = problem.regional_classes_of if is_regional else problem.classes_of
+            of_value = problem.regional_classes if is_regional else problem.compute_classes
             holders, axes = self._holders(of_value, {group_class}), self._axes_with({group_class})
             if holders and axes:
                 yield DecisionRecord(
@@ -52,15 +52,18 @@ class Explained:
 
     def _whole(self) -> Iterable[DecisionRecord]:
         problem = self.context.space.problem
-        is_small, offset = problem.small.nodes, problem.linkage.node_offset
-        for group_class in sorted(self.lanes.whole):
+        is_small, offset = problem.small_parts.is_small_node, problem.linkage.node_offset
+        for group_class in sorted(self.split_classes.small_whole_classes):
             holders = [
                 i
-                for i in self._holders(problem.classes_of, {group_class})
+                for i in self._holders(problem.compute_classes, {group_class})
                 for value in [problem.graph.inputs[i]]
                 if is_small[offset[value] : offset[value + 1]].any()
             ]
-            without = replace(self.lanes, whole=self.lanes.whole - {group_class})
+            without = replace(
+                self.split_classes,
+                small_whole_classes=self.split_classes.small_whole_classes - {group_class},
+            )
             yield DecisionRecord(
                 group=f"small tensors of {class_label(self.context, group_class)}",
                 kind="compute",
@@ -81,7 +84,7 @@ class Explained:
                 together.setdefault(key, []).append(leaf)
         for (axes, level), leaves in together.items():
             classes = {c for x in leaves for c in (*x.optimizer_side, *x.parameter_side)}
-            holders = self._holders(space.problem.storage_classes_of, classes)
+            holders = self._holders(space.problem.storage_classes, classes)
             parameters = [i for leaf in leaves for i in leaf.inputs]
             first = starred(space.problem.paths[parameters[0]])
             rest = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
@@ -96,7 +99,7 @@ class Explained:
 
     def _axes_with(self, classes: set[int]) -> tuple[str, ...]:
         """The axes of several devices that split one of the classes."""
-        pairs = zip(self.lanes.mesh.axes, self.lanes.classes, strict=True)
+        pairs = zip(self.split_classes.mesh.axes, self.split_classes.classes, strict=True)
         return tuple(n for (n, size), on_axis in pairs if size > 1 and classes & set(on_axis))
 
     def _holders(
@@ -108,17 +111,19 @@ class Explained:
         return [i for i, v in enumerate(problem.graph.inputs) if real & set(classes_of(v))]
 
     def _reason(self, classes: set[int]) -> str:
-        without = Lanes(
-            self.lanes.mesh,
-            tuple(tuple(c for c in axis if c not in classes) for axis in self.lanes.classes),
-            self.lanes.last,
-            self.lanes.whole - classes,
+        without = SplitClasses(
+            self.split_classes.mesh,
+            tuple(
+                tuple(c for c in axis if c not in classes) for axis in self.split_classes.classes
+            ),
+            self.split_classes.last_dim_classes,
+            self.split_classes.small_whole_classes - classes,
         )
         return self._compared(without)
 
-    def _compared(self, without: Lanes) -> str:
+    def _compared(self, without: SplitClasses) -> str:
         evaluate, objective = self.context.evaluator.evaluate, self.context.objective
-        now, then = evaluate(self.lanes), evaluate(without)
+        now, then = evaluate(self.split_classes), evaluate(without)
         too_much = objective.fits(now) and not objective.fits(then)
         limit = bytes_text(round(objective.memory_limit_bytes))
         return (
@@ -141,7 +146,7 @@ def class_label(context: SearchContext, group_class: int) -> str:
     space = context.space
     if group_class == space.problem.batch_class:
         return "batch"
-    return space.label_of(group_class) or _tensor_label(space.problem, group_class)
+    return space.label(group_class) or _tensor_label(space.problem, group_class)
 
 
 def _tensor_label(problem: Problem, group_class: int) -> str:

@@ -90,7 +90,7 @@ class Records:
             if bits >> s & 1
         ]
         return InsideRecord(
-            mesh=MeshRecord(axes=inner.lanes.mesh.axes),
+            mesh=MeshRecord(axes=inner.split_classes.mesh.axes),
             inputs=tuple(leaves),
             constraints=tuple(
                 constraint_record(c)
@@ -103,7 +103,7 @@ class Records:
 
     def _sharded(self, inner: Inner) -> tuple[ShardedGraph, Sequence[Constraint]]:
         if inner not in self._known:
-            sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.lanes)
+            sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
             self._known[inner] = sharded, constraints_of(self.workload, sharded)[0]
         return self._known[inner]
 
@@ -197,7 +197,7 @@ class Records:
         if inner is None:
             return float(n_bytes.sum())
         problem = self.workload.problem
-        parts = shardings(tables, problem.n_classes, inner.lanes).parts_of_value
+        parts = shardings(tables, problem.n_classes, inner.split_classes).parts_of_value
         roots = [n[0] if isinstance(n, tuple) else n for n in (uses.names[t] for t in tensors)]
         values = [problem.graph.inputs[root] for root in roots]  # type: ignore[index]
         return float((n_bytes / parts[tables.row_of_value[values]]).sum())

@@ -3,7 +3,7 @@
     plan + step -> the step traced, if it is the planned one    -> in: `planned_call`
     plan + step -> workload, lowered for the plan's platform    -> in: `planned_workload`
     plan + program file -> workload                             -> in: `planned_program_file`
-    plan + workload -> space, evaluator, lanes, estimate        -> in: `rebuilt`
+    plan + workload -> space, evaluator, split_classes, estimate        -> in: `rebuilt`
 
 Another topology prices the same point: its classes stay those of the plan, so the step stays
 lowered for the plan's platform.
@@ -26,7 +26,7 @@ from automap.program.trace import Workload, lower_call, read_workload
 from automap.quantities import seconds_text
 from automap.space.imposing import with_pins
 from automap.space.pins import parse_pins
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.space.point_record import restored
 from automap.space.space import Space
 from automap.step.call import TracedCall
@@ -48,7 +48,7 @@ class Rebuilt:
 
     workload: Workload
     evaluator: Evaluator
-    lanes: Lanes
+    split_classes: SplitClasses
     priced: Priced
     estimate: Estimate
     warnings: tuple[str, ...]
@@ -112,19 +112,19 @@ def rebuilt(
     if profile is not None:
         profile.check_suits(topology)
     space = Space(workload.problem)
-    lanes = space.lanes(restored(_point(plan), space, mesh))
+    split_classes = space.split_classes(restored(_point(plan), space, mesh))
     evaluator = Evaluator(
         build_tables(workload.problem, topology.platform),
         workload.problem.n_classes,
         topology,
         profile,
     )
-    estimate = evaluator.evaluate(lanes)
+    estimate = evaluator.evaluate(split_classes)
     return Rebuilt(
         workload=workload,
         evaluator=evaluator,
-        lanes=lanes,
-        priced=evaluator.priced(lanes),
+        split_classes=split_classes,
+        priced=evaluator.priced(split_classes),
         estimate=estimate,
         warnings=tuple(_changes(plan, topology, estimate)),
     )

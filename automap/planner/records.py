@@ -35,7 +35,7 @@ from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
 from automap.simulate.recorded import recorded_program
 from automap.space.pins import Pin
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.space.point_record import recorded
 from automap.space.space import Space
 from automap.step.specs import ImposedSpec, spec_text
@@ -73,19 +73,21 @@ class Outcome:
 def sharded_graph(outcome: Outcome) -> ShardedGraph:
     """Shardings of every value and op under the best candidate."""
     space = outcome.context.space
-    sharded = sharded_by(space, outcome.context.evaluator.tables, space.lanes(outcome.best.point))
+    sharded = sharded_by(
+        space, outcome.context.evaluator.tables, space.split_classes(outcome.best.point)
+    )
     return replace(sharded, problem=outcome.workload.problem)
 
 
-def sharded_by(space: Space, tables: Tables, lanes: Lanes) -> ShardedGraph:
-    """Shardings of every value and op under `lanes`."""
-    sharding = shardings(tables, space.problem.n_classes, lanes)
+def sharded_by(space: Space, tables: Tables, split_classes: SplitClasses) -> ShardedGraph:
+    """Shardings of every value and op under `split_classes`."""
+    sharding = shardings(tables, space.problem.n_classes, split_classes)
     parameter_side = {
         of_gradient: of_parameter
         for leaf in space.leaves
         for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
     }
-    return ShardedGraph(space.problem, tables, lanes, sharding, parameter_side)
+    return ShardedGraph(space.problem, tables, split_classes, sharding, parameter_side)
 
 
 def constraints_of(
@@ -126,16 +128,16 @@ def workload_record(workload: Workload) -> WorkloadRecord:
 def build_plan(outcome: Outcome) -> PlanRecord:
     """All records of the best candidate."""
     context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)
-    lanes = sharded.lanes
+    split_classes = sharded.split_classes
     constraints, missed = constraints_of(workload, sharded)
     return PlanRecord(
         workload=workload_record(workload),
         topology=outcome.topology.to_dict(),
-        mesh=MeshRecord(axes=lanes.mesh.axes),
+        mesh=MeshRecord(axes=split_classes.mesh.axes),
         inputs=_inputs(workload, sharded),
         outputs=_outputs(workload, sharded),
         constraints=tuple(constraint_record(c) for c in constraints),
-        predicted=_predicted(outcome, lanes),
+        predicted=_predicted(outcome, split_classes),
         presets=tuple(
             PresetRecord(
                 name=name,
@@ -158,7 +160,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             ),
             memory_limit_bytes=_limit_bytes(outcome),
         ),
-        decisions=Explained(context, lanes).decisions(),
+        decisions=Explained(context, split_classes).decisions(),
         conflicts=Conflicts(context, outcome.best.point).records(),
         warnings=(
             *outcome.warnings,
@@ -169,8 +171,8 @@ def build_plan(outcome: Outcome) -> PlanRecord:
         ),
         program=recorded_program(
             context.evaluator,
-            context.evaluator.priced(lanes),
-            lanes.mesh.names,
+            context.evaluator.priced(split_classes),
+            split_classes.mesh.names,
             workload.reemitter.source_of_path if workload.reemitter else {},
         ),
     )
@@ -259,7 +261,7 @@ def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec 
     return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)
 
 
-def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
+def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord:
     estimate = outcome.best.estimate
     return PredictedRecord(
         step_seconds=estimate.step_seconds,
@@ -269,8 +271,8 @@ def _predicted(outcome: Outcome, lanes: Lanes) -> PredictedRecord:
         hidden_seconds=estimate.hidden_seconds,
         peak_bytes=round(estimate.peak_bytes),
         fits=outcome.context.objective.fits(estimate),
-        memory=_memory(outcome.context.evaluator.memory(lanes)),
-        collectives=_collectives(outcome.context, lanes),
+        memory=_memory(outcome.context.evaluator.memory(split_classes)),
+        collectives=_collectives(outcome.context, split_classes),
     )
 
 
@@ -286,13 +288,15 @@ def _memory(memory: Memory) -> MemoryRecord:
     )
 
 
-def _collectives(context: SearchContext, lanes: Lanes) -> tuple[CollectiveRecord, ...]:
-    found = context.evaluator.collectives(lanes)
+def _collectives(
+    context: SearchContext, split_classes: SplitClasses
+) -> tuple[CollectiveRecord, ...]:
+    found = context.evaluator.collectives(split_classes)
     totals: dict[tuple[int, int, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
     rows = zip(found.kind, found.mask, found.phase, found.count, found.n_bytes * found.count)
     for kind, mask, phase, count, n_bytes in rows:
         totals[int(kind), int(mask), int(phase)] += (count, n_bytes)
-    names = lanes.mesh.names
+    names = split_classes.mesh.names
     return tuple(
         CollectiveRecord(
             kind=KINDS[kind].value,

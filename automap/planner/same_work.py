@@ -55,7 +55,7 @@ class SameWork:
     def _shares(self, count: int) -> Mapping[int, float]:
         """Number of devices that do the same -> share of the step's FLOPs."""
         evaluator, problem = self.context.evaluator, self.context.space.problem
-        parts = evaluator.priced(self.context.space.lanes(self.point)).sharding.parts_of_op
+        parts = evaluator.priced(self.context.space.split_classes(self.point)).sharding.parts_of_op
         row = evaluator.tables.row_of_op
         found: Counter[int] = Counter()
         for index, (op, rule) in enumerate(
@@ -73,10 +73,12 @@ class SameWork:
         code.
         """
         imposed = self.context.space.problem.imposed
-        specs = (*imposed.of_op.values(), *imposed.of_value.values())
+        specs = (*imposed.specs_by_op.values(), *imposed.specs_by_value.values())
         own = {axis for spec in specs for axes in spec for axis in axes or ()}
-        lanes = self.context.space.lanes(self.point)
-        for (name, size), classes in zip(lanes.mesh.axes, lanes.classes, strict=True):
+        split_classes = self.context.space.split_classes(self.point)
+        for (name, size), classes in zip(
+            split_classes.mesh.axes, split_classes.classes, strict=True
+        ):
             if size > 1 and not classes and name not in own:
                 yield name
 
@@ -101,7 +103,7 @@ class SameWork:
         others = sorted(self._others(axes))
         if others:
             seconds, what = others[0]
-            now = self.context.evaluator.evaluate(space.lanes(self.point)).step_seconds
+            now = self.context.evaluator.evaluate(space.split_classes(self.point)).step_seconds
             told = f"{seconds_text(seconds)} a step instead of {seconds_text(now)}"
             yield (
                 f"the best other choice, {what}, takes {told}"
@@ -124,7 +126,7 @@ class SameWork:
                 compute[axis] = space.ordered((*now, group_class))
                 point = replace(self.point, compute=tuple(compute))
                 if space.is_valid(point) and self.context.pinned.allows(point):
-                    estimate = self.context.evaluator.evaluate(space.lanes(point))
+                    estimate = self.context.evaluator.evaluate(space.split_classes(point))
                     if self.context.objective.fits(estimate):
                         label = class_label(self.context, group_class)
                         yield estimate.step_seconds, f"{label} split over {name}"

@@ -12,7 +12,7 @@ import numpy as np
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.program.problem import Problem
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.step.specs import ImposedSpec
 from hlo_tools.rules import FactorKind
 from hlo_tools.rules.convolution import has_groups, partitioned_alone
@@ -31,7 +31,7 @@ class ShardedGraph:
 
     problem: Problem
     tables: Tables
-    lanes: Lanes
+    split_classes: SplitClasses
     sharding: Shardings
     parameter_side: Mapping[int, int]
 
@@ -67,7 +67,7 @@ class ShardedGraph:
                 self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
                 for dim in range(rank)
             )
-        return _as_imposed(self.problem.imposed.of_value.get(value), axes)
+        return _as_imposed(self.problem.imposed.specs_by_value.get(value), axes)
 
     def _ordered(self, axes: list[int], classes: np.ndarray) -> tuple[str, ...]:
         """The axes of one dimension, those that are gathered first last (minor), then as most of
@@ -75,7 +75,7 @@ class ShardedGraph:
 
         Gathering a minor axis leaves the parts of the others in place; a major one moves them all.
         """
-        names = self.lanes.mesh.names
+        names = self.split_classes.mesh.names
         if len(axes) < 2:
             return tuple(names[a] for a in axes)
         compute, stored, regional = classes.tolist()
@@ -84,7 +84,7 @@ class ShardedGraph:
         parameter = self.parameter_side.get(stored, stored)
 
         def lifetime(axis: int) -> tuple[int, int]:
-            kept = self.lanes.classes[axis]
+            kept = self.split_classes.classes[axis]
             for own in (compute, regional):
                 if own in kept:
                     # Where a class that comes before it is present, the axis is that one's.
@@ -101,10 +101,10 @@ class ShardedGraph:
         """Places of the axes in the order that agrees with most of what is imposed, so that little
         is moved for it.
         """
-        names = self.lanes.mesh.names
+        names = self.split_classes.mesh.names
         wanted = [
             [names.index(axis) for axis in axes]
-            for spec in self.problem.imposed.of_value.values()
+            for spec in self.problem.imposed.specs_by_value.values()
             for axes in spec
             if axes and len(axes) > 1
         ]
@@ -128,7 +128,7 @@ class ShardedGraph:
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""
         factors = self._factors(op)
-        return {name for name, factor in zip(self.lanes.mesh.names, factors) if factor < 0}
+        return {name for name, factor in zip(self.split_classes.mesh.names, factors) if factor < 0}
 
     def slides(self, op: int) -> bool:
         """Whether an op slides a window along a dimension that some axis splits."""
@@ -153,7 +153,7 @@ class ShardedGraph:
         factors = self._factors(op)
         return {
             name
-            for name, f in zip(self.lanes.mesh.names, factors)
+            for name, f in zip(self.split_classes.mesh.names, factors)
             if f >= 0 and rule.factors[f].kind is FactorKind.REDUCTION
         }
 
@@ -168,7 +168,7 @@ class ShardedGraph:
                 self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
                 for dim, major in enumerate(majors)
             )
-        return _as_imposed(self.problem.imposed.of_run(op, value), axes)
+        return _as_imposed(self.problem.imposed.running_spec(op, value), axes)
 
 
 def _as_imposed(spec: ImposedSpec | None, axes: AxesPerDim) -> AxesPerDim:

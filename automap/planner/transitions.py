@@ -120,7 +120,7 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
         if _is_of_manual(sharded.problem.graph, index):
             return ()
         return _around_constraint(sharded, index)
-    if index in sharded.problem.imposed.of_stack_op:
+    if index in sharded.problem.imposed.specs_by_stack_op:
         # A scan writes and reads its stacks itself: no equation is theirs.
         return ()
     graph, rule = sharded.problem.graph, sharded.problem.linkage.rules[index]
@@ -167,7 +167,7 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     if not graph.varies[result] or not dims:
         return ()
     found = []
-    if None in sharded.problem.imposed.of_op[index]:
+    if None in sharded.problem.imposed.specs_by_op[index]:
         is_change = _is_split_more(sharded.of_value(operand), run)
         found.append(Transition("in0", operand, run, is_change=is_change))
     if not _is_met(sharded, operand, result, run):

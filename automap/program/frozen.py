@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from automap.program.work import shared_work, work
+from automap.program.work import shared_work, step_work
 from hlo_tools.conflicts import self_conflicts
 from hlo_tools.linkage import Linkage
 from hlo_tools.phases import Phase
@@ -50,14 +50,15 @@ def with_frozen(
         if role in (Role.PARAMETER, Role.OPTIMIZER)
         for c in of
     }
-    done, total = work(linkage, class_of_group)
+    work = step_work(linkage, class_of_group)
+    done = work.by_class
     meets_itself = {conflict.group_class for conflict in self_conflicts(linkage, class_of_group)}
     batch = max(
         (c for c in leading if c not in trained),
         key=lambda c: (done.get(c, 0.0), c not in meets_itself, leading[c], -c),
         default=-1,
     )
-    if 2 * done.get(batch, 0.0) < total:
+    if 2 * done.get(batch, 0.0) < work.total:
         return roles
     alone = {
         c

@@ -1,13 +1,14 @@
 """Shardings that the user imposes: the step's own code on inner values, inputs and outputs, and
 pins on inputs.
 
-A constraint y = constrain(x) is an op of the graph that runs in one way only: its factors are split as its spec says,
-whatever the classes of its dimensions do elsewhere.  What the plan has otherwise before or after it is resharded
-there, and priced like any other move                                        -> in: `Imposed.of_op`
-Its result, an input and an output have the spec as their own sharding       -> in: `Imposed.of_value`
-    and so have the values tied to them (carries of loops), unless another spec is imposed on one of those, and what
-    loops keep of them (`automap.program.imposed_stacks`).  The result of a constraint that goes on as an input's
-    carry, or is the new version of an input, is kept as that input is.
+A constraint y = constrain(x) is an op of the graph that runs in one way only: its factors are split
+as its spec says, whatever the classes of its dimensions do elsewhere. What the plan has otherwise
+before or after it is resharded there, and priced like any other move
+                                                                     -> in: `Imposed.specs_by_op`
+Its result, an input and an output have the spec as their own sharding, and so have the values tied
+to them (carries of loops), unless another spec is imposed on one of those, and what loops keep of
+them (`automap.program.imposed_stacks`). The result of a constraint that goes on as an input's
+carry, or is the new version of an input, is kept as that input is.  -> in: `Imposed.specs_by_value`
 
 `shard_map` imposes its operands' and its results' shardings in the same way
 (`automap.jaxpr.manual`); what it runs on each device's parts has none.
@@ -26,19 +27,19 @@ from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_
 
 @dataclass(frozen=True)
 class Imposed:
-    """Specs by op and by value of a graph; `of_stack_op` are those of ops on stacks, of their first
-    operand.
+    """Specs by op and by value of a graph; `specs_by_stack_op` are those of ops on stacks, of their
+    first operand.
     """
 
-    of_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
-    of_stack_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
-    of_value: Mapping[int, ImposedSpec] = field(default_factory=dict)
+    specs_by_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
+    specs_by_stack_op: Mapping[int, ImposedSpec] = field(default_factory=dict)
+    specs_by_value: Mapping[int, ImposedSpec] = field(default_factory=dict)
 
-    def of_run(self, op: int, value: int) -> ImposedSpec | None:
+    def running_spec(self, op: int, value: int) -> ImposedSpec | None:
         """How an op has one of its operands or results as it runs; None if that is the plan's."""
-        if op in self.of_stack_op:
-            return self.of_value.get(value)
-        return self.of_op.get(op)
+        if op in self.specs_by_stack_op:
+            return self.specs_by_value.get(value)
+        return self.specs_by_op.get(op)
 
 
 def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Imposed:

@@ -16,8 +16,8 @@ import numpy as np
 from automap.choices import Layers
 from automap.program.imposed import Imposed
 from automap.program.own_collectives import OwnCollective
-from automap.program.small import Small, small_parts
-from automap.program.work import work
+from automap.program.small_parts import SmallParts, small_parts
+from automap.program.work import Work, step_work
 from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.graph import Graph
 from hlo_tools.linkage import Linkage
@@ -117,15 +117,15 @@ class Problem:
             number[of] = self.n_split + index
         return number[compute_class]
 
-    def regional_classes_of(self, value: int) -> tuple[int, ...]:
+    def regional_classes(self, value: int) -> tuple[int, ...]:
         """Regional class of each dimension of a value (`n_classes`: none)."""
         return tuple(self.regional_class_of_node[self._nodes(value)].tolist())
 
-    def classes_of(self, value: int) -> tuple[int, ...]:
+    def compute_classes(self, value: int) -> tuple[int, ...]:
         """Compute class of each dimension of a value (`n_classes`: none)."""
         return tuple(self.compute_class_of_node[self._nodes(value)].tolist())
 
-    def storage_classes_of(self, value: int) -> tuple[int, ...]:
+    def storage_classes(self, value: int) -> tuple[int, ...]:
         """Storage class of each dimension of a value (`n_classes`: none)."""
         return tuple(self.storage_class_of_node[self._nodes(value)].tolist())
 
@@ -153,28 +153,30 @@ class Problem:
         over, no loop steps along, and that never meets itself.
         """
         inner = self._inner
-        likely = [c for c in self.leading if c not in self.stepped]
+        likely = [c for c in self.leading if c not in self.loop_classes]
         voted = max(
             likely or self.leading,
             key=lambda c: (self.leading[c], c not in inner, -c),
             default=None,
         )
-        done, total = self.work
+        done, total = self.work.by_class, self.work.total
         is_worked = voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total
-        if is_worked and voted not in self.stepped:
+        if is_worked and voted not in self.loop_classes:
             return voted
-        barred = {c.group_class for c in self.self_conflicts} | self.of_state | self.stepped
+        barred = (
+            {c.group_class for c in self.self_conflicts} | self.state_classes | self.loop_classes
+        )
         others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
         best = max(others, key=lambda c: (others[c], -c), default=None)
         return best if best is not None and 2 * others[best] >= total else voted
 
     @cached_property
-    def stepped(self) -> frozenset[int]:
+    def loop_classes(self) -> frozenset[int]:
         """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
         found = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
             if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
-                classes = self.classes_of(op.inputs[0])
+                classes = self.compute_classes(op.inputs[0])
                 found.update(
                     c
                     for c, factors in zip(classes, rule.operands[0])
@@ -188,7 +190,7 @@ class Problem:
         votes: dict[int, int] = {}
         for value, role in zip(self.graph.inputs, self.roles, strict=True):
             if role is Role.BATCH and self.graph.values[value].dims:
-                leading = self.classes_of(value)[0]
+                leading = self.compute_classes(value)[0]
                 if leading < self.n_classes:
                     votes[leading] = votes.get(leading, 0) + 1
         return votes
@@ -198,24 +200,24 @@ class Problem:
         """Classes that some batch input holds on another dimension than its leading one."""
         inputs = zip(self.graph.inputs, self.roles, strict=True)
         batches = (value for value, role in inputs if role is Role.BATCH)
-        return frozenset(c for value in batches for c in self.classes_of(value)[1:])
+        return frozenset(c for value in batches for c in self.compute_classes(value)[1:])
 
     @cached_property
-    def of_state(self) -> frozenset[int]:
+    def state_classes(self) -> frozenset[int]:
         """Classes that some parameter, or its optimizer's state, holds."""
         kept = (Role.PARAMETER, Role.OPTIMIZER)
         inputs = zip(self.graph.inputs, self.roles, strict=True)
         return frozenset(
-            c for value, role in inputs if role in kept for c in self.classes_of(value)
+            c for value, role in inputs if role in kept for c in self.compute_classes(value)
         )
 
     @cached_property
-    def work(self) -> tuple[Mapping[int, float], float]:
-        """(operations that run over each compute class, all of them), per step."""
-        return work(self.linkage, self.class_of_group)
+    def work(self) -> Work:
+        """Operations per step that run over each compute class."""
+        return step_work(self.linkage, self.class_of_group)
 
     @cached_property
-    def small(self) -> Small:
+    def small_parts(self) -> SmallParts:
         """The small parts of the compute classes."""
         return small_parts(self.linkage, self.compute_class_of_node, self.class_of_group)
 

@@ -1,6 +1,7 @@
 """How much of a step's work runs over each class: what splitting it would divide."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 import math
 
 import numpy as np
@@ -10,18 +11,26 @@ from hlo_tools.graph import ITERATING
 from hlo_tools.linkage import Linkage
 
 
-def work(linkage: Linkage, class_of_group: np.ndarray) -> tuple[Mapping[int, float], float]:
-    """(operations per step of the `ITERATING` ops that iterate over each class, their sum).
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations per step: `by_class` of the ops that iterate over a compute class, `total` of all.
 
     A look-up counts one operation per element it copies.
     """
+
+    by_class: Mapping[int, float]
+    total: float
+
+
+def step_work(linkage: Linkage, class_of_group: np.ndarray) -> Work:
+    """The work of the `ITERATING` ops of one step."""
     total = 0.0
-    of_class: dict[int, float] = {}
+    by_class: dict[int, float] = {}
     for count, present in _counted(linkage, class_of_group):
         total += count
         for group_class in present:
-            of_class[group_class] = of_class.get(group_class, 0.0) + count
-    return of_class, total
+            by_class[group_class] = by_class.get(group_class, 0.0) + count
+    return Work(by_class, total)
 
 
 def shared_work(linkage: Linkage, class_of_group: np.ndarray, first: int, second: int) -> float:

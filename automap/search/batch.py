@@ -20,7 +20,7 @@ from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.traffic import Collectives
 from automap.search.factored.cells import Cell
 from automap.search.factored.copied import Copied
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 
 
 # Copies of more edges are no faster together than one after the other.
@@ -47,13 +47,15 @@ class Batches:
             return 1
         return min(max(_MOST_EDGES // n_edges, 1), _MOST_POINTS)
 
-    def estimates(self, lanes: Sequence[Lanes]) -> list[Estimate]:
-        """Of each of at most `most_points` lanes, which are on one mesh."""
-        if len(lanes) < 2:
-            return [self.evaluator.evaluate(each) for each in lanes]
-        joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, lanes)
-        priced = self._of_copies(len(lanes)).price(joint)
-        return [self.evaluator.estimate(e) for e in _split(self.evaluator, priced, len(lanes))]
+    def estimates(self, split_classes: Sequence[SplitClasses]) -> list[Estimate]:
+        """Of each of at most `most_points` split_classes, which are on one mesh."""
+        if len(split_classes) < 2:
+            return [self.evaluator.evaluate(each) for each in split_classes]
+        joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, split_classes)
+        priced = self._of_copies(len(split_classes)).price(joint)
+        return [
+            self.evaluator.estimate(e) for e in _split(self.evaluator, priced, len(split_classes))
+        ]
 
     def _of_copies(self, n: int) -> Evaluator:
         if n not in self._copies:

@@ -15,7 +15,7 @@ from automap.search.candidate import Candidate
 from automap.search.context import SearchContext
 from automap.search.greedy import starts
 from automap.search.moves import Join, Move, Part, StoreOne, Toggle, Turn
-from automap.space.point import Lanes, Level, Point
+from automap.space.point import Level, Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -41,14 +41,14 @@ def decided(context: SearchContext, start: Candidate, width: int | None) -> list
     """The best `width` points (None: all) after all choices on the start's mesh, the best first."""
     space, kept = context.space, [start]
     for options in _choices(space, start.point.mesh):
-        found: dict[Lanes, Candidate] = {}
+        found: dict[SplitClasses, Candidate] = {}
         for candidate in kept:
             point = candidate.point
             points = (move.apply(space, point) for move in options if _matters(move, point))
             priced = context.evaluate_all(map(context.pinned.imposed, points), "beam")
             for other in (candidate, *priced):
                 if other is not None:
-                    found.setdefault(space.lanes(other.point), other)
+                    found.setdefault(space.split_classes(other.point), other)
         ranked = sorted(found.values(), key=lambda c: context.objective.key(c.estimate))
         kept = ranked[:width]
     return kept
@@ -60,9 +60,9 @@ def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
     for group_class in by_work(space, space.candidates):
         kinds = (Toggle, Join) if group_class in space.meeting else (Toggle,)
         yield from ([kind(axis, group_class) for kind in kinds] for axis in axes)
-        if group_class in space.sided:
+        if group_class in space.repeated_classes:
             yield [Turn(group_class)]
-        if group_class in space.parted:
+        if group_class in space.small_part_classes:
             yield [Part(group_class)]
     for leaf in range(len(space.leaves)):
         yield from ([StoreOne(axis, leaf, level) for level in Level] for axis in axes)
@@ -77,5 +77,5 @@ def _matters(move: Move, point: Point) -> bool:
 
 def by_work(space: Space, classes: Iterable[int]) -> list[int]:
     """Classes by the work that runs over them, most first."""
-    done, _ = space.problem.work
+    done = space.problem.work.by_class
     return sorted(classes, key=lambda c: (-done.get(c, 0.0), c))

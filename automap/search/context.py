@@ -18,7 +18,7 @@ from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
 from automap.space.as_imposed import as_imposed
 from automap.space.pins import Pin
-from automap.space.point import Lanes, Point
+from automap.space.point import Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -62,7 +62,7 @@ class SearchContext:
     bound_seconds: float | None = None
     notes: list[str] = field(default_factory=list)
     work_left_seconds: float = math.inf
-    _seen: dict[Lanes, Estimate] = field(default_factory=dict)
+    _seen: dict[SplitClasses, Estimate] = field(default_factory=dict)
     _priced: dict[Point, Estimate | None] = field(default_factory=dict)
 
     @property
@@ -92,7 +92,7 @@ class SearchContext:
         """One of each that hold the same plans; pins, and shardings in the step's code, call axes
         by name.
         """
-        if self.pins or self.space.problem.imposed.of_value:
+        if self.pins or self.space.problem.imposed.specs_by_value:
             return self.meshes
         return distinct(self.evaluator.topology, self.meshes)
 
@@ -156,20 +156,22 @@ class SearchContext:
 
     def _price_together(self, points: Sequence[Point]) -> None:
         """Have the estimates of points ready that `consider` would price one by one."""
-        of_point: dict[Point, Lanes] = {}
-        of_mesh: dict[Mesh, dict[Lanes, None]] = {}
+        of_point: dict[Point, SplitClasses] = {}
+        of_mesh: dict[Mesh, dict[SplitClasses, None]] = {}
         for point in points:
-            lanes = None if point in self._priced else self._allowed_lanes(point)
-            if lanes is not None:
-                of_point[point] = lanes
-                if lanes not in self._seen:
-                    of_mesh.setdefault(point.mesh, {})[lanes] = None
+            split_classes = None if point in self._priced else self._allowed_split_classes(point)
+            if split_classes is not None:
+                of_point[point] = split_classes
+                if split_classes not in self._seen:
+                    of_mesh.setdefault(point.mesh, {})[split_classes] = None
         for together in of_mesh.values():
             before = self.evaluations
             self._seen.update(zip(together, self._batches.estimates(list(together))))
             if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
                 self.on_progress(self)
-        self._priced.update({point: self._seen[lanes] for point, lanes in of_point.items()})
+        self._priced.update(
+            {point: self._seen[split_classes] for point, split_classes in of_point.items()}
+        )
 
     @cached_property
     def _seconds_per_point(self) -> float:
@@ -208,22 +210,22 @@ class SearchContext:
 
     def _price(self, point: Point) -> Estimate | None:
         """`estimate` of a point that was not asked about; different points may be one plan."""
-        lanes = self._allowed_lanes(point)
-        if lanes is None:
+        split_classes = self._allowed_split_classes(point)
+        if split_classes is None:
             return None
-        estimate = self._seen.get(lanes)
+        estimate = self._seen.get(split_classes)
         if estimate is None:
-            estimate = self._seen[lanes] = self.evaluator.evaluate(lanes)
+            estimate = self._seen[split_classes] = self.evaluator.evaluate(split_classes)
             if len(self._seen) % _REPORT_EVERY == 0:
                 self.on_progress(self)
         return estimate
 
-    def _allowed_lanes(self, point: Point) -> Lanes | None:
+    def _allowed_split_classes(self, point: Point) -> SplitClasses | None:
         """What a point splits, None if it does not divide or breaks a pin."""
         if not self.space.is_valid(point):
             return None
-        lanes = self.space.lanes(point)
-        return lanes if self.pinned.keeps(point, lanes) else None
+        split_classes = self.space.split_classes(point)
+        return split_classes if self.pinned.keeps(point, split_classes) else None
 
     def best_candidates(self, count: int) -> list[Candidate]:
         """The best `count` different plans priced so far, the best first.

@@ -109,7 +109,7 @@ class Turn:
 
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
-        return replace(point, last=point.last ^ {self.group_class})
+        return replace(point, last_dim_classes=point.last_dim_classes ^ {self.group_class})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Part:
 
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
-        return replace(point, whole=point.whole ^ {self.group_class})
+        return replace(point, small_whole_classes=point.small_whole_classes ^ {self.group_class})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
                 if point.storage[axis][leaf] is not level:
                     yield StoreOne(axis, leaf, level)
     used = {c for classes in point.compute for c in classes}
-    yield from (Turn(c) for c in space.sided if c in used)
-    yield from (Part(c) for c in space.parted if c in used)
+    yield from (Turn(c) for c in space.repeated_classes if c in used)
+    yield from (Part(c) for c in space.small_part_classes if c in used)
     yield from (Swap(first, second) for first in axes for second in axes if first < second)
 
 
@@ -183,7 +183,12 @@ def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:
     compute = list(point.compute)
     compute[axis] = space.ordered(classes)
     used = frozenset(c for on_axis in compute for c in on_axis)
-    return replace(point, compute=tuple(compute), last=point.last & used, whole=point.whole & used)
+    return replace(
+        point,
+        compute=tuple(compute),
+        last_dim_classes=point.last_dim_classes & used,
+        small_whole_classes=point.small_whole_classes & used,
+    )
 
 
 def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:

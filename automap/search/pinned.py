@@ -26,7 +26,7 @@ from automap.search.factored.stored import Stored
 from automap.search.factored.table import Table
 from automap.search.factored.variables import Variables, variables_of
 from automap.space.pins import Pin
-from automap.space.point import Lanes, Level, Point
+from automap.space.point import Level, Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -44,12 +44,12 @@ class Pinned:
     pins: Sequence[Pin]
     _of_mesh: dict[Mesh, "_Choices"] = field(default_factory=dict, repr=False)
 
-    def keeps(self, point: Point, lanes: Lanes) -> bool:
+    def keeps(self, point: Point, split_classes: SplitClasses) -> bool:
         """Whether a valid point keeps every pin."""
         if not self.pins:
             return True
         tables = self.evaluator.tables
-        dims = shardings(tables, self.space.problem.n_classes, lanes).dim_of_axis
+        dims = shardings(tables, self.space.problem.n_classes, split_classes).dim_of_axis
         return all(
             dims[self.rows.of_inputs[pin.position]].tolist()
             == [pin.dim(name) for name in point.mesh.names]
@@ -58,7 +58,7 @@ class Pinned:
 
     def allows(self, point: Point) -> bool:
         """Whether a point divides and keeps every pin."""
-        return self.space.is_valid(point) and self.keeps(point, self.space.lanes(point))
+        return self.space.is_valid(point) and self.keeps(point, self.space.split_classes(point))
 
     def imposed(self, point: Point) -> Point:
         """The point if it keeps the pins, else changed for each; it may still not keep them."""
@@ -103,7 +103,7 @@ class Pinned:
 
 def _imposed(space: Space, pin: Pin, point: Point) -> Point:
     """The point changed so that the input is split as pinned, where that is simple."""
-    own = space.problem.classes_of(space.problem.graph.inputs[pin.position])
+    own = space.problem.compute_classes(space.problem.graph.inputs[pin.position])
     compute = [set(classes) for classes in point.compute]
     storage = [list(levels) for levels in point.storage]
     leaf = next((k for k, x in enumerate(space.leaves) if pin.position in x.inputs), None)

@@ -36,7 +36,7 @@ _AGAIN = 0.3
 def decisions(space: Space, mesh: Mesh) -> int:
     """Number of places on a mesh where a move can be made: it measures the space."""
     on_axis = len(space.candidates) + len(space.leaves)
-    return on_axis * len(mesh.sizes) + len(space.sided) + len(space.parted)
+    return on_axis * len(mesh.sizes) + len(space.repeated_classes) + len(space.small_part_classes)
 
 
 def changed(space: Space, point: Point, source: random.Random) -> Point:
@@ -53,8 +53,8 @@ def changed(space: Space, point: Point, source: random.Random) -> Point:
 def random_move(space: Space, point: Point, source: random.Random) -> Move | None:
     """A move of a point, None if there is nothing to decide."""
     mesh, used = point.mesh, {c for classes in point.compute for c in classes}
-    sided = [c for c in space.sided if c in used]
-    parted = [c for c in space.parted if c in used]
+    sided = [c for c in space.repeated_classes if c in used]
+    parted = [c for c in space.small_part_classes if c in used]
     able: dict[type[Move], bool] = {
         Toggle: bool(space.candidates),
         Join: bool(space.meeting),
@@ -108,6 +108,6 @@ def carried(space: Space, point: Point, mesh: Mesh, source: random.Random) -> Po
         mesh=mesh,
         compute=tuple(compute),
         storage=tuple(nothing if axis is None else point.storage[axis] for axis in taken),
-        last=point.last.intersection(parts),
-        whole=point.whole.intersection(parts),
+        last_dim_classes=point.last_dim_classes.intersection(parts),
+        small_whole_classes=point.small_whole_classes.intersection(parts),
     )

@@ -50,5 +50,5 @@ def _off_chip_seconds(context: SearchContext, plan: Candidate) -> float:
     evaluator = context.evaluator
     device = replace(evaluator.topology.device, on_chip_bytes=0)
     topology = replace(evaluator.topology, device=device)
-    lanes = context.space.lanes(plan.point)
-    return replace(evaluator, topology=topology).evaluate(lanes).step_seconds
+    split_classes = context.space.split_classes(plan.point)
+    return replace(evaluator, topology=topology).evaluate(split_classes).step_seconds

@@ -37,12 +37,12 @@ def _in_order(space: Space) -> Iterator[tuple[int, Role | None, ImposedSpec]]:
     """(value, role of an input, spec): parameters after other values, optimizer state last."""
     problem = space.problem
     inputs = [
-        (value, role, problem.imposed.of_value[value])
+        (value, role, problem.imposed.specs_by_value[value])
         for value, role in zip(problem.graph.inputs, problem.roles, strict=True)
-        if value in problem.imposed.of_value
+        if value in problem.imposed.specs_by_value
     ]
     yield from (given for given in inputs if given[1] not in _STATE)
-    for op, spec in problem.imposed.of_op.items():
+    for op, spec in problem.imposed.specs_by_op.items():
         (value,) = problem.graph.ops[op].outputs
         if problem.storage.side[value] == Side.NONE:
             yield value, None, spec
@@ -58,14 +58,14 @@ class _Builder:
 
     def split(self, value: int, role: Role | None, dim: int, axis: int) -> None:
         """Split one dimension of a value along an axis, if that is possible."""
-        own = self._space.problem.classes_of(value)[dim]
+        own = self._space.problem.compute_classes(value)[dim]
         has_batch = self._space.problem.batch_class in self._compute[axis]
         is_state = role in _STATE
         if own in self._compute[axis] or (not (is_state and has_batch) and self._enters(own, axis)):
             self._compute[axis].add(own)
         elif is_state:
             level = Level.FULL if role is Role.PARAMETER else Level.OPTIMIZER
-            stored = self._space.problem.storage_classes_of(value)[dim]
+            stored = self._space.problem.storage_classes(value)[dim]
             for number, leaf in enumerate(self._space.leaves):
                 if stored in (*leaf.parameter_side, *leaf.optimizer_side):
                     self._levels[axis][number] = max(level, self._levels[axis][number])

@@ -28,14 +28,14 @@ def batch_classes(problem: Problem) -> tuple[int, ...]:
         if batch in (p.first, p.second)
         for c in (p.first, p.second)
     }
-    others = (c for c in problem.leading if c != batch and c not in problem.of_state)
+    others = (c for c in problem.leading if c != batch and c not in problem.state_classes)
     return (batch, *(c for c in others if c not in met or _is_tower(problem, batch, c)))
 
 
 def _is_tower(problem: Problem, batch: int, other: int) -> bool:
     if problem.limits[other] != problem.limits[batch]:
         return False
-    done, _ = problem.work
+    done = problem.work.by_class
     both = shared_work(problem.linkage, problem.class_of_group, batch, other)
     return 2 * both < min(done.get(batch, 0.0), done.get(other, 0.0))
 

@@ -40,7 +40,7 @@ def _undivided(problem: Problem, mesh: Mesh) -> list[int]:
     """Values that are to be split so that the axes of a mesh do not divide them."""
     return [
         value
-        for value, spec in problem.imposed.of_value.items()
+        for value, spec in problem.imposed.specs_by_value.items()
         if not divides(spec, problem.graph.values[value].dims, mesh)
     ]
 
@@ -50,7 +50,7 @@ def _why_not(workload: Workload, mesh: Mesh, broken: Sequence[int]) -> Iterator[
     problem = workload.problem
     yield f"no mesh has sizes that divide all that pins and the step's own shardings split; on {dict(mesh.axes)}"
     for value in broken[:3]:
-        dims, spec = problem.graph.values[value].dims, problem.imposed.of_value[value]
+        dims, spec = problem.graph.values[value].dims, problem.imposed.specs_by_value[value]
         yield f"{_name(workload, value)} {list(dims)} is to be {spec_text(spec)}"
     yield "change the shapes or the shardings, or give another --mesh"
 

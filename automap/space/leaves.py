@@ -63,29 +63,29 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
             key = (
                 array.dims,
                 array.dtype,
-                problem.classes_of(value),
-                problem.regional_classes_of(value),
-                problem.storage_classes_of(value),
+                problem.compute_classes(value),
+                problem.regional_classes(value),
+                problem.storage_classes(value),
                 optimizer_side,
-                problem.imposed.of_value.get(value),
+                problem.imposed.specs_by_value.get(value),
             )
             members.setdefault(key, []).append(position)
     result = []
     for key, positions in members.items():
         value = problem.graph.inputs[positions[0]]
-        parameter_side = problem.storage_classes_of(value)
+        parameter_side = problem.storage_classes(value)
         array = problem.graph.values[value]
         result.append(
             LeafClass(
                 inputs=tuple(positions),
                 dims=array.dims,
                 n_bytes=array.n_bytes,
-                compute=problem.classes_of(value),
-                regional=problem.regional_classes_of(value),
+                compute=problem.compute_classes(value),
+                regional=problem.regional_classes(value),
                 parameter_side=parameter_side,
                 optimizer_side=_optimizer_side(problem, positions[0], output_of),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),
-                imposed=problem.imposed.of_value.get(value),
+                imposed=problem.imposed.specs_by_value.get(value),
             )
         )
     return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))

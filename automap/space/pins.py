@@ -91,7 +91,7 @@ def _check_suits(pin: Pin, problem: Problem, shape: tuple[int, ...]) -> None:
         )
     if len(shape) != len(problem.graph.values[value].dims):
         raise InputError(f"pin {pin.text!r}: {path} is random keys, which every device has whole")
-    given = problem.imposed.of_value.get(value, pin.axes_of_dim)
+    given = problem.imposed.specs_by_value.get(value, pin.axes_of_dim)
     if any(
         own is not None and own != axes for own, axes in zip(given, pin.axes_of_dim, strict=True)
     ):

@@ -27,23 +27,25 @@ class Point:
     """Decisions on one mesh.
 
     `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the
-    level of leaf class k along axis a. A class in `last` splits the last of a tensor's dimensions
-    that hold it, any other class the first. Of a class in `whole` the small tensors stay whole
-    (`automap.program.small`).
+    level of leaf class k along axis a. A class in `last_dim_classes` splits the last
+    of a tensor's dimensions that hold it, any other class the first. Of a class in
+    `small_whole_classes` the small tensors stay whole (`automap.program.small_parts`).
     """
 
     mesh: Mesh
     compute: tuple[tuple[int, ...], ...]
     storage: tuple[tuple[Level, ...], ...]
-    last: frozenset[int] = frozenset()
-    whole: frozenset[int] = frozenset()
+    last_dim_classes: frozenset[int] = frozenset()
+    small_whole_classes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """A point with its storage levels turned into storage classes: what an evaluation needs."""
+class SplitClasses:
+    """The classes that each mesh axis splits, in order of precedence: a point whose storage levels
+    have become storage classes, which is what an evaluation needs.
+    """
 
     mesh: Mesh
     classes: tuple[tuple[int, ...], ...]
-    last: frozenset[int] = frozenset()
-    whole: frozenset[int] = frozenset()
+    last_dim_classes: frozenset[int] = frozenset()
+    small_whole_classes: frozenset[int] = frozenset()

@@ -20,8 +20,8 @@ def recorded(point: Point, layers: Literal["folded", "apart"]) -> PointRecord:
         layers=layers,
         compute=point.compute,
         storage=tuple(tuple(int(level) for level in levels) for levels in point.storage),
-        last=tuple(sorted(point.last)),
-        whole=tuple(sorted(point.whole)),
+        last=tuple(sorted(point.last_dim_classes)),
+        whole=tuple(sorted(point.small_whole_classes)),
     )
 
 
@@ -44,8 +44,8 @@ def restored(record: PointRecord, space: Space, mesh: Mesh) -> Point:
         mesh=mesh,
         compute=record.compute,
         storage=tuple(tuple(Level(level) for level in levels) for levels in record.storage),
-        last=frozenset(record.last),
-        whole=frozenset(record.whole),
+        last_dim_classes=frozenset(record.last),
+        small_whole_classes=frozenset(record.whole),
     )
     if not space.is_valid(point):
         raise PlanError(

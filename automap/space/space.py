@@ -1,4 +1,5 @@
-"""The space of one problem: what may be decided, which points are valid, and a point's lanes.
+"""The space of one problem: what may be decided, which points are valid, and the classes
+that a point splits.
 
 compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
                      or scatter iterates over, classes of neither that much of the work runs over
@@ -19,7 +20,7 @@ import numpy as np
 from automap.program.problem import Problem
 from automap.space.batches import batch_classes
 from automap.space.leaves import LeafClass, leaf_classes
-from automap.space.point import Lanes, Level, Point
+from automap.space.point import Level, Point, SplitClasses
 from automap.space.stored_leaves import StoredLeaves
 from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
@@ -57,7 +58,7 @@ class Space:
         images (at all scales together).
         """
         problem, batches = self.problem, self.batches
-        done, total = problem.work
+        done, total = problem.work.by_class, problem.work.total
         weight = {c: 0 for c in (*done, *self.regional) if problem.limits[c] > 1}
         for leaf in self.leaves:
             for group_class in {*leaf.compute, *leaf.regional} & weight.keys():
@@ -68,18 +69,18 @@ class Space:
             c
             for c, n in weight.items()
             if not n
-            and c not in (*batches, *problem.stepped)
+            and c not in (*batches, *problem.loop_classes)
             and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
             >= _LEAST_WORK * total
         ]
         others.sort(key=lambda c: (-done[c], c))
         most = _MAX_CANDIDATES if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
-        beside = [c for c in batches[1:] if c in weight and c not in problem.stepped]
+        beside = [c for c in batches[1:] if c in weight and c not in problem.loop_classes]
         return (*chosen, *beside, *(c for c in batches[:1] if c in weight))
 
     @cached_property
-    def sided(self) -> tuple[int, ...]:
+    def repeated_classes(self) -> tuple[int, ...]:
         """Candidates that stand on several dimensions of some tensor: which one they split is
         decided.
         """
@@ -87,9 +88,9 @@ class Space:
         return tuple(c for c in self.candidates if c in met)
 
     @cached_property
-    def parted(self) -> tuple[int, ...]:
+    def small_part_classes(self) -> tuple[int, ...]:
         """Candidates whose small part may be left whole; the batch's is always split."""
-        small, batches = self.problem.small.classes, self.batches
+        small, batches = self.problem.small_parts.classes, self.batches
         return tuple(c for c in self.candidates if c in small and c not in batches)
 
     @cached_property
@@ -110,7 +111,7 @@ class Space:
         for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True):
             if all(factor.halo is None for factor in rule.factors):
                 continue
-            classes = [problem.classes_of(v) for v in (*op.inputs, *op.outputs)]
+            classes = [problem.compute_classes(v) for v in (*op.inputs, *op.outputs)]
             for index, factor in enumerate(rule.factors):
                 if factor.halo is not None:
                     met = {
@@ -182,17 +183,17 @@ class Space:
         limits = self.problem.limits
         return all(limits[c] % n == 0 for c, n in parts.items()) and all(
             size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
-            for (outside, inside), size in self.of_both.items()
+            for (outside, inside), size in self.shared_sizes.items()
         )
 
     @cached_property
-    def of_both(self) -> dict[tuple[int, int], int]:
+    def shared_sizes(self) -> dict[tuple[int, int], int]:
         """What the sizes of dimensions have in common that a class splits, and a regional one too;
         of inputs.
         """
         problem, found = self.problem, dict[tuple[int, int], int]()
         for value in dict.fromkeys(problem.graph.inputs):
-            sides = zip(problem.classes_of(value), problem.regional_classes_of(value))
+            sides = zip(problem.compute_classes(value), problem.regional_classes(value))
             for pair, size in zip(sides, problem.graph.values[value].dims, strict=True):
                 if problem.n_classes not in pair:
                     found[pair] = math.gcd(found.get(pair, 0), size)
@@ -219,17 +220,17 @@ class Space:
             ),
         )
 
-    def lanes(self, point: Point) -> Lanes:
+    def split_classes(self, point: Point) -> SplitClasses:
         """Classes of each axis with the storage classes that the point's levels turn on."""
         stored = self._stored_leaves.of_axes(point, _parts(point))
         classes = tuple((*c, *s) for c, s in zip(point.compute, stored, strict=True))
-        return Lanes(point.mesh, classes, point.last, point.whole)
+        return SplitClasses(point.mesh, classes, point.last_dim_classes, point.small_whole_classes)
 
     @cached_property
     def _stored_leaves(self) -> StoredLeaves:
         return StoredLeaves(self.leaves, self.problem.n_classes)
 
-    def label_of(self, group_class: int) -> str | None:
+    def label(self, group_class: int) -> str | None:
         """The largest parameter or batch dimension of a compute class, as `path[dim]`.
 
         Layer numbers are starred if the class covers that dimension in all layers.
@@ -241,7 +242,7 @@ class Space:
         largest: tuple[int, str] | None = None
         for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles):
             if role in (Role.PARAMETER, Role.BATCH):
-                for dim, other in enumerate(problem.classes_of(value)):
+                for dim, other in enumerate(problem.compute_classes(value)):
                     name = f"{path}[{dim}]"
                     if other != group_class:
                         others.add(starred(name))

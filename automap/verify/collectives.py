@@ -67,9 +67,9 @@ GPU = Backend(
 
 def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:
     """The collectives of a search's best plan, as a backend runs them."""
-    lanes = outcome.context.space.lanes(outcome.best.point)
-    found = outcome.context.evaluator.collectives(lanes)
-    names = lanes.mesh.names
+    split_classes = outcome.context.space.split_classes(outcome.best.point)
+    found = outcome.context.evaluator.collectives(split_classes)
+    names = split_classes.mesh.names
     result: Counter[Transfer] = Counter()
     rows = zip(found.kind, found.mask, found.n_bytes, found.count, strict=True)
     for kind, mask, n_bytes, count in rows:

@@ -62,7 +62,7 @@ def _problem(parts_of, *shape):
 
 def _classes(problem):
     inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
-    return {path: problem.classes_of(value) for path, value in inputs.items()}
+    return {path: problem.compute_classes(value) for path, value in inputs.items()}
 
 
 @pytest.mark.parametrize("parts_of", [_split, _sliced])
@@ -78,7 +78,7 @@ def _megatron_collectives(problem):
     space = Space(problem)
     evaluator = Evaluator(build_tables(problem, "cpu"), problem.n_classes, get_topology("cpu:8"))
     (point,) = PRESETS["megatron"].points(space, Mesh(("model",), (HEADS,)))
-    found = evaluator.collectives(space.lanes(point))
+    found = evaluator.collectives(space.split_classes(point))
     return Counter(
         dict(zip(zip(found.kind.tolist(), found.n_bytes.tolist()), found.count.tolist()))
     )

@@ -43,26 +43,26 @@ def test_experts_have_a_region_around_their_weights(experts_first):
     problem = problem_of(*_mixture(experts_first))
     (experts,) = problem.regions.classes
     inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
-    regional = {path: problem.regional_classes_of(v) for path, v in inputs.items()}
+    regional = {path: problem.regional_classes(v) for path, v in inputs.items()}
     here, none = problem.n_split, problem.n_classes
     assert regional["[0]['up']"] == regional["[0]['down']"] == (here, none, none)
     assert regional["[0]['gate']"] == (none, none)
     # The gate has the same compute class: the region is a part of it.
-    assert problem.classes_of(inputs["[0]['gate']"])[1] == experts
+    assert problem.compute_classes(inputs["[0]['gate']"])[1] == experts
     dispatched = [
         v
         for v, value in enumerate(problem.graph.values)
         if sorted(value.dims) == sorted((EXPERTS, GROUPS, ROOM, WIDTH))
     ]
     assert dispatched
-    assert all(here in problem.regional_classes_of(v) for v in dispatched)
+    assert all(here in problem.regional_classes(v) for v in dispatched)
     masks = [
         v
         for v, value in enumerate(problem.graph.values)
         if value.dims == (GROUPS, TOKENS, EXPERTS, ROOM) and problem.graph.varies[v]
     ]
     assert masks
-    assert not any(here in problem.regional_classes_of(v) for v in masks)
+    assert not any(here in problem.regional_classes(v) for v in masks)
 
 
 def test_sums_over_gradients_of_experts_are_in_their_region_and_others_are_not():

@@ -11,7 +11,7 @@ import numpy as np
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
-from automap.space.point import Lanes, Point
+from automap.space.point import Point, SplitClasses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +66,18 @@ class StageEvaluator(Evaluator):
     pricer: Pricer = field(kw_only=True, repr=False)
     setting: Setting = field(kw_only=True)
 
-    def evaluate(self, lanes: Lanes) -> Estimate:
+    def evaluate(self, split_classes: SplitClasses) -> Estimate:
         """Seconds of a step of such stages, bytes of a device."""
         setting = self.setting
-        if not self.pricer.may_run(lanes, setting.microbatches):
+        if not self.pricer.may_run(split_classes, setting.microbatches):
             return Estimate(
                 compute_seconds=np.inf,
                 collective_seconds=0.0,
                 hidden_seconds=0.0,
                 peak_bytes=np.inf,
             )
-        point = Point(lanes.mesh, lanes.classes, ())
-        inner = Inner(self.topology.device_count, point, lanes, "search")
+        point = Point(split_classes.mesh, split_classes.classes, ())
+        inner = Inner(self.topology.device_count, point, split_classes, "search")
         found = totals(self.pricer.costs(inner, setting.microbatches), setting)
         return Estimate(
             compute_seconds=found.step_seconds(setting),

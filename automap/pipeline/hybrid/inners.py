@@ -21,7 +21,7 @@ from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
 from automap.search.candidate import Objective
 from automap.search.context import OutOfBudget, SearchContext
 from automap.search.greedy import climb
-from automap.space.point import Lanes, Level, Point
+from automap.space.point import Level, Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
@@ -42,7 +42,7 @@ _ALIKE: Final = 1e-3
 def preset_inners(pricer: Pricer, devices: int) -> Iterator[Inner]:
     """Presets on all meshes of that many devices, with every level of storage."""
     space, part = pricer.space, part_of(pricer.topology, devices)
-    seen: set[Lanes] = set()
+    seen: set[SplitClasses] = set()
     for shape in mesh_shapes(part, max_axes=len(_AXIS_NAMES)) if part else ():
         mesh = Mesh(_AXIS_NAMES[len(shape)], shape)
         for name, preset in PRESETS.items():
@@ -52,10 +52,10 @@ def preset_inners(pricer: Pricer, devices: int) -> Iterator[Inner]:
                     continue
                 for level in Level:
                     stored = _stored(space, point, level)
-                    lanes = space.lanes(stored)
-                    if lanes not in seen:
-                        seen.add(lanes)
-                        yield Inner(devices, stored, lanes, name)
+                    split_classes = space.split_classes(stored)
+                    if split_classes not in seen:
+                        seen.add(split_classes)
+                        yield Inner(devices, stored, split_classes, name)
 
 
 def _stored(space: Space, point: Point, level: Level) -> Point:
@@ -109,15 +109,15 @@ class Candidate:
 def candidate(pricer: Pricer, inner: Inner, setting: Setting) -> Candidate | None:
     """An inner plan with its costs; None if it cannot run at all."""
     m = setting.microbatches
-    allowed = [n for n in range(m, 0, -1) if m % n == 0 and pricer.may_run(inner.lanes, n)]
+    allowed = [n for n in range(m, 0, -1) if m % n == 0 and pricer.may_run(inner.split_classes, n)]
     if not allowed:
         return None
     return Candidate(
         inner,
         pricer.costs(inner, allowed[0]),
         allowed[0],
-        pricer.batch_parts(inner.lanes),
-        pricer.layout(inner.lanes).n_parts,
+        pricer.batch_parts(inner.split_classes),
+        pricer.layout(inner.split_classes).n_parts,
     )
 
 
@@ -154,7 +154,7 @@ def inners_of(
     of its own it has the presets that are priced by then, the first in any case, and at the
     deadline the rest is left out.
     """
-    kept: dict[Lanes, Inner] = {}
+    kept: dict[SplitClasses, Inner] = {}
     rest = len(settings) * len(devices)
     for count in devices:
         on_progress(f"plans inside stages of {count} devices")
@@ -169,7 +169,7 @@ def inners_of(
                 more = candidate(pricer, inner, setting)
                 found += [more] if more is not None else []
             for inner in best_of(found, setting) if found else ():
-                kept.setdefault(inner.lanes, inner)
+                kept.setdefault(inner.split_classes, inner)
     return list(kept.values())
 
 
@@ -226,4 +226,4 @@ def searched(
         pass
     if context.best is not None and context.best.point != start.point:
         point = context.best.point
-        yield Inner(start.devices, point, pricer.space.lanes(point), "search")
+        yield Inner(start.devices, point, pricer.space.split_classes(point), "search")

@@ -40,7 +40,7 @@ class Kinds:
         return tuple(found)
 
     def _layout(self, inner: Inner) -> Layout:
-        return self.pricer.layout(inner.lanes)
+        return self.pricer.layout(inner.split_classes)
 
     @cached_property
     def transfer(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class Kinds:
         runs = [
             place
             for place, inner in enumerate(self.inners)
-            if self.pricer.may_run(inner.lanes, microbatches)
+            if self.pricer.may_run(inner.split_classes, microbatches)
             and inner.devices % self.fabric.unit_devices == 0
         ]
         costs = [self.pricer.costs(self.inners[place], microbatches) for place in runs]

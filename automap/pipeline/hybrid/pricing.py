@@ -35,7 +35,7 @@ from automap.pipeline.hybrid.owners import Owners, owners_of
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.uses import Uses
 from automap.pipeline.transfers import Layout
-from automap.space.point import Lanes, Point
+from automap.space.point import Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
@@ -53,7 +53,7 @@ class Inner:
 
     devices: int
     point: Point
-    lanes: Lanes
+    split_classes: SplitClasses
     origin: str
 
 
@@ -95,7 +95,7 @@ class Pricer:
     topology: Topology
     kernel_profile: KernelProfile | None = None
     _evaluators: dict[int, Evaluator] = field(default_factory=dict, repr=False)
-    _costs: dict[tuple[Lanes, int], Costs] = field(default_factory=dict, repr=False)
+    _costs: dict[tuple[SplitClasses, int], Costs] = field(default_factory=dict, repr=False)
 
     @cached_property
     def tables(self) -> Tables:
@@ -118,10 +118,14 @@ class Pricer:
             self._evaluators[devices] = Evaluator(self.tables, n_classes, part, self.kernel_profile)
         return self._evaluators[devices]
 
-    def batch_parts(self, lanes: Lanes) -> int:
+    def batch_parts(self, split_classes: SplitClasses) -> int:
         """In how many parts the batch is split."""
         batch = self.space.problem.batch_class
-        sizes = [s for s, c in zip(lanes.mesh.sizes, lanes.classes, strict=True) if batch in c]
+        sizes = [
+            s
+            for s, c in zip(split_classes.mesh.sizes, split_classes.classes, strict=True)
+            if batch in c
+        ]
         return int(np.prod(sizes, initial=1))
 
     def replica_axes(self, point: Point) -> tuple[str, ...]:
@@ -130,21 +134,21 @@ class Pricer:
         named = zip(point.mesh.names, point.compute, strict=True)
         return tuple(name for name, classes in named if classes == alone)
 
-    def may_run(self, lanes: Lanes, microbatches: int) -> bool:
+    def may_run(self, split_classes: SplitClasses, microbatches: int) -> bool:
         """Whether a microbatch's examples divide in the parts of the batch."""
-        return self.profile.batch_size % (microbatches * self.batch_parts(lanes)) == 0
+        return self.profile.batch_size % (microbatches * self.batch_parts(split_classes)) == 0
 
     def costs(self, inner: Inner, microbatches: int) -> Costs:
         """An inner plan item by item; what was asked for before is not worked out again."""
-        key = inner.lanes, microbatches
+        key = inner.split_classes, microbatches
         if key not in self._costs:
             self._costs[key] = self._priced_by_item(inner, microbatches)
         return self._costs[key]
 
     def _priced_by_item(self, inner: Inner, microbatches: int) -> Costs:
-        profile, tables, lanes = self.profile, self.tables, inner.lanes
+        profile, tables, split_classes = self.profile, self.tables, inner.split_classes
         timing, n_items = profile.timing, profile.n_items
-        sharding = shardings(tables, self.space.problem.n_classes, lanes)
+        sharding = shardings(tables, self.space.problem.n_classes, split_classes)
         evaluator, priced = self._priced(inner, sharding, microbatches)
         found, in_each = priced.found, self._in_each(priced.found, inner)
         seconds = priced.of_collective * found.count
@@ -173,7 +177,7 @@ class Pricer:
         self, inner: Inner, sharding: Shardings, microbatches: int
     ) -> tuple[Evaluator, Priced]:
         """Kernels and collectives of one microbatch."""
-        evaluator, mesh = self.evaluator(inner.devices), inner.lanes.mesh
+        evaluator, mesh = self.evaluator(inner.devices), inner.split_classes.mesh
         timing, tables = self.profile.timing, self.tables
         found = collectives(tables, sharding, mesh.sizes)
         holds = self._holds_examples
@@ -194,9 +198,9 @@ class Pricer:
             scattered_again=replace(again, n_bytes=again.n_bytes / made),
         )
         in_parts = replace(
-            inner.lanes,
+            inner.split_classes,
             mesh=Mesh((_MICROBATCHES, *mesh.names), (microbatches, *mesh.sizes)),
-            classes=((timing.batch_class,), *inner.lanes.classes),
+            classes=((timing.batch_class,), *inner.split_classes.classes),
         )
         split = shardings(tables, self.space.problem.n_classes, in_parts)
         return evaluator, evaluator.timed(sharding, found, evaluator.roofline.seconds(split))
@@ -207,15 +211,15 @@ class Pricer:
         Those others are sums of gradients over replicas alone: what the partitioner splits, it also
         sums.
         """
-        lanes, replicas = inner.lanes, self.replica_axes(inner.point)
+        split_classes, replicas = inner.split_classes, self.replica_axes(inner.point)
         is_sum = ~found.on_operand & found.combinable & (found.phase == Phase.BACKWARD)
         in_each = np.zeros(len(found.edge), bool)
         row = self.tables.results.value_row[np.where(found.on_operand, 0, found.edge)]
         parameter_side = self._parameter_side[self.tables.value_rows[row, :, 1]]
-        for axis, classes in enumerate(lanes.classes):
+        for axis, classes in enumerate(split_classes.classes):
             is_stored = np.isin(parameter_side, classes).any(axis=1)
             is_over = (found.mask >> axis & 1).astype(bool)
-            in_each |= is_over & (is_stored | (lanes.mesh.names[axis] not in replicas))
+            in_each |= is_over & (is_stored | (split_classes.mesh.names[axis] not in replicas))
         return (found.phase != Phase.UPDATE) & (~is_sum | in_each)
 
     def _waiting_share(self, evaluator: Evaluator, priced: Priced, in_each: np.ndarray) -> float:
@@ -269,10 +273,10 @@ class Pricer:
         value = [name[0] if isinstance(name, tuple) else name for name in kept.names]
         return np.array(value, np.int64)[kept.tensor]
 
-    def layout(self, lanes: Lanes) -> Layout:
+    def layout(self, split_classes: SplitClasses) -> Layout:
         """Which part of what crosses most cuts each device has; the batch's parts come first."""
-        sharding = shardings(self.tables, self.space.problem.n_classes, lanes)
-        dims, sizes = sharding.dim_of_axis[self._crossing_row], lanes.mesh.sizes
+        sharding = shardings(self.tables, self.space.problem.n_classes, split_classes)
+        dims, sizes = sharding.dim_of_axis[self._crossing_row], split_classes.mesh.sizes
         at = np.indices(sizes).reshape(len(sizes), -1)
         part = np.zeros(at.shape[1], np.int64)
         for axis in sorted(np.flatnonzero(dims >= 0).tolist(), key=lambda a: (dims[a], a)):

@@ -38,7 +38,7 @@ from automap.pipeline.profile.traffic import (
 )
 from automap.pipeline.profile.uses import Uses
 from automap.program.problem import Problem
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 
@@ -59,14 +59,14 @@ class Timing:
 
     def kernel_seconds(self, parts: int) -> np.ndarray:
         """Seconds of each kernel row on one of `parts` parts of the batch."""
-        lanes = Lanes(Mesh(("data",), (parts,)), ((self.batch_class,),))
-        return self.roofline.seconds(shardings(self.tables, self.problem.n_classes, lanes))
+        split_classes = SplitClasses(Mesh(("data",), (parts,)), ((self.batch_class,),))
+        return self.roofline.seconds(shardings(self.tables, self.problem.n_classes, split_classes))
 
     @property
     def is_batched(self) -> np.ndarray:
         """Whether a value holds examples, [values]."""
         size = int(self.problem.limits[self.batch_class])
-        one_each = Lanes(Mesh(("data",), (size,)), ((self.batch_class,),))
+        one_each = SplitClasses(Mesh(("data",), (size,)), ((self.batch_class,),))
         parts = shardings(self.tables, self.problem.n_classes, one_each).parts_of_value
         return (parts > 1)[self.tables.row_of_value]
 

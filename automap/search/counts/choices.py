@@ -65,7 +65,7 @@ def operator_partitioning(problem: Problem, axis_size: int) -> Choices:
     held: dict[int, list[str]] = {}
     for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True):
         if role is Role.PARAMETER:
-            for dim, group in enumerate(problem.classes_of(value)):
+            for dim, group in enumerate(problem.compute_classes(value)):
                 if group < problem.n_classes:
                     held.setdefault(group, []).append(f"{path}[{dim}]")
     groups = sorted(held, key=lambda g: (-len(held[g]), g))
@@ -85,7 +85,7 @@ def data_parallelism(problem: Problem, axis_size: int) -> Choices:
     labels, groups = [], []
     for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True):
         if role is Role.BATCH:
-            for dim, group in enumerate(problem.classes_of(value)):
+            for dim, group in enumerate(problem.compute_classes(value)):
                 if group < problem.n_classes:
                     labels.append(f"{path}[{dim}]")
                     groups.append(group)
@@ -118,4 +118,4 @@ def _choices(
 
 def _groups_of_inputs(problem: Problem) -> Iterable[list[int]]:
     for value in problem.graph.inputs:
-        yield [g for g in problem.classes_of(value) if g < problem.n_classes]
+        yield [g for g in problem.compute_classes(value) if g < problem.n_classes]

@@ -203,5 +203,5 @@ class MeshSearch:
         self._tried.add(point)
         if context.evaluate(point, "exact") is not None:
             limit = context.objective.memory_limit_bytes
-            lanes = context.space.lanes(point)
-            self.dual.add(costs(context.evaluator, self.model.features, lanes, limit))
+            split_classes = context.space.split_classes(point)
+            self.dual.add(costs(context.evaluator, self.model.features, split_classes, limit))

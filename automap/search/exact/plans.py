@@ -10,7 +10,7 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.search.factored.model import Features
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,11 @@ class Costs:
     excess: np.ndarray
 
 
-def costs(evaluator: Evaluator, features: Features, lanes: Lanes, limit_bytes: float) -> Costs:
+def costs(
+    evaluator: Evaluator, features: Features, split_classes: SplitClasses, limit_bytes: float
+) -> Costs:
     """Of a plan."""
-    priced, tables = evaluator.priced(lanes), evaluator.tables
+    priced, tables = evaluator.priced(split_classes), evaluator.tables
     found = priced.found
     each = priced.of_collective * found.count
     seconds = np.zeros(features.value_rows)

@@ -35,7 +35,7 @@ def pins_of_rows(pins: Iterable[Pin], row_of_input: np.ndarray) -> dict[int, lis
 def barriers_of_both(variables: Variables) -> Iterator[Table]:
     """Barriers of dimensions that two classes split in more parts than divide them."""
     space, sizes = variables.space, variables.mesh.sizes
-    for pair, size in space.of_both.items():
+    for pair, size in space.shared_sizes.items():
         if set(pair) <= set(space.candidates):
             scope = tuple(sorted(space.candidates.index(c) for c in pair))
             first, second = ([parts_of(m, sizes) for m in variables.masks[v]] for v in scope)

@@ -22,7 +22,7 @@ from automap.cost.shardings import shardings
 from automap.search.factored.cells import Cell, Rows
 from automap.search.factored.stored import Stored
 from automap.search.factored.variables import Variables
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
 
 
@@ -168,15 +168,17 @@ def splits_of_codes(
             _copied_imposed(tables.imposed.ops, group.op_rows, n_copies),
         ),
     )
-    lanes = _lanes(group, codes, {c: i for i, c in enumerate(local)}, axis)
-    found = shardings(copies, total, lanes)
+    split_classes = _split_classes(group, codes, {c: i for i, c in enumerate(local)}, axis)
+    found = shardings(copies, total, split_classes)
     return (
         found.dim_of_axis.reshape(n_copies, len(group.value_rows)),
         found.factor_of_axis.reshape(n_copies, len(group.op_rows)),
     )
 
 
-def _lanes(group: Group, codes: np.ndarray, local: dict[int, int], axis: tuple[str, int]) -> Lanes:
+def _split_classes(
+    group: Group, codes: np.ndarray, local: dict[int, int], axis: tuple[str, int]
+) -> SplitClasses:
     """The classes of all copies on one axis, those of each copy in their order."""
     classes, last, whole = list[int](), list[int](), list[int]()
     lists: dict[SlotKind, list[int]] = {"side": last, "part": whole}
@@ -185,7 +187,7 @@ def _lanes(group: Group, codes: np.ndarray, local: dict[int, int], axis: tuple[s
         for bit, slot in slots:
             if code & bit:
                 lists.get(slot.kind, classes).append(copy * len(local) + local[slot.group_class])
-    return Lanes(
+    return SplitClasses(
         Mesh((axis[0],), (axis[1],)),
         (tuple(dict.fromkeys(classes)),),
         frozenset(last),

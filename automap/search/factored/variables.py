@@ -2,13 +2,14 @@
 variable.
 
     axes of c       the set of axes that candidate c is on
-    side of c       whether it splits the last dimension that holds it, for sided candidates
-    part of c       whether its small part is left whole, for parted candidates
+    side of c       whether it splits the last dimension that holds it, if some tensor has several
+    part of c       whether its small part is left whole, if it has one
     level of k      how far leaf class k is stored split along each axis
 
-They are numbered in this order, each kind in that of `Space.candidates`, `.sided`, `.parted`,
-`.leaves`; the numbers are the same on every mesh, the domains are not. Levels that no plan can tell
-apart are left out: along an axis that no dimension of the leaf divides by.
+They are numbered in this order, each kind in that of `Space.candidates`, `.repeated_classes`,
+`.small_part_classes`, `.leaves`; the numbers are the same on every mesh, the domains are not.
+Levels that no plan can tell apart are left out: along an axis that no dimension of the leaf divides
+by.
 """
 
 from collections.abc import Sequence
@@ -41,14 +42,14 @@ class Numbering:
 
     @cached_property
     def side(self) -> dict[int, int]:
-        """By sided candidate."""
-        return {c: len(self.axes) + i for i, c in enumerate(self.space.sided)}
+        """By class of `Space.repeated_classes`."""
+        return {c: len(self.axes) + i for i, c in enumerate(self.space.repeated_classes)}
 
     @cached_property
     def part(self) -> dict[int, int]:
-        """By parted candidate."""
+        """By class of `Space.small_part_classes`."""
         first = len(self.axes) + len(self.side)
-        return {c: first + i for i, c in enumerate(self.space.parted)}
+        return {c: first + i for i, c in enumerate(self.space.small_part_classes)}
 
     @cached_property
     def first_leaf(self) -> int:
@@ -88,17 +89,17 @@ class Variables:
         masks = [(c, of[next(given)]) for c, of in zip(space.candidates, self.masks)]
         used = {c for c, mask in masks if mask}
         chosen = [of[next(given)] for of in self.bits]
-        sides, parts = chosen[: len(space.sided)], chosen[len(space.sided) :]
-        last = frozenset(compress(space.sided, sides)) & used
-        whole = frozenset(compress(space.parted, parts)) & used
+        sides, parts = chosen[: len(space.repeated_classes)], chosen[len(space.repeated_classes) :]
+        last = frozenset(compress(space.repeated_classes, sides)) & used
+        whole = frozenset(compress(space.small_part_classes, parts)) & used
         levels = [of[next(given)] for of in self.levels]
         on_axis = [[c for c, mask in masks if mask >> a & 1] for a in range(n_axes)]
         return Point(
             mesh=self.mesh,
             compute=tuple(space.ordered(classes) for classes in on_axis),
             storage=tuple(tuple(of_leaf[a] for of_leaf in levels) for a in range(n_axes)),
-            last=last,
-            whole=whole,
+            last_dim_classes=last,
+            small_whole_classes=whole,
         )
 
     def assignment(self, point: Point) -> tuple[int, ...]:
@@ -108,7 +109,9 @@ class Variables:
             masks.index(sum(1 << a for a, on in enumerate(point.compute) if c in on))
             for c, masks in zip(space.candidates, self.masks, strict=True)
         ]
-        bits = [c in point.last for c in space.sided] + [c in point.whole for c in space.parted]
+        bits = [c in point.last_dim_classes for c in space.repeated_classes] + [
+            c in point.small_whole_classes for c in space.small_part_classes
+        ]
         found += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
         for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
             levels = (of_axis[number] for of_axis in point.storage)
@@ -126,7 +129,7 @@ def variables_of(space: Space, mesh: Mesh) -> Variables:
         space=space,
         mesh=mesh,
         masks=tuple(_masks(int(space.problem.limits[c]), mesh.sizes) for c in space.candidates),
-        bits=((False, True),) * (len(space.sided) + len(space.parted)),
+        bits=((False, True),) * (len(space.repeated_classes) + len(space.small_part_classes)),
         levels=tuple(
             tuple(product(*(_levels(space, leaf, size) for size in mesh.sizes)))
             for leaf in space.leaves

@@ -28,8 +28,8 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
             joins = (Join(axis, group_class),) if group_class in space.meeting else ()
             found.append((Toggle(axis, group_class), *joins, *others))
     found += [(Swap(first, second),) for first in axes for second in axes if first < second]
-    found += [(Turn(group_class),) for group_class in space.sided]
-    found += [(Part(group_class),) for group_class in space.parted]
+    found += [(Turn(group_class),) for group_class in space.repeated_classes]
+    found += [(Part(group_class),) for group_class in space.small_part_classes]
     found += [tuple(StoreAll(axis, level) for level in Level) for axis in axes]
     for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
         found += [tuple(StoreOne(axis, leaf, level) for level in Level) for axis in axes]

@@ -48,7 +48,7 @@ class Features:
         """(share of parameter bytes, share of work) of each class."""
         space = self._context.space
         problem = space.problem
-        done, total = problem.work
+        done, total = problem.work.by_class, problem.work.total
         shares = np.zeros((problem.n_classes, 2))
         for leaf, share in zip(space.leaves, self._leaf_shares.tolist(), strict=True):
             for group_class in {*leaf.compute, *leaf.regional}:

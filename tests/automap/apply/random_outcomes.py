@@ -23,7 +23,7 @@ def random_outcome(workload, rng, levels=(Level.REPLICATED,)):
     mesh = rng.choice(MESHES)
     context = find(workload, TOPOLOGY, Options(mesh=mesh)).context
     point = random_point(context, mesh, rng, levels)
-    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
     return Outcome(
         workload=workload,
         topology=TOPOLOGY,

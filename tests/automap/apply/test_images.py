@@ -41,7 +41,7 @@ def _image_classes(problem, dim):
     ops = zip(problem.graph.ops, problem.linkage.rules, problem.phases, strict=True)
     for op, rule, phase in ops:
         if phase is Phase.FORWARD and any(factor.halo is not None for factor in rule.factors):
-            group_class = problem.classes_of(op.outputs[0])[dim]
+            group_class = problem.compute_classes(op.outputs[0])[dim]
             if group_class < problem.n_classes:
                 found[group_class] = None
     return tuple(found)
@@ -56,7 +56,7 @@ def _outcome(workload, mesh, dims):
         classes = _image_classes(problem, dim) if dim else (problem.batch_class,)
         compute.append([c for c in classes if problem.limits[c] % size == 0])
     point = context.space.point(mesh, compute)
-    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
     return Outcome(
         workload=workload,
         topology=TOPOLOGY,

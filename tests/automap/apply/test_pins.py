@@ -44,12 +44,12 @@ def test_a_sum_that_lands_on_a_split_dimension():
     workload, topology = trace_step(step, (x,)), get_topology("cpu:8")
     mesh = points.Mesh(("a", "b", "c"), (2, 2, 2))
     context = find(workload, topology, Options(mesh=mesh)).context
-    batch, _, summed = workload.problem.classes_of(workload.problem.graph.inputs[0])
+    batch, _, summed = workload.problem.compute_classes(workload.problem.graph.inputs[0])
     # Along b the matmul is summed over, as that costs least, and its result is split by the batch.
     for order in ((summed, batch), (batch, summed)):
         point = context.space.point(mesh, [()] * 3)
         point = points.Point(mesh, ((batch,), order, (summed,)), point.storage)
-        estimate = context.evaluator.evaluate(context.space.lanes(point))
+        estimate = context.evaluator.evaluate(context.space.split_classes(point))
         outcome = Outcome(
             workload=workload,
             topology=topology,

@@ -48,7 +48,7 @@ def test_a_random_plan_computes_what_the_step_computes(mesh, seed):
     point = random_point(context, mesh, source)
     while not context.space.is_valid(point):
         point = random_point(context, mesh, source)
-    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
     outcome = Outcome(
         workload=workload,
         topology=TOPOLOGY,

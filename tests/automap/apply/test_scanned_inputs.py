@@ -85,7 +85,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
 
     def feature(path, dim):
         leaf = problem.paths.index(f"[0]['params']{path}")
-        return problem.classes_of(problem.graph.inputs[leaf])[dim]
+        return problem.compute_classes(problem.graph.inputs[leaf])[dim]
 
     hidden, words = (
         feature("['layers']['mlp']['up']['kernel']", 2),
@@ -94,7 +94,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
     batch = problem.batch_class
     whole = (Level.REPLICATED,) * len(context.space.leaves)
     point = Point(mesh, ((hidden, batch), (words, batch)), (whole, whole))
-    estimate = context.evaluator.evaluate(context.space.lanes(point))
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
     outcome = Outcome(
         workload=workload,
         topology=topology,

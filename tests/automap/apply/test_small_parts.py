@@ -35,9 +35,9 @@ def test_a_router_left_whole(preset):
     mesh = Mesh(("data", "model"), (4, 2))
     split = find(workload, topology, Options(mesh=mesh, preset=preset))
     space = split.context.space
-    (experts,) = [c for c in space.parted if space.label_of(c) == EXPERTS]
-    point = replace(split.best.point, whole=frozenset({experts}))
-    estimate = split.context.evaluator.evaluate(space.lanes(point))
+    (experts,) = [c for c in space.small_part_classes if space.label(c) == EXPERTS]
+    point = replace(split.best.point, small_whole_classes=frozenset({experts}))
+    estimate = split.context.evaluator.evaluate(space.split_classes(point))
     assert estimate.collective_seconds < split.best.estimate.collective_seconds
     outcome = replace(split, best=Candidate(point, estimate, "test"))
     plan = Plan.of(build_plan(outcome))
@@ -66,7 +66,7 @@ def test_search_has_the_move_that_leaves_a_router_whole_and_it_helps():
     (whole,) = [
         move
         for move in moves(context.space, best.point)
-        if isinstance(move, Part) and context.space.label_of(move.group_class) == EXPERTS
+        if isinstance(move, Part) and context.space.label(move.group_class) == EXPERTS
     ]
     found = context.consider(whole.apply(context.space, best.point), "test")
     assert found is not None

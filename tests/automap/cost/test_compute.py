@@ -50,7 +50,7 @@ def evaluator(step, args, topology):
 def whole(space):
     """Nothing is split on eight devices."""
     mesh = Mesh(("data",), (8,))
-    return space.lanes(space.point(mesh, [()]))
+    return space.split_classes(space.point(mesh, [()]))
 
 
 def product_seconds(rows, summed, columns, topology):
@@ -85,7 +85,7 @@ def test_parts_are_rounded_up_not_the_whole():
     for tile in (64, 128):
         cost, space = evaluator(step, args, machine("v5e:2x4", matmul_tile=tile, **FAST_MEMORY))
         (point,) = PRESETS["megatron"].points(space, mesh)
-        costs[tile] = cost.priced(space.lanes(point)).of_kernel
+        costs[tile] = cost.priced(space.split_classes(point)).of_kernel
     # The hidden dimension is 64 on each device: a whole tile of 64, half of one of 128.
     tables = cost.tables.kernels
     hidden = [
@@ -142,7 +142,7 @@ def test_what_is_scattered_into_is_rounded_up_to_the_tiles_of_the_memory(
     (scatter,) = (n for n, shape in enumerate(kernels.shape) if shape.family == "scatter")
     # Zeros, and what is added to some rows of them.
     n_bytes = 4 * held * (rows + looked_up)
-    found = cost.priced(space.lanes(point)).of_kernel[scatter]
+    found = cost.priced(space.split_classes(point)).of_kernel[scatter]
     assert found == pytest.approx(n_bytes / (BYTES_PER_S * 0.25), rel=0.01)
 
 
@@ -189,7 +189,7 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     cost, space = evaluator(*decoder(), topology)
     mesh = Mesh(("data", "model"), sizes)
     (point,) = PRESETS["sequence-parallel"].points(space, mesh)
-    priced = cost.priced(space.lanes(point))
+    priced = cost.priced(space.split_classes(point))
     table, found = cost.tables.kernels, priced.found
     is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
     entry_of = {int(found.edge[i]): int(i) for i in np.flatnonzero(is_scatter)}
@@ -240,7 +240,7 @@ def test_products_whose_sum_is_scattered_go_round_a_ring_each():
     }
     cost, space = evaluator(step, (params, {"x": array(4, rows, 8)}), machine("v5e:2x4"))
     (point,) = PRESETS["sequence-parallel"].points(space, Mesh(("data", "model"), (2, 4)))
-    priced = cost.priced(space.lanes(point))
+    priced = cost.priced(space.split_classes(point))
     assert np.count_nonzero(priced.found.scattered_again.mask) == 1
     more = (priced.of_kernel - cost.roofline.seconds(priced.sharding)) * BYTES_PER_S
     # Additions, and float32 weights that are rounded; what the blocks hold is kept as bfloat16.
@@ -258,7 +258,7 @@ def test_only_tpus_make_rings(name, is_ringed):
         step, args = mlp(batch=summed, width=64)
         cost, space = evaluator(step, args, machine(name, **FAST_MEMORY))
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-        priced = cost.priced(space.lanes(point))
+        priced = cost.priced(space.split_classes(point))
         assert priced.beside.any() == makes_ring
 
 
@@ -306,7 +306,7 @@ def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
         topology = replace(topology, device=replace(topology.device, hbm_bytes_per_s=BYTES_PER_S))
         cost, space = evaluator(*mlp(batch=rows, width=width, hidden=hidden), topology)
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-        seconds.append(cost.priced(space.lanes(point)).of_kernel)
+        seconds.append(cost.priced(space.split_classes(point)).of_kernel)
     more = (seconds[1] - seconds[0]) * BYTES_PER_S / (1 / 0.25 - 1 / 0.5)
     # Both are kept split along the hidden dimension, which is the last one of what flows forth and
     # back.
@@ -348,12 +348,12 @@ def test_new_memory_costs_its_first_touch():
     (plain, space), (fresh, _) = (
         evaluator(*decoder(), machine("cpu:8", fresh_seconds_per_byte=rate)) for rate in (0.0, 1e-6)
     )
-    lanes = whole(space)
-    memory, before, after = plain.memory(lanes), plain.evaluate(lanes), fresh.evaluate(lanes)
+    unsplit = whole(space)
+    memory, before, after = plain.memory(unsplit), plain.evaluate(unsplit), fresh.evaluate(unsplit)
     new_bytes = memory.peak_bytes - sum(memory.input_bytes)
     assert new_bytes > 0
     assert after.step_seconds - before.step_seconds == pytest.approx(new_bytes * 1e-6)
-    assert fresh.fresh_seconds(fresh.priced(lanes)) == pytest.approx(new_bytes * 1e-6)
+    assert fresh.fresh_seconds(fresh.priced(unsplit)) == pytest.approx(new_bytes * 1e-6)
 
 
 @pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
@@ -361,7 +361,7 @@ def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
     cost, space = evaluator(*mlp(), get_topology(platform))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
-    priced = cost.priced(space.lanes(point))
+    priced = cost.priced(space.split_classes(point))
     found = priced.found
     chosen = np.flatnonzero(found.combinable & (found.kind == ALL_GATHER))
     link = collective_cost(CollectiveKind.ALL_GATHER, cost.topology, (8,), [0])
@@ -389,7 +389,7 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     cost, space = evaluator(step, (weights, batch), get_topology("v5e:2x4"))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["data-parallel"].points(space, mesh)
-    found, seconds = (priced := cost.priced(space.lanes(point))).found, priced.of_collective
+    found, seconds = (priced := cost.priced(space.split_classes(point))).found, priced.of_collective
     chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
     (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
     n_bytes = 4 * depth * (64 * 64 + 2 * 64)

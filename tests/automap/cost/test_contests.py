@@ -9,7 +9,7 @@ import pytest
 from automap.cost.edges import majors
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from hlo_tools.rules import FactorKind
@@ -27,9 +27,9 @@ def _f32(*shape):
 def _chosen(problem, order, select):
     """The factor size each selected op splits, when the axis lists `order`: (path, dim) of inputs."""
     inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
-    classes = tuple(problem.classes_of(inputs[path])[dim] for path, dim in order)
+    classes = tuple(problem.compute_classes(inputs[path])[dim] for path, dim in order)
     tables = build_tables(problem, "cpu")
-    sharding = shardings(tables, problem.n_classes, Lanes(MESH, (classes,)))
+    sharding = shardings(tables, problem.n_classes, SplitClasses(MESH, (classes,)))
     result = []
     for index, op in enumerate(problem.graph.ops):
         if select(problem, index, op):
@@ -123,8 +123,8 @@ def test_a_look_ups_gradient_moves_the_smaller_of_updates_and_table():
         )
         of_rows = found.n_compute + int(found.class_of_storage_group[stored])
         tables = build_tables(found, "cpu")
-        lanes = Lanes(MESH, ((found.classes_of(ids)[0], of_rows),))
-        sharding = shardings(tables, found.n_classes, lanes)
+        split_classes = SplitClasses(MESH, ((found.compute_classes(ids)[0], of_rows),))
+        sharding = shardings(tables, found.n_classes, split_classes)
         factor = int(sharding.factor_of_axis[tables.row_of_op[scatter], 0])
         split = found.linkage.rules[scatter].factors[factor].size
         assert split == (rows if tokens < rows else tokens)
@@ -147,11 +147,11 @@ def _equal_layers(batch, width):
 
 def _split_of_equal_layers(problem, platform, last):
     inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
-    hidden = problem.classes_of(inputs["[0][2]"])[0]
-    assert problem.classes_of(inputs["[0][2]"]) == (hidden, hidden)
+    hidden = problem.compute_classes(inputs["[0][2]"])[0]
+    assert problem.compute_classes(inputs["[0][2]"]) == (hidden, hidden)
     tables = build_tables(problem, platform)
-    lanes = Lanes(MESH, ((hidden,),), frozenset({hidden}) if last else frozenset())
-    return hidden, tables, shardings(tables, problem.n_classes, lanes)
+    split_classes = SplitClasses(MESH, ((hidden,),), frozenset({hidden}) if last else frozenset())
+    return hidden, tables, shardings(tables, problem.n_classes, split_classes)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_kernel_of_one_class_is_multiplied_the_cheaper_way(platform, batch, la
         for i, op in enumerate(problem.graph.ops)
         if op.opcode == "dot"
         and problem.phases[i] is Phase.FORWARD
-        and problem.classes_of(op.inputs[1]) == (hidden, hidden)
+        and problem.compute_classes(op.inputs[1]) == (hidden, hidden)
     ]
     assert found
     assert {kind is FactorKind.REDUCTION for kind in found} == {is_reduced}
@@ -189,7 +189,7 @@ def test_what_a_kernels_gradient_is_transposed_from_is_split_where_it_is(last):
     transposes = [
         (i, op)
         for i, op in enumerate(problem.graph.ops)
-        if op.opcode == "transpose" and problem.classes_of(op.inputs[0]) == (hidden, hidden)
+        if op.opcode == "transpose" and problem.compute_classes(op.inputs[0]) == (hidden, hidden)
     ]
     assert transposes
     for index, op in transposes:

@@ -16,7 +16,7 @@ def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
     context, source = context_of(problem_of(*mlp()), topology), Random(0)
     for _ in range(150):
         point = random_point(context, source.choice(context.meshes), source)
-        priced = context.evaluator.priced(context.space.lanes(point))
+        priced = context.evaluator.priced(context.space.split_classes(point))
         found = context.evaluator.estimate(priced)
         each = (priced.of_collective + priced.beside) * priced.found.count
         assert found.hidden_seconds >= 0

@@ -35,9 +35,9 @@ def _moves(*spec, after=jnp.tanh):
     args = (jnp.ones((INNER, COLUMNS)), jnp.ones((ROWS, INNER)))
     problem = trace_step(jax.jit(step), args).problem
     space, tables = Space(problem), build_tables(problem, "cpu")
-    rows = problem.classes_of(problem.graph.inputs[1])[0]
-    lanes = space.lanes(space.point(MESH, [[rows], []]))
-    sharding = shardings(tables, problem.n_classes, lanes)
+    rows = problem.compute_classes(problem.graph.inputs[1])[0]
+    split_classes = space.split_classes(space.point(MESH, [[rows], []]))
+    sharding = shardings(tables, problem.n_classes, split_classes)
     found = collectives(tables, sharding, MESH.sizes)
     return sorted(
         (KINDS[kind].value, tuple(n for a, n in enumerate(MESH.names) if mask >> a & 1), n_bytes)

@@ -29,17 +29,17 @@ def test_parts_of_no_whole_tiles_are_copied_where_they_are_gathered_side_by_side
     w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((16, columns), (64, 16)))
     problem = problem_of(lambda w, x: (w, jnp.sort(x @ w, axis=dim)), (w, x))
     tables, space = build_tables(problem, "tpu"), Space(problem)
-    split = problem.classes_of(problem.graph.inputs[1 - dim])[dim]
-    lanes = space.lanes(space.point(Mesh(("model",), (8,)), [(split,)]))
+    split = problem.compute_classes(problem.graph.inputs[1 - dim])[dim]
+    split_classes = space.split_classes(space.point(Mesh(("model",), (8,)), [(split,)]))
     evaluator = Evaluator(tables, problem.n_classes, V5E)
-    priced = evaluator.priced(lanes)
+    priced = evaluator.priced(split_classes)
     n_bytes = 2 * 4 * 64 * columns
     seconds = max(n_bytes / V5E.device.memory_bytes_per_s("copy"), V5E.device.launch_seconds)
     expected = seconds * (is_copied and dim == 1)
     copies = copy_seconds(tables, priced.sharding, priced.found, V5E.device)
     assert copies @ priced.found.count == pytest.approx(expected)
     device = replace(V5E.device, matmul_tile=1)
-    without = replace(evaluator, topology=replace(V5E, device=device)).priced(lanes)
+    without = replace(evaluator, topology=replace(V5E, device=device)).priced(split_classes)
     np.testing.assert_allclose(priced.of_collective, without.of_collective + copies)
 
 
@@ -55,10 +55,12 @@ def test_what_moves_from_the_last_dimension_or_to_it_is_copied(dims, is_copied):
 
     problem = problem_of(step, (w, x))
     tables, space = build_tables(problem, "tpu"), Space(problem)
-    classes = problem.classes_of(problem.graph.inputs[1])
-    lanes = space.lanes(space.point(Mesh(("model",), (8,)), [(classes[first], classes[second])]))
+    classes = problem.compute_classes(problem.graph.inputs[1])
+    split_classes = space.split_classes(
+        space.point(Mesh(("model",), (8,)), [(classes[first], classes[second])])
+    )
     evaluator = Evaluator(tables, problem.n_classes, V5E)
-    priced = evaluator.priced(lanes)
+    priced = evaluator.priced(split_classes)
     is_exchange = priced.found.kind == ALL_TO_ALL
     assert is_exchange.any()
     copies = copy_seconds(tables, priced.sharding, priced.found, V5E.device)[is_exchange]

@@ -136,7 +136,7 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     tables = build_tables(problem, "tpu")
     cost, space = Evaluator(tables, problem.n_classes, V5E), Space(problem)
     uses = tables.kernels.tables
-    sharding = cost.priced(space.lanes(space.point(Mesh(("data",), (8,)), [()]))).sharding
+    sharding = cost.priced(space.split_classes(space.point(Mesh(("data",), (8,)), [()]))).sharding
     op_rows = tables.kernels.op_row[tables.kernels.traffic_kernel[uses.access]]
     factors = sharding.factor_of_axis[op_rows]
     found = uses.in_memory(sharding.dim_of_axis, factors, sharding.sizes, V5E.device.memory_bytes)
@@ -154,11 +154,11 @@ def test_what_is_turned_takes_its_time():
     problem = problem_of(lambda p, i: p[i], (params, index))
     tables = build_tables(problem, "tpu")
     space = Space(problem)
-    lanes = space.lanes(space.point(Mesh(("data",), (8,)), [()]))
+    split_classes = space.split_classes(space.point(Mesh(("data",), (8,)), [()]))
     device = replace(V5E.device, on_chip_bytes=0)
     turned = 4 * (100_000 * 128 + 100_096 * 32)
     expected = turned / (device.hbm_bytes_per_s * dict(device.class_efficiency)["turn"])
     for tile, seconds in ((128, expected), (1, device.launch_seconds)):
         topology = replace(V5E, device=replace(device, matmul_tile=tile))
-        found = Evaluator(tables, problem.n_classes, topology).priced(lanes).of_kernel
+        found = Evaluator(tables, problem.n_classes, topology).priced(split_classes).of_kernel
         assert found.max() == pytest.approx(seconds, rel=0.01)

@@ -50,10 +50,10 @@ def every_point(context) -> Iterator[Point]:
     for mesh in context.meshes:
         for point in points(context, mesh):
             used = {c for classes in point.compute for c in classes}
-            sides = _subsets([c for c in space.sided if c in used])
-            parts = _subsets([c for c in space.parted if c in used])
+            sides = _subsets([c for c in space.repeated_classes if c in used])
+            parts = _subsets([c for c in space.small_part_classes if c in used])
             for last, whole in product(sides, parts):
-                yield replace(point, last=last, whole=whole)
+                yield replace(point, last_dim_classes=last, small_whole_classes=whole)
 
 
 def _subsets(classes: list[int]) -> list[frozenset[int]]:

@@ -53,7 +53,7 @@ def least_known_peak(context, source):
     for _ in range(RANDOM_POINTS):
         point = random_point(context, source.choice(context.meshes), source)
         if context.space.is_valid(point):
-            priced.append(context.evaluator.evaluate(context.space.lanes(point)))
+            priced.append(context.evaluator.evaluate(context.space.split_classes(point)))
     return min(e.peak_bytes for e in priced)
 
 

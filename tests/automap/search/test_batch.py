@@ -52,9 +52,11 @@ def check(context):
     for mesh in context.meshes:
         points = [random_point(context, mesh, source) for _ in range(batches.most_points)]
         assert all(map(context.space.is_valid, points))
-        lanes = list({context.space.lanes(point): None for point in points})
-        for n in (1, 2, len(lanes)):
-            assert batches.estimates(lanes[:n]) == [evaluator.evaluate(e) for e in lanes[:n]]
+        split_classes = list({context.space.split_classes(point): None for point in points})
+        for n in (1, 2, len(split_classes)):
+            assert batches.estimates(split_classes[:n]) == [
+                evaluator.evaluate(e) for e in split_classes[:n]
+            ]
 
 
 def test_evaluate_all_is_evaluate_of_each():

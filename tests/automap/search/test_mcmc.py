@@ -58,8 +58,8 @@ def test_pins_hold_all_the_way(strategy):
     mesh = Mesh(("data", "model"), (2, 2))
     context = context_of(*decoder(), mesh=mesh, pins=("[0]['params']*['up']=null,model",))
     strategy(context)
-    lanes = context.space.lanes(context.best.point)
-    assert context.pinned.keeps(context.best.point, lanes)
+    split_classes = context.space.split_classes(context.best.point)
+    assert context.pinned.keeps(context.best.point, split_classes)
 
 
 def test_a_spent_budget_ends_the_walk_and_keeps_the_best():

@@ -23,8 +23,8 @@ PROBLEMS = {
 def sum_of_seconds(context, point):
     """Of kernels and collectives one after the other."""
     features = Features.of(context.evaluator)
-    lanes = context.space.lanes(point)
-    return costs(context.evaluator, features, lanes, 1.0).seconds.sum()
+    split_classes = context.space.split_classes(point)
+    return costs(context.evaluator, features, split_classes, 1.0).seconds.sum()
 
 
 @functools.cache

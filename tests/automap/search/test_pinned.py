@@ -56,7 +56,7 @@ def unpinned(target):
 def pins_of(context, point, positions):
     """Pins of inputs as a point has them."""
     tables, problem = context.evaluator.tables, context.space.problem
-    sharding = shardings(tables, problem.n_classes, context.space.lanes(point))
+    sharding = shardings(tables, problem.n_classes, context.space.split_classes(point))
     for position in positions:
         value = problem.graph.inputs[position]
         dims = sharding.dim_of_axis[tables.row_of_value[value]].tolist()

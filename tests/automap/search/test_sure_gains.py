@@ -25,7 +25,7 @@ def searched(step, topology):
     climbed(context, context.meshes)
     for name, point in preset_points(context):
         if context.space.is_valid(point):
-            estimate = context.evaluator.evaluate(context.space.lanes(point))
+            estimate = context.evaluator.evaluate(context.space.split_classes(point))
             context.remember_preset(name, point, estimate)
     return context
 
@@ -35,7 +35,7 @@ def seconds(context, candidate, on_chip_bytes):
     device = replace(context.evaluator.topology.device, on_chip_bytes=on_chip_bytes)
     topology = replace(context.evaluator.topology, device=device)
     evaluator = replace(context.evaluator, topology=topology)
-    return evaluator.evaluate(context.space.lanes(candidate.point)).step_seconds
+    return evaluator.evaluate(context.space.split_classes(candidate.point)).step_seconds
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v5p:2x2x1", "4xh100"])

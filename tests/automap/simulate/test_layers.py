@@ -90,7 +90,9 @@ def test_random_splits_suit_every_operator_of_their_layer(model):
 def test_what_operators_of_a_split_exchange_is_on_the_same_device():
     """Batch and hidden features of an MLP's first layer: what follows elementwise moves nothing."""
     problem, graph = _graph(mlp)
-    hidden = problem.classes_of(problem.graph.inputs[problem.paths.index("[0]['params']['w1']")])[1]
+    hidden = problem.compute_classes(
+        problem.graph.inputs[problem.paths.index("[0]['params']['w1']")]
+    )[1]
     classes = ((hidden, 2), (problem.batch_class, 4))
     split = Split(classes, (5, 4, 7, 6, 1, 0, 3, 2))
     configurations = [spread(o, split) for o in graph.operators]

@@ -53,7 +53,7 @@ def analysed(name, platform):
 
 @cache
 def cases(name, topology):
-    """(preset, lanes, evaluator) of every preset on every mesh."""
+    """(preset, split_classes, evaluator) of every preset on every mesh."""
     machine = get_topology(topology)
     problem = analysed(name, machine.platform)
     space = Space(problem)
@@ -66,16 +66,16 @@ def cases(name, topology):
         if space.is_valid(point)
     ]
     assert len(points) >= 4
-    return [(preset, space.lanes(point), evaluator) for preset, point in points]
+    return [(preset, space.split_classes(point), evaluator) for preset, point in points]
 
 
 @pytest.mark.parametrize("topology", ["cpu:8", "v5e:2x4"])
 @pytest.mark.parametrize("name", TARGETS)
 def test_in_line_the_simulated_step_is_the_predicted_one(name, topology):
-    for preset, lanes, evaluator in cases(name, topology):
-        program = program_of(evaluator.tables, evaluator.priced(lanes))
+    for preset, split_classes, evaluator in cases(name, topology):
+        program = program_of(evaluator.tables, evaluator.priced(split_classes))
         found = simulate_spmd(program, evaluator.topology.platform)
-        expected = evaluator.evaluate(lanes).step_seconds
+        expected = evaluator.evaluate(split_classes).step_seconds
         assert found.timeline.makespan_seconds == pytest.approx(expected, rel=1e-9), preset
         assert set(found.tasks.resource.tolist()) == {0}
 
@@ -83,10 +83,10 @@ def test_in_line_the_simulated_step_is_the_predicted_one(name, topology):
 @pytest.mark.parametrize("topology", ["8xh100", "2x8xv100"])
 @pytest.mark.parametrize("name", TARGETS)
 def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topology):
-    for preset, lanes, evaluator in cases(name, topology):
-        estimate = evaluator.evaluate(lanes)
+    for preset, split_classes, evaluator in cases(name, topology):
+        estimate = evaluator.evaluate(split_classes)
         busy = estimate.collective_seconds + estimate.hidden_seconds
-        program = program_of(evaluator.tables, evaluator.priced(lanes))
+        program = program_of(evaluator.tables, evaluator.priced(split_classes))
         compute = total_seconds(program, What.KERNEL, What.SPARE)
         assert compute == pytest.approx(estimate.compute_seconds)
         assert total_seconds(program, What.COLLECTIVE) == pytest.approx(busy)
@@ -96,8 +96,8 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
 
 
 def test_kernels_wait_for_the_collectives_of_what_they_read():
-    _, lanes, evaluator = next(c for c in cases("mlp", "8xh100") if c[0] == "megatron")
-    priced = evaluator.priced(lanes)
+    _, split_classes, evaluator = next(c for c in cases("mlp", "8xh100") if c[0] == "megatron")
+    priced = evaluator.priced(split_classes)
     program = program_of(evaluator.tables, priced)
     graph = evaluator.tables.program.problem.graph
     (summed,) = [  # of the second product's partial sums

@@ -47,7 +47,7 @@ def test_a_sharding_of_state_holds_for_old_and_new(side):
     given_to = (_weights(None, "data"), None)
     problem = _problem(plain, donate_argnums=0, **{side: given_to})
     assert problem.paths[1] == "[0]['up']"
-    assert problem.imposed.of_value == {
+    assert problem.imposed.specs_by_value == {
         problem.graph.inputs[1]: ((), ("data",), ()),
         problem.graph.outputs[1]: ((), ("data",), ()),
     }
@@ -65,11 +65,11 @@ def test_the_carry_of_a_loop_is_what_its_body_ends_with():
     args = (jnp.ones((3, 8, 8)), jnp.ones((8, 8)))
     problem = _problem(step, args)
     ties = problem.graph.ties
-    (constrained,) = (problem.graph.ops[op].outputs[0] for op in problem.imposed.of_op)
+    (constrained,) = (problem.graph.ops[op].outputs[0] for op in problem.imposed.specs_by_op)
     (carried,) = (b for a, b in ties if a == constrained)
     tied = {carried, *(a for a, b in ties if b == carried)}
     assert len(tied) == 4
-    assert problem.imposed.of_value == dict.fromkeys(tied, (("data",), ("model",)))
+    assert problem.imposed.specs_by_value == dict.fromkeys(tied, (("data",), ("model",)))
 
 
 def test_a_carry_that_starts_as_an_input_is_stored_as_the_plan_says():
@@ -80,8 +80,8 @@ def test_a_carry_that_starts_as_an_input_is_stored_as_the_plan_says():
         return lax.scan(body, x, weights)[0].sum()
 
     problem = _problem(step, (jnp.ones((3, 8, 8)), jnp.ones((8, 8))))
-    assert len(problem.imposed.of_op) == 1
-    assert problem.imposed.of_value == {}
+    assert len(problem.imposed.specs_by_op) == 1
+    assert problem.imposed.specs_by_value == {}
 
 
 def test_the_point_follows_constraints_by_computing():
@@ -92,8 +92,8 @@ def test_the_point_follows_constraints_by_computing():
     point = as_imposed(space, MESH)
     assert space.is_valid(point)
     batch, hidden = (
-        space.problem.classes_of(space.problem.graph.inputs[2])[0],
-        (space.problem.classes_of(space.problem.graph.inputs[1])[2]),
+        space.problem.compute_classes(space.problem.graph.inputs[2])[0],
+        (space.problem.compute_classes(space.problem.graph.inputs[1])[2]),
     )
     assert point.compute == ((batch,), (hidden,))
 

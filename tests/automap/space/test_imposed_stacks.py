@@ -31,21 +31,21 @@ def _scanned():
 
 def test_stacks_and_what_is_read_of_them_have_the_spec():
     problem = trace_step(jax.jit(_scanned()), arguments(LAYERS)).problem
-    values, of_value = problem.graph.values, problem.imposed.of_value
+    values, of_value = problem.graph.values, problem.imposed.specs_by_value
     specs = {values[v].dims: spec for v, spec in of_value.items()}
     assert specs == {
         (BATCH, HIDDEN): SPEC,
         (1, BATCH, HIDDEN): ((), *SPEC),
         (LAYERS, BATCH, HIDDEN): ((), *SPEC),
     }
-    kinds = {problem.graph.ops[op].opcode for op in problem.imposed.of_stack_op}
+    kinds = {problem.graph.ops[op].opcode for op in problem.imposed.specs_by_stack_op}
     assert {"reshape", "dynamic-update-slice", "dynamic-slice"} <= kinds
 
 
 def test_nothing_is_followed_without_a_constraint():
     step = partial(PROGRAMS["in a scan"], free, None)
     imposed = trace_step(jax.jit(step), arguments(LAYERS)).problem.imposed
-    assert not (imposed.of_op or imposed.of_stack_op or imposed.of_value)
+    assert not (imposed.specs_by_op or imposed.specs_by_stack_op or imposed.specs_by_value)
 
 
 @pytest.mark.parametrize("options", [{}, {"preset": "data-parallel"}], ids=str)

@@ -23,11 +23,11 @@ def test_splits_inside_and_outside_of_a_region_divide_a_dimension_together(space
     problem = space.problem
     (inside,) = space.regional
     value, dim = next(
-        (v, problem.regional_classes_of(v).index(inside))
+        (v, problem.regional_classes(v).index(inside))
         for v in problem.graph.inputs
-        if inside in problem.regional_classes_of(v)
+        if inside in problem.regional_classes(v)
     )
-    outside, size = problem.classes_of(value)[dim], problem.graph.values[value].dims[dim]
+    outside, size = problem.compute_classes(value)[dim], problem.graph.values[value].dims[dim]
     assert size == 8
     seen = set()
     for choices in product(((), (inside,), (outside,), (inside, outside)), repeat=len(SIZES)):

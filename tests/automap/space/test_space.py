@@ -8,7 +8,7 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.leaves import LeafClass, leaf_classes, storage_dims
-from automap.space.point import Lanes
+from automap.space.point import SplitClasses
 from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -54,7 +54,7 @@ def test_the_sequence_meets_itself_and_is_offered_after_the_features():
     space = Space(problem_of(*decoder()))
     conflicting = {c.group_class for c in space.problem.self_conflicts}
     tokens = space.problem.paths.index("[1]['tokens']")
-    sequence = space.problem.classes_of(space.problem.graph.inputs[tokens])[1]
+    sequence = space.problem.compute_classes(space.problem.graph.inputs[tokens])[1]
     assert sequence in conflicting
     assert sequence in space.activations
     weights = [c for c in space.candidates if c not in space.activations]
@@ -116,7 +116,7 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     problem = problem_of(step, shapes)
     dots = [op for op in problem.graph.ops if op.opcode == "dot"]
     micro = {v for op in dots for v in op.inputs if problem.graph.values[v].dims == (16, 32)}
-    assert {problem.classes_of(v)[0] for v in micro if problem.graph.varies[v]} == {
+    assert {problem.compute_classes(v)[0] for v in micro if problem.graph.varies[v]} == {
         problem.batch_class
     }
     (parallel,) = PRESETS["data-parallel"].points(Space(problem), Mesh(("data",), (8,)))
@@ -149,7 +149,7 @@ def test_the_batch_of_sequences_by_time_is_not_time(labels, projected):
     square = jax.ShapeDtypeStruct((width, width), "float32")
     problem = problem_of(step, ({"in": square, "own": square}, data))
     x = problem.graph.inputs[problem.paths.index("[1]['x']")]
-    assert problem.batch_class == problem.classes_of(x)[1]
+    assert problem.batch_class == problem.compute_classes(x)[1]
 
 
 def _two_towers(params, batch):
@@ -222,7 +222,7 @@ def test_data_parallel_splits_every_batch_that_a_step_has(step, params, batch, e
     space = Space(problem)
     (point,) = PRESETS["data-parallel"].points(space, Mesh(("data",), (8,)))
     leading = {
-        path.split("'")[1]: problem.classes_of(value)[0]
+        path.split("'")[1]: problem.compute_classes(value)[0]
         for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles)
         if role is Role.BATCH
     }
@@ -242,7 +242,7 @@ def test_layers_apart_have_their_own_decisions_and_the_same_presets():
             (point,) = PRESETS[preset].points(space, mesh)
             tables = build_tables(space.problem, "cuda")
             evaluator = Evaluator(tables, space.problem.n_classes, topology)
-            estimates.append(evaluator.evaluate(space.lanes(point)))
+            estimates.append(evaluator.evaluate(space.split_classes(point)))
         first, second = estimates
         assert first.step_seconds == pytest.approx(second.step_seconds, rel=1e-9)
         assert first.peak_bytes == pytest.approx(second.peak_bytes, rel=1e-9)
@@ -251,11 +251,11 @@ def test_layers_apart_have_their_own_decisions_and_the_same_presets():
 def test_a_class_splits_the_first_or_the_last_dimension_that_holds_it():
     problem = problem_of(*decoder())
     space, tables = Space(problem), build_tables(problem, "cpu")
-    (length,) = (c for c in space.sided if c in space.activations)
+    (length,) = (c for c in space.repeated_classes if c in space.activations)
     scores = problem.self_conflicts[[c.group_class for c in problem.self_conflicts].index(length)]
-    held = [d for d, c in enumerate(problem.classes_of(scores.value)) if c == length]
+    held = [d for d, c in enumerate(problem.compute_classes(scores.value)) if c == length]
     assert len(held) == 2
     for last, dim in ((frozenset(), held[0]), (frozenset({length}), held[1])):
-        lanes = Lanes(Mesh(("model",), (8,)), ((length,),), last)
-        sharding = shardings(tables, problem.n_classes, lanes)
+        split_classes = SplitClasses(Mesh(("model",), (8,)), ((length,),), last)
+        sharding = shardings(tables, problem.n_classes, split_classes)
         assert sharding.dim_of_axis[tables.row_of_value[scores.value], 0] == dim

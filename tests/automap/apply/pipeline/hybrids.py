@@ -86,7 +86,7 @@ def _inner(pricer: Pricer, wanted: Inside) -> Inner:
         point = wanted.preset(pricer, mesh)
     storage = tuple(tuple(max(own, wanted.level) for own in axis) for axis in point.storage)
     point = replace(point, storage=storage)
-    return Inner(int(np.prod(mesh.sizes)), point, pricer.space.lanes(point), "a test")
+    return Inner(int(np.prod(mesh.sizes)), point, pricer.space.split_classes(point), "a test")
 
 
 def _cuts(points: Any, shares: Sequence[float]) -> np.ndarray:

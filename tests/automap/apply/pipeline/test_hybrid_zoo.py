@@ -105,7 +105,7 @@ def anything(seed: int):
             last = frozenset(c for c in used if source.random() < 0.3)
             whole = frozenset(c for c in used if source.random() < 0.2)
             found = Point(mesh, tuple(compute), storage, last, whole)
-            if space.is_valid(found) and pricer.may_run(space.lanes(found), 2):
+            if space.is_valid(found) and pricer.may_run(space.split_classes(found), 2):
                 return found
 
     return Inside(point, source.choice([{"a": 4}, {"a": 2, "b": 2}]))

@@ -38,7 +38,7 @@ def gpt() -> Pricer:
 def inner_of(pricer: Pricer, preset: str, mesh: Mesh) -> Inner:
     (point, *_) = PRESETS[preset].points(pricer.space, mesh)
     devices = int(np.prod(mesh.sizes))
-    return Inner(devices, point, pricer.space.lanes(point), preset)
+    return Inner(devices, point, pricer.space.split_classes(point), preset)
 
 
 MESHES = (Mesh(("data",), (4,)), Mesh(("data", "model"), (2, 2)))
@@ -55,8 +55,8 @@ def test_kernels_are_those_of_the_evaluator(gpt, preset, mesh):
     evaluator = Evaluator(
         gpt.profile.timing.tables, gpt.space.problem.n_classes, gpt.evaluator(4).topology
     )
-    estimate = evaluator.evaluate(inner.lanes)
-    priced = gpt.evaluator(4).priced(inner.lanes)
+    estimate = evaluator.evaluate(inner.split_classes)
+    priced = gpt.evaluator(4).priced(inner.split_classes)
     of_update = float(
         (priced.of_collective * priced.found.count)[priced.found.phase == Phase.UPDATE].sum()
     )
@@ -81,7 +81,7 @@ def test_one_stage_is_priced_as_the_evaluator_does(gpt, preset, mesh):
     inner = inner_of(gpt, preset, mesh)
     costs, tables = gpt.costs(inner, 1), gpt.profile.timing.tables
     evaluator = Evaluator(tables, gpt.space.problem.n_classes, gpt.evaluator(4).topology)
-    estimate = evaluator.evaluate(inner.lanes)
+    estimate = evaluator.evaluate(inner.split_classes)
     seconds = float((costs.forward + costs.backward + costs.reduce).sum()) + costs.update_seconds
     assert seconds == pytest.approx(estimate.step_seconds, rel=0.02)
     assert seconds >= estimate.step_seconds * (1 - 1e-9)
@@ -131,7 +131,7 @@ def test_split_parameters_are_gathered_in_both_passes_of_every_microbatch(gpt):
         costs = gpt.costs(inner, microbatches)
         assert costs.gathered_bytes.max() > 0
         evaluator, priced = gpt._priced(
-            inner, gpt.evaluator(4).priced(inner.lanes).sharding, microbatches
+            inner, gpt.evaluator(4).priced(inner.split_classes).sharding, microbatches
         )
         found = priced.found
         is_gather = (found.kind == ALL_GATHER) & found.on_operand
@@ -161,10 +161,10 @@ def test_activations_shrink_with_the_microbatches_and_gradients_do_not(gpt):
 
 
 def test_layouts_say_who_has_which_examples(gpt):
-    assert gpt.layout(inner_of(gpt, "data-parallel", MESHES[0]).lanes).part == (0, 1, 2, 3)
-    assert gpt.layout(inner_of(gpt, "megatron", MESHES[0]).lanes).part == (0, 0, 0, 0)
+    assert gpt.layout(inner_of(gpt, "data-parallel", MESHES[0]).split_classes).part == (0, 1, 2, 3)
+    assert gpt.layout(inner_of(gpt, "megatron", MESHES[0]).split_classes).part == (0, 0, 0, 0)
     tensor_inside = inner_of(gpt, "megatron", MESHES[1])
-    assert gpt.layout(tensor_inside.lanes).part in ((0, 0, 1, 1), (0, 1, 0, 1))
+    assert gpt.layout(tensor_inside.split_classes).part in ((0, 0, 1, 1), (0, 1, 0, 1))
 
 
 def test_presets_have_every_level_of_storage_and_run_on_parts_of_the_batch(gpt):

@@ -27,10 +27,10 @@ def test_the_greatest_weighted_sum_is_at_most_the_step(name, topology, shape, se
     point = factored.variables.point(drawn(factored.variables.sizes, seed))
     if not context.space.is_valid(point):
         return
-    lanes = context.space.lanes(point)
-    step_seconds = context.evaluator.evaluate(lanes).step_seconds
+    split_classes = context.space.split_classes(point)
+    step_seconds = context.evaluator.evaluate(split_classes).step_seconds
     allowed = weights(name, topology, shape)
-    seconds = costs(context.evaluator, model.features, lanes, 1.0).seconds
+    seconds = costs(context.evaluator, model.features, split_classes, 1.0).seconds
     gain = np.bincount(allowed.which, seconds, allowed.count)
     scale = gain.max()
     found = optimize.linprog(

@@ -62,9 +62,9 @@ def estimates(name, topology, shape, pins=()):
     every = dict[object, object]()
     for point in every_point(context):
         if context.space.is_valid(point):
-            lanes = context.space.lanes(point)
-            if lanes not in every and context.pinned.keeps(point, lanes):
-                every[lanes] = context.evaluator.evaluate(lanes)
+            split_classes = context.space.split_classes(point)
+            if split_classes not in every and context.pinned.keeps(point, split_classes):
+                every[split_classes] = context.evaluator.evaluate(split_classes)
     return list(every.values())
 
 

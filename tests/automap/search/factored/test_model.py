@@ -86,12 +86,12 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     assert math.isfinite(found) == context.space.is_valid(point)
     if not math.isfinite(found):
         return
-    estimate = evaluator.evaluate(context.space.lanes(point))
+    estimate = evaluator.evaluate(context.space.split_classes(point))
     seconds = estimate.step_seconds
     if Habit.ASYNCHRONOUS in evaluator.habits:
         seconds += estimate.hidden_seconds
     limit = context.objective.memory_limit_bytes
-    apart = costs(evaluator, features, context.space.lanes(point), limit)
+    apart = costs(evaluator, features, context.space.split_classes(point), limit)
     assert apart.seconds.sum() == pytest.approx(seconds, rel=1e-9)
     slot = int(apart.excess.argmax())
     rows, copies, kept = evaluator.profile.at(slot)
@@ -131,7 +131,7 @@ def test_points_and_choices_are_of_each_other(seed):
     context, _, factored = laid("decoder", "v5e:2x4", (2, 4))
     point = factored.variables.point(drawn(factored.variables.sizes, seed))
     again = factored.variables.point(factored.variables.assignment(point))
-    assert context.space.lanes(again) == context.space.lanes(point)
+    assert context.space.split_classes(again) == context.space.split_classes(point)
 
 
 @settings(max_examples=60)

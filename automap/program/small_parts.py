@@ -9,8 +9,8 @@ class c has two parts,
                with c are all small
     the rest
 
-and whether the first is left whole is a decision of its own (`Point.whole`): every device then does
-all of it, and what large tensors need of it is cut out without communication.
+and whether the first is left whole is a decision of its own (`Point.small_whole_classes`): every
+device then does all of it, and what large tensors need of it is cut out without communication.
 """
 
 from collections.abc import Sequence
@@ -27,22 +27,24 @@ LEAST_RATIO = 16
 
 
 @dataclass(frozen=True)
-class Small:
-    """Small parts of the classes of a graph.
+class SmallParts:
+    """The small parts of the classes of a graph.
 
-    `nodes` [nodes], `factors` [ops, factors]: whether a dimension or factor belongs to the small
-    part of its class. `classes`: those of whose small part some op sums, sorts or looks up along
-    the class.
+    `is_small_node` [nodes], `is_small_factor` [ops, factors]: whether a dimension or factor
+    belongs to the small part of its class. `classes`: those of whose small part some op sums, sorts
+    or looks up along the class.
     """
 
-    nodes: np.ndarray
-    factors: np.ndarray
+    is_small_node: np.ndarray
+    is_small_factor: np.ndarray
     classes: frozenset[int]
 
 
-def small_parts(linkage: Linkage, class_of_node: np.ndarray, class_of_group: np.ndarray) -> Small:
-    """Small parts of compute classes; `class_of_node` is `len(class_of_group)` or more where there
-    is none.
+def small_parts(
+    linkage: Linkage, class_of_node: np.ndarray, class_of_group: np.ndarray
+) -> SmallParts:
+    """The small parts of compute classes; `class_of_node` is `len(class_of_group)` or more where
+    there is none.
     """
     values, offset = linkage.graph.values, linkage.node_offset
     n_bytes = np.repeat(np.array([v.n_bytes for v in values], np.int64), np.diff(offset))
@@ -59,7 +61,7 @@ def small_parts(linkage: Linkage, class_of_node: np.ndarray, class_of_group: np.
                 factors[batch.ops, factor] = is_small
                 if batch.rule.factors[factor].kind is not FactorKind.PASSTHROUGH:
                     found.update(class_of_group[groups[is_small]].tolist())
-    return Small(nodes, factors, frozenset(found))
+    return SmallParts(nodes, factors, frozenset(found))
 
 
 def _all_small(
