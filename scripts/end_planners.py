@@ -305,7 +305,7 @@ def _cached(folders: dict[str, Path]) -> subprocess.Popen[str]:
 
 
 _OLD: Final = (
-    (ROOT / "tests/automap/plan_sample.json")
+    (ROOT / "tests/automap/plan/plan_sample.json")
     .read_text()
     .replace('"target": "models.mlp:small"', '"target": "old"')
 )

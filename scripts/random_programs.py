@@ -3,7 +3,7 @@
     python -m scripts.random_programs -n 2000 -o docs/random_programs.md
 
 Each program is planned with random classes on random axes, checked
-(`tests/automap/apply/test_random_programs.py`: legal shardings, local bytes and FLOPs by brute
+(`tests/automap/runtime/test_random_programs.py`: legal shardings, local bytes and FLOPs by brute
 force), run sharded, and compared with one device. With `-o` the table of that file is replaced.
 """
 
@@ -45,7 +45,7 @@ class Result:
 def _check_all(seeds: list[int], results: Connection) -> None:
     """Check the programs of some seeds in this process; each result is sent when it is there."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    from tests.automap.apply.test_random_programs import MOST_STEPS, check
+    from tests.automap.runtime.test_random_programs import MOST_STEPS, check
     from tests.random_programs import random_program
 
     for seed in seeds:

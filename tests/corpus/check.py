@@ -28,7 +28,7 @@ from automap.verify.numerics import (
     tolerance,
 )
 from automap.verify.run_both import leaf_errors
-from tests.automap.apply.random_outcomes import random_outcome
+from tests.automap.runtime.random_outcomes import random_outcome
 from tests.corpus.entry import Entry
 from tests.corpus.trajectory import Made, Trajectory, run, run_with_noise
 

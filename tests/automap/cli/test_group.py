@@ -132,7 +132,7 @@ def test_verify_tells_numbers_from_memory(own, fits, agrees, status, monkeypatch
     monkeypatch.setattr(Verification, "explain", lambda self: "")
     monkeypatch.setattr(command, "verify", lambda *_, **__: _verification(own, fits, agrees))
     monkeypatch.setattr(command, "step_of", lambda *_: (None, ()))
-    data = json.loads((ROOT / "tests/automap/plan_sample.json").read_text())
+    data = json.loads((ROOT / "tests/automap/plan/plan_sample.json").read_text())
     data["workload"]["jaxpr_sha256"] = "0" * 64
     (tmp_path / "plan.json").write_text(json.dumps(data))
     arguments = ["verify", str(tmp_path / "plan.json"), "--compiler", "cpu", "--target", "m:f"]
@@ -181,7 +181,7 @@ def test_what_a_target_prints_and_changes_harms_nothing(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
 @pytest.mark.parametrize(
-    "command", [["--help"], ["explain", ROOT / "tests/automap/plan_sample.json"]]
+    "command", [["--help"], ["explain", ROOT / "tests/automap/plan/plan_sample.json"]]
 )
 def test_an_output_that_takes_nothing_is_one_message_or_none(command):
     with open("/dev/full", "w") as full:

@@ -6,7 +6,7 @@ import pytest
 
 import automap
 from automap.cli import main
-from tests.automap.apply.kinds import BATCH, KINDS, equal
+from tests.automap.runtime.kinds import BATCH, KINDS, equal
 
 
 ARGUMENTS = {"nnx.jit": (BATCH,), "eqx.filter_jit": (BATCH, 2), "method": (BATCH,)}

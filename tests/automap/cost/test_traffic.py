@@ -1,5 +1,5 @@
 """Collectives of small steps in closed form; against compiled programs:
-tests/automap/apply/test_models.py.
+tests/automap/runtime/test_models.py.
 """
 
 from collections import Counter

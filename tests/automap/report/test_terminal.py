@@ -8,7 +8,7 @@ import pytest
 
 from automap.cli import main
 from automap.terminal import printable, say_json
-from tests.automap.test_plan_file import SAMPLE
+from tests.automap.plan.test_file import SAMPLE
 
 
 # Clear the screen; turn the line around; a title of the window; C1's escape; a new line of its own;

@@ -11,7 +11,7 @@ from automap.cli import main
 from tests.steps import mlp
 
 
-SAMPLE = Path(__file__).resolve().parents[1] / "plan_sample.json"
+SAMPLE = Path(__file__).resolve().parents[1] / "plan" / "plan_sample.json"
 
 
 TARGET = ("--target", "tests.steps:mlp", "--arg", "batch=64")

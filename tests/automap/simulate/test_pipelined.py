@@ -23,7 +23,7 @@ from models.mlp import mlp_tiny
 from tests.steps import mlp
 
 
-SAMPLE = Plan.load(Path(__file__).resolve().parents[1] / "plan_sample.json")
+SAMPLE = Plan.load(Path(__file__).resolve().parents[1] / "plan" / "plan_sample.json")
 
 
 def pipeline(rows, schedule="1f1b", microbatches=4, devices=None) -> PipelineRecord:

@@ -18,7 +18,7 @@ from automap.verify import compilers
 
 
 ROOT = Path(__file__).resolve().parents[3]
-SAMPLE = ROOT / "tests/automap/plan_sample.json"
+SAMPLE = ROOT / "tests/automap/plan/plan_sample.json"
 TARGET = ("--target", "tests.steps:mlp", "--arg", "batch=8")
 MLP = ("tests.steps:mlp", "--arg", "batch=8", "--topology", "cpu:4", "--budget", "2")
 

@@ -18,7 +18,7 @@ from automap.verify.witness import CompiledRecord
 from tests.automap.verify.test_witness import WITNESS
 
 
-SAMPLE = Plan.load(Path(__file__).parents[1] / "plan_sample.json")
+SAMPLE = Plan.load(Path(__file__).parents[1] / "plan" / "plan_sample.json")
 
 
 def _plan(*collectives):

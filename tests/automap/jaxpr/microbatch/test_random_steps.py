@@ -12,8 +12,8 @@ import pytest
 
 from automap.errors import NotSeparableError
 from automap.runtime.microbatched import microbatched
-from tests.automap.apply.microbatch.random_steps import OPERATIONS, random_step
-from tests.automap.apply.microbatch.small_steps import ARGS
+from tests.automap.jaxpr.microbatch.random_steps import OPERATIONS, random_step
+from tests.automap.jaxpr.microbatch.small_steps import ARGS
 
 
 PROGRAMS = st.lists(

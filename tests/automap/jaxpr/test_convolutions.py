@@ -14,7 +14,7 @@ import pytest
 from automap.api.plan import Plan
 from automap.planner.records import build_plan
 from automap.program import trace_step
-from tests.automap.apply.random_outcomes import random_outcome
+from tests.automap.runtime.random_outcomes import random_outcome
 
 
 NUMBERS = ("NWHC", "WHIO", "NWHC")

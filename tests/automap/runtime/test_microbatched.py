@@ -9,7 +9,7 @@ import pytest
 
 from automap.errors import InputError, NotSeparableError
 from automap.runtime.microbatched import microbatched
-from tests.automap.apply.microbatch.comparison import assert_close
+from tests.automap.jaxpr.microbatch.comparison import assert_close
 
 
 WEIGHTS = {"a": jnp.eye(6), "b": jnp.linspace(0.0, 1.0, 36).reshape(6, 6)}

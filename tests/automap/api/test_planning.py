@@ -18,7 +18,7 @@ from automap.errors import CacheWarning, PlanError
 from tests.steps import mlp
 
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def _problem(batch=16, width=32):
@@ -179,7 +179,7 @@ def test_another_process_applies_a_saved_plan(tmp_path):
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import automap
-from tests.automap.test_api import _equal, _problem
+from tests.automap.api.test_planning import _equal, _problem
 automap.api.planning.plan_workload = None  # a search would fail
 step, make = _problem()
 args = make(jax.random.key(0))

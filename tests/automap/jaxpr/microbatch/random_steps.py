@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax import lax, numpy as jnp
 
-from tests.automap.apply.microbatch.small_steps import WIDTH
+from tests.automap.jaxpr.microbatch.small_steps import WIDTH
 
 
 Instruction = tuple[str, int, int]

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import pytest
 
 import automap
-from tests.automap.apply.kinds import BATCH, TX, Net, arrays, equal, eqx_plain, nnx_step
+from tests.automap.runtime.kinds import BATCH, TX, Net, arrays, equal, eqx_plain, nnx_step
 
 
 OPTIONS = {"topology": "cpu:8", "preset": "zero-3"}

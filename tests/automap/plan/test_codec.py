@@ -173,7 +173,12 @@ def plans(draw):
             mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
             inputs=leaves(sizes, roles.filter(lambda role: role != "result")),
             outputs=leaves(sizes, roles),
-            constraints=rows(value=text, at=text, spec=specs(names, 3)),
+            # One place has one sharding.
+            constraints=st.lists(
+                row(value=text, at=text, spec=specs(names, 3)),
+                max_size=2,
+                unique_by=lambda constraint: constraint["at"],
+            ),
             **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
             predicted=predicted,
             verified=st.none() | VERIFIED,

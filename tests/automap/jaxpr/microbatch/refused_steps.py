@@ -3,7 +3,7 @@
 import jax
 from jax import lax, numpy as jnp
 
-from tests.automap.apply.microbatch.small_steps import (
+from tests.automap.jaxpr.microbatch.small_steps import (
     BATCH,
     TABLE,
     WIDTH,

@@ -23,7 +23,7 @@ from automap.errors import NotSeparableError
 from automap.runtime.microbatched import microbatched
 from models import gpt, mlp
 from models.training import cross_entropy, random_batch, train_step
-from tests.automap.apply.microbatch.comparison import assert_close
+from tests.automap.jaxpr.microbatch.comparison import assert_close
 
 
 STEPS = 3

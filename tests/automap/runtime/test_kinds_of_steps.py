@@ -10,7 +10,7 @@ import pytest
 
 import automap
 from automap.errors import PlanWarning
-from tests.automap.apply.kinds import (
+from tests.automap.runtime.kinds import (
     BATCH,
     KINDS,
     Opaque,

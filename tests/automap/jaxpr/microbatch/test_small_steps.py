@@ -10,10 +10,10 @@ import pytest
 
 from automap.errors import NotSeparableError
 from automap.runtime.microbatched import microbatched
-from tests.automap.apply.microbatch.comparison import assert_close
-from tests.automap.apply.microbatch.refused_steps import REFUSED
-from tests.automap.apply.microbatch.separable_steps import SEPARABLE
-from tests.automap.apply.microbatch.small_steps import ARGS, Y
+from tests.automap.jaxpr.microbatch.comparison import assert_close
+from tests.automap.jaxpr.microbatch.refused_steps import REFUSED
+from tests.automap.jaxpr.microbatch.separable_steps import SEPARABLE
+from tests.automap.jaxpr.microbatch.small_steps import ARGS, Y
 
 
 # Eight are of one sample each.

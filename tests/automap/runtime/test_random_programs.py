@@ -18,7 +18,7 @@ from automap.cost.edges import majors
 from automap.planner.records import build_plan, sharded_graph
 from automap.program import trace_step
 from hlo_tools.counts import flops
-from tests.automap.apply.random_outcomes import random_outcome
+from tests.automap.runtime.random_outcomes import random_outcome
 from tests.random_programs import random_program
 
 
