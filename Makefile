@@ -16,7 +16,7 @@ BIN = .venv/bin
 PARALLEL = -q -n 2 --dist loadfile
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
 
-.PHONY: demo test test-slow test-compilers test-corpus test-newest fuzz clean
+.PHONY: demo test test-slow test-compilers test-corpus test-newest docs fuzz clean
 
 # What plans and trains the models of this repository: no agents (torch), no linters.
 .venv/models: pyproject.toml constraints.txt
@@ -26,7 +26,7 @@ NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
 	touch $@
 
 .venv/ready: .venv/models
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl,docs]'
 	touch $@
 
 # A model planned for a machine that is not there, and a small one trained under its plan on this one.
@@ -45,9 +45,13 @@ test: .venv/ready
 test-slow: .venv/ready
 	$(BIN)/pytest $(PARALLEL) -m '$(NOT_HARDWARE)'
 
+# The documentation as a site, in build/docs. `make test` builds it too, with the same strictness.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 # Ten thousand changed inputs of every format, and the table of what came of them. Takes an hour or two on one core.
 fuzz: .venv/ready
-	$(BIN)/python -m tests.fuzz -o docs/fuzzing.md
+	$(BIN)/python -m tests.fuzz -o docs/reports/fuzzing.md
 
 # The TPU and GPU compilers, which compile ahead of time. One process at a time may use the TPU's.
 .venv/compilers: .venv/ready

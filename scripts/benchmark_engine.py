@@ -1,6 +1,6 @@
 """How long the engine takes: HLO proto to decisions, and one plan's shardings and collectives.
 
-    python -m scripts.benchmark_engine -o docs/engine.md
+    python -m scripts.benchmark_engine -o docs/reports/engine.md
 
 Each time is the least of several runs in one process; tracing and lowering are JAX's and not
 counted. With `-o` the table of that file is replaced.
@@ -33,7 +33,7 @@ from models.training import TrainStep
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.benchmark_engine -o docs/engine.md"
+COMMAND = "python -m scripts.benchmark_engine -o docs/reports/engine.md"
 RUNS, EVALUATIONS = 5, 200
 MESH = Mesh(("data", "model"), (4, 4))
 HEADER = [

@@ -34,7 +34,7 @@ from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.benchmark_layers -o docs/engine.md"
+COMMAND = "python -m scripts.benchmark_layers -o docs/reports/engine.md"
 TABLE = "layers"
 DEPTHS = (6, 12, 25, 50, 100)
 TOPOLOGY, BATCH, SEQ = "v5p:2x2x2", 64, 512

@@ -30,7 +30,7 @@ from models.nmt import nmt
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.benchmark_simulator -o docs/simulator.md"
+COMMAND = "python -m scripts.benchmark_simulator -o docs/reports/simulator.md"
 DEVICES = (4, 8, 16, 32, 64)
 TOPOLOGY, BATCH = "8x8xv100", 64 * 64
 MOVES, MOST_SECONDS, RUNS = 20, 4.0, 5

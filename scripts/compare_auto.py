@@ -1,7 +1,7 @@
 """XLA's auto-sharder beside ours, both under its own TPU compiler, for steps of the zoo and others,
 without the hardware.
 
-    python -m scripts.compare_auto --auto-python auto/bin/python -o docs/auto_peer.md
+    python -m scripts.compare_auto --auto-python auto/bin/python -o docs/reports/auto_peer.md
 
 AUTO is the auto-sharder of jax 0.6.2 with libtpu 0.0.17, in an environment of its own; make it with
 

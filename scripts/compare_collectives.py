@@ -1,7 +1,7 @@
 """Predicted collectives beside those of the compiled program, for the zoo on eight devices.
 
-    python -m scripts.compare_collectives -o docs/collectives.md
-    python -m scripts.compare_collectives --compiler tpu -o docs/collectives_tpu.md
+    python -m scripts.compare_collectives -o docs/reports/collectives.md
+    python -m scripts.compare_collectives --compiler tpu -o docs/reports/collectives_tpu.md
 
 Every model x preset or search x mesh is planned, applied and compiled; the tensors of all
 collectives are counted on both sides. With `-o` the table of that file, between its two marks, is
@@ -112,7 +112,7 @@ COMPILERS = {
     "cpu": Compiler(
         f"cpu:{DEVICES}", ((8,), (4, 2), (2, 2, 2)), tuple(MODELS), CPU, frozenset(),
         f"{platform.machine()} CPU with {DEVICES} devices",
-        "python -m scripts.compare_collectives -o docs/collectives.md",
+        "python -m scripts.compare_collectives -o docs/reports/collectives.md",
         {"xla_backend_optimization_level": 0},
     ),
     "tpu": Compiler(
@@ -121,7 +121,7 @@ COMPILERS = {
         ("mlp", "gpt", "t5", "bert", "llama", "vit", "moe", "mamba", "gpt, scanned", "t5, scanned"),
         TPU, frozenset({"all-gather", "reduce-scatter", "all-to-all", "collective-permute"}),
         "compiled for v5e:2x4 ahead of time by libtpu on a CPU host",
-        "python -m scripts.compare_collectives --compiler tpu -o docs/collectives_tpu.md",
+        "python -m scripts.compare_collectives --compiler tpu -o docs/reports/collectives_tpu.md",
         {},
     ),
 }  # fmt: skip

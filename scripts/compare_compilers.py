@@ -1,7 +1,7 @@
 """Predictions beside XLA's compilers for TPU and GPU, for the zoo, without the hardware.
 
-    python -m scripts.compare_compilers --table memory -o docs/memory.md
-    python -m scripts.compare_compilers --table schedules -o docs/schedules.md
+    python -m scripts.compare_compilers --table memory -o docs/reports/memory.md
+    python -m scripts.compare_compilers --table schedules -o docs/reports/schedules.md
 
 Needs the extras `tpu` and `gpu-compiler`. Every case is planned, exported and compiled ahead of
 time; what the compilers said is kept (`automap.verify`), so a second run with another cost model

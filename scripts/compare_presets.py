@@ -1,8 +1,8 @@
 """What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own
 schedule.
 
-    python -m scripts.compare_presets -o docs/presets.md python -m scripts.compare_presets --witness
-    --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/presets.md
+    python -m scripts.compare_presets -o docs/reports/presets.md python -m scripts.compare_presets --witness
+    --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/reports/presets.md
 
 With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset
 predicted within a quarter of the best preset, are compiled ahead of time for the TPU slices of the

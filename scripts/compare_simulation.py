@@ -28,7 +28,7 @@ from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.compare_simulation -o docs/simulator.md"
+COMMAND = "python -m scripts.compare_simulation -o docs/reports/simulator.md"
 TOPOLOGIES = ("8xh100", "2x8xv100")
 FAR = 0.1
 HEADER = [

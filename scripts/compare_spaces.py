@@ -94,7 +94,7 @@ def main(output: Path | None, chosen: tuple[str, ...]) -> None:
             found += rows(model, workload, topology)
     where = f"{platform.machine()}, {os.cpu_count()} cores"
     only = "".join(f" --model {model}" for model in chosen)
-    text = made_by(f"{COMMAND}{only} -o docs/pipelines.md", where) + markdown(HEADER, found)
+    text = made_by(f"{COMMAND}{only} -o docs/reports/pipelines.md", where) + markdown(HEADER, found)
     if output is None:
         click.echo(text)
     else:

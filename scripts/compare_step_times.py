@@ -1,8 +1,8 @@
 """Predicted step times beside measured ones, after a calibration of the machine they are measured
 on.
 
-    python -m scripts.compare_step_times -o docs/step_times.md          eight fake devices of this processor
-    python -m scripts.compare_step_times --gpu -o docs/step_times.md    this machine's first GPU
+    python -m scripts.compare_step_times -o docs/reports/step_times.md          eight fake devices of this processor
+    python -m scripts.compare_step_times --gpu -o docs/reports/step_times.md    this machine's first GPU
 
 For each model different plans are compiled and run in turn, one step each, many times over, so that
 whatever else the machine does at a time slows all of them; a plan's time is the least, which that
@@ -37,7 +37,7 @@ from scripts.step_times_gpu import compare_on_gpu
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.compare_step_times -o docs/step_times.md"
+COMMAND = "python -m scripts.compare_step_times -o docs/reports/step_times.md"
 DEVICES, SEARCH_SECONDS = 8, 10.0
 FLAT, GRID, TALL = {"data": 8}, {"data": 2, "model": 4}, {"data": 4, "model": 2}
 PLANS: tuple[tuple[str, dict[str, int]], ...] = (

@@ -1,7 +1,7 @@
 """The corpus of third-party steps: what each is planned as, and what it computes under four plans
 beside one device.
 
-    make .venv-corpus/ready && .venv-corpus/bin/python -m scripts.corpus -o docs/corpus.md
+    make .venv-corpus/ready && .venv-corpus/bin/python -m scripts.corpus -o docs/reports/corpus.md
 
 Each step has a process of its own (`tests/corpus/check.py` says what is done there), which may take
 so many seconds; one that ends otherwise is a row that says so. The page has each row as soon as it
@@ -30,7 +30,7 @@ from tests.corpus.entries import ENTRIES
 from tests.corpus.entry import Entry
 
 
-COMMAND = "python -m scripts.corpus -o docs/corpus.md"
+COMMAND = "python -m scripts.corpus -o docs/reports/corpus.md"
 _MOST_SECONDS = 900
 _SHOWN_DECISIONS = 2
 

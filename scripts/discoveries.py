@@ -32,7 +32,7 @@ from models.training import Batch, Target, cross_entropy, train_step
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.discoveries -o docs/discoveries.md"
+COMMAND = "python -m scripts.discoveries -o docs/reports/discoveries.md"
 START = "data-parallel"
 BUDGET_SECONDS = 120.0
 HEADER = [

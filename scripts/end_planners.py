@@ -14,7 +14,7 @@ a run takes that is left alone.
 Python itself starts before the first line of the command; what SIGINT and SIGTERM do until then is
 counted apart. That line has run when the process catches SIGTERM, which Python by itself does not.
 
-    python -m scripts.end_planners -o docs/trust.md
+    python -m scripts.end_planners -o docs/reports/trust.md
 """
 
 from collections import Counter
@@ -320,7 +320,7 @@ _OLD: Final = (
 def main(share: float, rounds: int, workers: int, seed: int, output: Path | None) -> None:
     """End planners and count what is lost and left."""
     moments = random.Random(seed)
-    command = f"python -m scripts.end_planners --share {share:g} --rounds {rounds} -o docs/trust.md"
+    command = f"python -m scripts.end_planners --share {share:g} --rounds {rounds} -o docs/reports/trust.md"
     made = made_by(command, f"{platform.machine()}, {os.cpu_count()} cores")
     rows: list[list[str]] = []
 

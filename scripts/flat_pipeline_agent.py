@@ -29,7 +29,7 @@ _FLAT = 3 * SIZE.points + _STEPS + 1
 
 
 def config(episodes: int) -> RainbowConfig:
-    """The notes of docs/pipeline_agent.md say where it differs from the paper."""
+    """The notes of docs/reports/pipeline_agent.md say where it differs from the paper."""
     steps = episodes * _STEPS
     return RainbowConfig(
         network="flat",

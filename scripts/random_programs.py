@@ -1,6 +1,6 @@
 """Random programs over all rule families under random decisions, on eight CPU devices.
 
-    python -m scripts.random_programs -n 2000 -o docs/random_programs.md
+    python -m scripts.random_programs -n 2000 -o docs/reports/random_programs.md
 
 Each program is planned with random classes on random axes, checked
 (`tests/automap/runtime/test_random_programs.py`: legal shardings, local bytes and FLOPs by brute
@@ -29,7 +29,7 @@ DEVICES = 8
 CHUNK = 50
 # After which a program is given up.
 MOST_SECONDS = 300
-COMMAND = "python -m scripts.random_programs -n {count} -o docs/random_programs.md"
+COMMAND = "python -m scripts.random_programs -n {count} -o docs/reports/random_programs.md"
 
 
 @dataclass(frozen=True)

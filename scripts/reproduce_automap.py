@@ -30,7 +30,7 @@ from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_automap -o docs/automap_tables.md"
+COMMAND = "python -m scripts.reproduce_automap -o docs/reports/automap_tables.md"
 # One mesh axis: four devices, as the twelve heads of T5-base cannot be split in eight.
 AXIS_SIZE = 4
 MODES: tuple[Mode, ...] = ("faithful", "ours")

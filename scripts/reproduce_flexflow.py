@@ -42,7 +42,7 @@ from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_flexflow -o docs/flexflow.md"
+COMMAND = "python -m scripts.reproduce_flexflow -o docs/reports/flexflow.md"
 DEVICES: Mapping[str, tuple[int, ...]] = {
     "flexflow-p100": (4, 16),
     "flexflow-k80": (16, 64),

@@ -1,4 +1,4 @@
-"""The tables of docs/pipeline_agent.md: the shipped agent on held-out problems, on real profiles,
+"""The tables of docs/reports/pipeline_agent.md: the shipped agent on held-out problems, on real profiles,
 and Auto-MAP's Table 8.
 
 Gaps are above the optimum that the exact solver proved; problems for which it could not, in two
@@ -32,7 +32,7 @@ from scripts.reproduce_pipelines import CONFIGURATIONS, MICROBATCHES, MODELS, Ca
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_pipeline_agent -o docs/pipeline_agent.md"
+COMMAND = "python -m scripts.reproduce_pipeline_agent -o docs/reports/pipeline_agent.md"
 FIRST_SEED = 10_000
 SIZES = (
     # (problems, size); the second row of four stages has the paper's machine with twice the servers

@@ -39,7 +39,7 @@ from models.t5 import t5_3b, t5_11b, t5_base
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_pipelines -o docs/pipelines.md"
+COMMAND = "python -m scripts.reproduce_pipelines -o docs/reports/pipelines.md"
 MODELS: dict[str, Callable[[], Any]] = {
     "Bert-48": bert_48,
     "T5-base": t5_base,

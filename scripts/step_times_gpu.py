@@ -20,7 +20,7 @@ from scripts.step_time_runs import runner, timed
 from scripts.tables import made_by, markdown
 
 
-COMMAND = "python -m scripts.compare_step_times --gpu -o docs/step_times.md"
+COMMAND = "python -m scripts.compare_step_times --gpu -o docs/reports/step_times.md"
 DEVICES = 8
 _DATA_PARALLEL = Options(preset="data-parallel")
 

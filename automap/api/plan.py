@@ -49,7 +49,7 @@ class Plan(PlanRecord):
         of devices and, at the first call, `PlanError` for a step or arguments that are not those of
         the plan, `NotSeparableError` for a pipeline of a step that needs all samples at once. What
         a step can be, and in what its arguments may differ from the planned ones, is in
-        docs/steps.md.
+        docs/how-to/steps.md.
         """
         # A plan is read and explained without tracing anything.
         from automap.runtime.run import step_under_plan

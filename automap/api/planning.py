@@ -73,13 +73,15 @@ def plan(
         topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
         mesh: "auto" for all shapes, named as shardings in the step's own code if any; or {"data":
             4, "model": 2}.
-        strategy, space, stages, microbatches: what to search and how; `automap plan --help` lists
-            them.
+        strategy: how to search; `automap plan --help` lists them.
+        space: what to search; `automap plan --help` lists it, and what follows from it.
+        stages: of a pipeline.
+        microbatches: of a pipeline.
         preset: take this named plan and do not search.
         budget: seconds of the search, see `read_options`; the best plan so far is returned after
             it, and on Ctrl-C.
         memory_limit: GiB per device; None allows all of it.
-        pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model".
+        pin: inputs whose sharding is decided, as `"[0]['params']['w']=null,model"`.
         rules: sharding rules of custom calls and jitted functions, by name:
             {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
         strict: an op without a sharding rule is an error; else it is replicated, with a warning.

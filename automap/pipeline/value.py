@@ -32,7 +32,7 @@ from s on                                                                       
            L   = V_0
 
 GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where
-rounds through different stages alternate on the longest path (docs/pipelines.md says by how much).
+rounds through different stages alternate on the longest path (docs/reports/pipelines.md says by how much).
 
     bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
 

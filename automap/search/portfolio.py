@@ -33,7 +33,7 @@ from automap.topology.mesh import Mesh
 # Beyond it, climbing is much faster than trying every point.
 _SMALL_SPACE = 5_000
 # Meshes from whose best points walks start, or that are summed up in part: on no model of
-# docs/strategies.md did walks from more of them find better plans.
+# docs/reports/strategies.md did walks from more of them find better plans.
 _BEST_MESHES = 2
 # Plans that leave tables out may be several times slower than what climbs have reached: from there
 # climbs did not come near that (GPT, BERT and T5-11B on meshes of three axes).

@@ -3,7 +3,7 @@
     step(preset) > (1 + g) step(plan)        as predicted, with g = `_LEAST_GAIN`
     step'(preset) > (1 + g') step'(plan)     if nothing stays in the memory on the chip, with g' = `_LEAST_OFF_CHIP`
 
-Predicted steps of near plans are not surer than g (docs/schedules.md), and a plan that people know
+Predicted steps of near plans are not surer than g (docs/reports/schedules.md), and a plan that people know
 is worth having. What stays on the chip is XLA's choice and the least sure part of a prediction: a
 gain that is there only if XLA chooses as predicted is none.
 """

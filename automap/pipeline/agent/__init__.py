@@ -8,5 +8,5 @@ package.
 `network`      their values by the network, in numpy
 `play`         greedy, beams and local search: `infer`
 `problems`     generated problems to train on and to be held out on
-`weights.safetensors`, made by scripts/train_pipeline_agent.py; docs/pipeline_agent.md says how good it is
+`weights.safetensors`, made by scripts/train_pipeline_agent.py; docs/reports/pipeline_agent.md says how good it is
 """

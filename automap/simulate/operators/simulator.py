@@ -5,7 +5,7 @@ to it.
     sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.FULL)
     sim.makespan_seconds
 
-FULL is the fastest in nearly all that was measured (docs/simulator.md).
+FULL is the fastest in nearly all that was measured (docs/reports/simulator.md).
 The timeline is the same, to the last bit, however it came about          -> `automap.simulate.operators.full`, `.delta`
 """
 

@@ -163,7 +163,7 @@ def test_same_problem_same_partition():
 
 
 def test_quality_on_problems_that_it_has_not_seen():
-    """The whole held-out set is in docs/pipeline_agent.md; these are its likes in small."""
+    """The whole held-out set is in docs/reports/pipeline_agent.md; these are its likes in small."""
     size = Size(stages=4, points=64, servers=4, per_server=4)
     alone, untaught, inferred, local, even = [], [], [], [], []
     for seed in range(30):
