@@ -1,13 +1,14 @@
-"""What a user may choose by name, with a line on each, and the defaults of what is chosen by
-number.
+"""What a user may choose by name, with a line on each, the defaults of what is chosen by number, and
+how an option is described.
 
 It imports no search and no compiler: help texts, completion and checks of names load nothing else.
 What the names stand for is elsewhere (`automap.search.STRATEGIES`, `automap.space.presets.PRESETS`,
 `automap.pipeline.search.PIPELINE_STRATEGIES`); tests hold both against each other.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from automap.errors import InputError
 
@@ -63,3 +64,61 @@ def check_known(what: str, name: str, known: Iterable[str], of: str = "") -> Non
     """
     if name not in known:
         raise InputError(f"unknown {what} {name!r}{of}; allowed: {', '.join(known)}")
+
+
+Surface = Literal["python", "command"]
+"""Where an option is written: as a keyword, or as a flag with a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNames:
+    """Names that an option allows, with a line on each; `space` is the one in which it does."""
+
+    names: Mapping[str, str]
+    space: SearchSpace | None = None
+
+    def text(self, surface: Surface) -> str:
+        """`auto, exact`, or `with --space pipeline auto, exact`."""
+        names = ", ".join(self.names)
+        if self.space is None:
+            return names
+        is_command = surface == "command"
+        where = f"--space {self.space}" if is_command else f'space="{self.space}"'
+        return f"with {where} {names}"
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option as users see it.
+
+    `name` and `type` are those of the keyword; the flag is `name` with hyphens unless `flag` is
+    given. `help` is a sentence without capital and full stop that follows `unit`, if there is one;
+    `python` and `command` are added to it where a value is written differently. `choices` are known
+    names, which complete in a shell. A flag with `is_repeated` may be given several times, its
+    texts shown as `metavar`. `read` makes a given value the one of `Options`.
+    """
+
+    name: str
+    type: Any
+    help: str
+    default: Any = None
+    is_required: bool = False
+    unit: str | None = None
+    choices: tuple[KnownNames, ...] = ()
+    python: str = ""
+    command: str = ""
+    flag: str | None = None
+    metavar: str | None = None
+    is_repeated: bool = False
+    read: Callable[[Any], Any] = _as_given
+
+    def text(self, surface: Surface) -> str:
+        """The sentence for a docstring or for the help of the command."""
+        start = self.help if self.unit is None else f"{self.unit} {self.help}"
+        names = "; ".join(part.text(surface) for part in self.choices)
+        written = self.python if surface == "python" else self.command
+        return f"{start}: {names}{written}" if names else f"{start}{written}"

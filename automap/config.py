@@ -1,49 +1,270 @@
-"""What a user may choose about a plan: the command's options, which are also keywords of
-`automap.plan`.
+"""The options of a plan, described once: names, types, defaults, choices, units and sentences.
+
+An `Option` (`automap.choices`) describes one; a field of `Options` holds its checked value. All else
+is made from these fields, so that an option is added in one place:
+
+    the keywords of `automap.plan` and `automap.parallelize`, their signatures and docstrings
+                                                               -> in: `automap.api.keywords`
+    the options of the command, its help and completion        -> in: `automap.cli.options`
+    the values that the planners read                          -> in: `read_options`
+
+`OptionKeywords` repeats names and types for type checkers and editors, which read no metadata; a
+test holds it against the fields.
+
+Nothing here loads numpy or JAX before a value is read: help has to answer at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import partial
 import math
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, get_args
 
 from automap import choices
-from automap.choices import Layers, SearchSpace, UnknownOps
-from automap.cost.profile import KernelProfile
+from automap.choices import KnownNames, Layers, Option, SearchSpace, UnknownOps
 from automap.errors import InputError
 from automap.plan.checks import MAX_INTEGER
-from automap.step.rules import user_rules
-from automap.topology.mesh import Mesh
+
+
+if TYPE_CHECKING:
+    from automap.cost.profile import KernelProfile
+    from automap.topology.mesh import Mesh
+
+
+def _read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
+    if given == "auto":
+        return None
+    pairs = (
+        [tuple(part.partition("=")[::2]) for part in given.split(",")]
+        if isinstance(given, str)
+        else [(name, str(size)) for name, size in given.items()]
+    )
+    names = [name for name, _ in pairs]
+    is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
+    if not is_read or not pairs or len(set(names)) != len(names):
+        raise InputError(
+            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
+        )
+    from automap.topology.mesh import Mesh  # loads numpy
+
+    return Mesh(tuple(names), tuple(int(size) for _, size in pairs))
+
+
+def _read_count(name: str, given: int | str) -> int | None:
+    if given == "auto":
+        return None
+    if not _is_size(str(given)):
+        raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
+    return int(given)
+
+
+def _is_size(text: str) -> bool:
+    """Whether a text is an integer from 1 with at most as many digits as the largest that a file
+    can hold.
+    """
+    return text.isdecimal() and len(text) <= len(str(MAX_INTEGER)) and int(text) > 0
+
+
+def _read_memory_limit(gib: float | None) -> float | None:
+    return None if gib is None else gib * 2**30
+
+
+def _read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _read_rules(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((given or {}).items())
+
+
+def _read_strict(is_strict: bool) -> UnknownOps:  # noqa: FBT001 - the value of one option
+    return "refuse" if is_strict else "replicate"
+
+
+def _read_profile(path: str | Path | None) -> "KernelProfile | None":
+    if path is None:
+        return None
+    from automap.cost.profile import KernelProfile  # loads numpy
+
+    return KernelProfile.load(path)
+
+
+_DESCRIPTION: Final = "option"
+"""The key of an option in the metadata of its field."""
+
+
+def _described(option: Option) -> Any:
+    """A field of `Options` that holds what is read of an option."""
+    return field(default=option.read(option.default), metadata={_DESCRIPTION: option})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options.
+    """Checked options, each with its description.
 
-    `mesh` None searches all shapes, a mesh is tried in every order of its axes, `preset` skips the
-    search, `memory_limit_bytes` None allows all of a device's memory; `pins` are texts as
-    `automap.space.pins` reads them; `rules` are (name, rule) of custom calls and functions, as
-    `hlo_tools.rules.notation` reads them; `unknown_ops` says what to do with ops that have none;
-    `space` says what is decided, `stages` and `microbatches` are those of a pipeline, None to
-    search them; `layers` "apart" decides for each of several equal layers; `profile` has measured
-    seconds of kernels. Raises `InputError` for numbers out of range, unknown names and bad rules.
+    Raises `InputError` for numbers out of range, unknown names and bad rules.
     """
 
-    mesh: Mesh | None = None
-    strategy: str = "auto"
-    preset: str | None = None
-    budget_seconds: float = choices.DEFAULT_BUDGET_SECONDS
-    memory_limit_bytes: float | None = None
-    pins: tuple[str, ...] = ()
-    rules: tuple[tuple[str, str], ...] = ()
-    unknown_ops: UnknownOps = "replicate"
-    layers: Layers = "folded"
-    profile: KernelProfile | None = None
-    space: SearchSpace = "sharding"
-    stages: int | None = None
-    microbatches: int | None = None
-    seed: int = 0
+    mesh: "Mesh | None" = _described(
+        Option(
+            name="mesh",
+            type=str | Mapping[str, int],
+            default="auto",
+            help="auto (names and sizes of shardings in the step's own code, if it has any, else "
+            "all shapes), or sizes by name in any order: data=4,model=2",
+            python=' or `{"data": 4, "model": 2}`; an axis called "model" is the one that presets '
+            "give features",
+            command="; the best order on the links is taken, and an axis called model is the one "
+            "that presets give features",
+            read=_read_mesh,
+        )
+    )
+    """Tried in every order of its axes; None searches all shapes."""
+
+    strategy: str = _described(
+        Option(
+            name="strategy",
+            type=str,
+            default="auto",
+            help="how to search",
+            choices=(
+                KnownNames(names=choices.STRATEGIES),
+                KnownNames(names=choices.PIPELINE_STRATEGIES, space="pipeline"),
+                KnownNames(names=choices.HYBRID_STRATEGIES, space="hybrid"),
+            ),
+        )
+    )
+
+    preset: str | None = _described(
+        Option(
+            name="preset",
+            type=str | None,
+            help="take this named plan and do not search",
+            choices=(KnownNames(names=choices.PRESETS),),
+        )
+    )
+
+    budget_seconds: float = _described(
+        Option(
+            name="budget",
+            type=float,
+            default=choices.DEFAULT_BUDGET_SECONDS,
+            unit="seconds",
+            help="of processor time of the search, and at most twice as many on the clock, both "
+            "from when the step is traced; the best plan so far is taken then, and on Ctrl-C",
+        )
+    )
+
+    memory_limit_bytes: float | None = _described(
+        Option(
+            name="memory_limit",
+            type=float | None,
+            unit="GiB",
+            help="per device; by default all of it",
+            read=_read_memory_limit,
+        )
+    )
+
+    pins: tuple[str, ...] = _described(
+        Option(
+            name="pin",
+            type=str | Sequence[str],
+            default=(),
+            help="decide an input's sharding: `\"[0]['params']['w']=null,model\"`, "
+            '`"[1]*=data,null"`; per dimension null, an axis, or axes joined by +; * in a path '
+            "stands for anything",
+            metavar="PATH=SPEC",
+            is_repeated=True,
+            read=_read_pins,
+        )
+    )
+    """As `automap.space.pins` reads them."""
+
+    rules: tuple[tuple[str, str], ...] = _described(
+        Option(
+            name="rules",
+            type=Mapping[str, str] | None,
+            help="how a custom call or a jitted function may be split, by name; a letter on both "
+            "sides passes, one of the operands only is summed over: ",
+            python='`{"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}`',
+            command='`"my_attention=bthd,bshd,bshd->bthd replicate=t,s,d"`',
+            flag="--rule",
+            metavar="NAME=RULE",
+            is_repeated=True,
+            read=_read_rules,
+        )
+    )
+    """(name, rule) as `hlo_tools.rules.notation` reads them."""
+
+    unknown_ops: UnknownOps = _described(
+        Option(
+            name="strict",
+            type=bool,
+            default=False,
+            help="refuse ops without a sharding rule, which else are replicated with a warning",
+            read=_read_strict,
+        )
+    )
+
+    layers: Layers = _described(
+        Option(
+            name="layers",
+            type=Layers,
+            default="folded",
+            help="whether equal layers share their decisions (folded), or each has its own (apart)",
+        )
+    )
+
+    profile: "KernelProfile | None" = _described(
+        Option(
+            name="profile",
+            type=str | Path | None,
+            help="a file of kernels measured on the topology's device, as `automap calibrate` "
+            "writes it",
+            read=_read_profile,
+        )
+    )
+
+    space: SearchSpace = _described(
+        Option(
+            name="space",
+            type=SearchSpace,
+            default="sharding",
+            help="what is decided: one program for all devices (sharding), stages of replicas on "
+            "devices of their own (pipeline), or the best of both and of stages that are sharded "
+            "inside (hybrid)",
+        )
+    )
+
+    stages: int | None = _described(
+        Option(
+            name="stages",
+            type=int | str,
+            default="auto",
+            help="of a pipeline; auto tries several",
+            read=partial(_read_count, "stages"),
+        )
+    )
+
+    microbatches: int | None = _described(
+        Option(
+            name="microbatches",
+            type=int | str,
+            default="auto",
+            help="of a pipeline; auto tries 1 and the powers of two that divide the batch",
+            read=partial(_read_count, "microbatches"),
+        )
+    )
+
+    seed: int = _described(
+        Option(
+            name="seed",
+            type=int,
+            default=0,
+            help="same seed, same plan, as long as the search ends within its budget",
+        )
+    )
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...] | None:
@@ -62,8 +283,7 @@ class Options:
                 )
         if not 0 <= self.seed <= MAX_INTEGER:
             raise InputError(f"seed {self.seed}; allowed: an integer from 0 to {MAX_INTEGER}")
-        if self.space not in get_args(SearchSpace):
-            raise InputError(f"space {self.space!r}; allowed: {', '.join(get_args(SearchSpace))}")
+        _check_literal("space", self.space, SearchSpace)
         if self.space != "sharding":
             self._check_pipeline()
         else:
@@ -71,15 +291,20 @@ class Options:
             self._check_sharding()
         if self.preset is not None:
             choices.check_known("preset", self.preset, choices.PRESETS)
-        user_rules(self.rules)
-        if self.layers not in get_args(Layers):
-            raise InputError(f"layers {self.layers!r}; allowed: {', '.join(get_args(Layers))}")
+        self._check_rules()
+        _check_literal("layers", self.layers, Layers)
+
+    def _check_rules(self) -> None:
+        if self.rules:
+            from automap.step.rules import user_rules  # loads numpy
+
+            user_rules(self.rules)
 
     def _check_pipeline(self) -> None:
         is_pipeline = self.space == "pipeline"
         known = choices.PIPELINE_STRATEGIES if is_pipeline else choices.HYBRID_STRATEGIES
-        of = " of pipelines" if is_pipeline else " of --space hybrid"
-        choices.check_known("strategy", self.strategy, known, of)
+        where = " of pipelines" if is_pipeline else " of --space hybrid"
+        choices.check_known("strategy", self.strategy, known, where)
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
             if value:
@@ -96,101 +321,74 @@ class Options:
                 )
 
 
-def read_options(
-    *,
-    mesh: str | Mapping[str, int] = "auto",
-    strategy: str = "auto",
-    preset: str | None = None,
-    budget: float = choices.DEFAULT_BUDGET_SECONDS,
-    memory_limit: float | None = None,
-    pin: str | Sequence[str] = (),
-    rules: Mapping[str, str] | None = None,
-    strict: bool = False,
-    layers: Layers = "folded",
-    profile: str | Path | None = None,
-    space: SearchSpace = "sharding",
-    stages: int | str = "auto",
-    microbatches: int | str = "auto",
-    seed: int = 0,
-) -> Options:
-    """Options as the command takes them.
+class OptionKeywords(TypedDict, total=False):
+    """The keywords of `Options` for type checkers and editors; a test holds it against the fields."""
 
-    Args:
-        mesh: "auto" (names and sizes of shardings in the step's own code, if it has any, else all
-            shapes), or sizes by name: "data=4,model=2" or {"data": 4, "model": 2}. Every order of
-            the axes that lies on the topology is tried; an axis called "model" is the one that
-            presets give features.
-        strategy: a name from `automap.choices.STRATEGIES`.
-        preset: a name from `automap.choices.PRESETS`; no search then.
-        budget: seconds of processor time of the search, compiling our own solvers included; it ends
-            no later than twice as many seconds on the wall clock. Both begin when the step is
-            traced.
-        memory_limit: GiB per device; None allows all of it.
-        pin: inputs whose sharding is decided, as "[0]['params']['w']=null,model"; * in a path
-            stands for anything.
-        rules: sharding rules of custom calls and jitted functions, by name: {"my_kernel":
-            "ik,kj->ij"}.
-        strict: an op without a rule is an error rather than replicated with a warning.
-        layers: "folded": equal layers share their decisions; "apart": each has its own.
-        profile: a file of kernels measured on the topology's device, by `automap calibrate`.
-        space: "sharding", one program for all devices; "pipeline", replicated stages on devices of
-            their own; "hybrid", the best of these and of stages that are sharded inside.
-        stages: of a pipeline; "auto" tries several.
-        microbatches: of a pipeline; "auto" tries 1 and the powers of two that divide the batch.
-        seed: same seed, same plan, as long as the search ends within its budget.
+    mesh: str | Mapping[str, int]
+    strategy: str
+    preset: str | None
+    budget: float
+    memory_limit: float | None
+    pin: str | Sequence[str]
+    rules: Mapping[str, str] | None
+    strict: bool
+    layers: Layers
+    profile: str | Path | None
+    space: SearchSpace
+    stages: int | str
+    microbatches: int | str
+    seed: int
 
-    Raises:
-        ProfileError: a profile that cannot be read.
-        InputError: a value that is not one of these.
+
+def described_options(source: type[Any] = Options) -> tuple[Option, ...]:
+    """The options that the fields of a class describe, in their order."""
+    return tuple(f.metadata[_DESCRIPTION] for f in fields(source) if _DESCRIPTION in f.metadata)
+
+
+def read_options(**given: Unpack[OptionKeywords]) -> Options:
+    """Options as users write them; what is not given has its default.
+
+    Raises `InputError` for a value that is not allowed, `ProfileError` for a profile that cannot be
+    read, `TypeError` for a keyword that is no option.
     """
-    return Options(
-        mesh=_mesh(mesh),
-        strategy=strategy,
-        preset=preset,
-        budget_seconds=budget,
-        memory_limit_bytes=None if memory_limit is None else memory_limit * 2**30,
-        pins=(pin,) if isinstance(pin, str) else tuple(pin),
-        rules=tuple((rules or {}).items()),
-        unknown_ops="refuse" if strict else "replicate",
-        layers=layers,
-        profile=None if profile is None else KernelProfile.load(profile),
-        space=space,
-        stages=_count("stages", stages),
-        microbatches=_count("microbatches", microbatches),
-        seed=seed,
-    )
+    known = {f.metadata[_DESCRIPTION].name: f for f in fields(Options)}
+    for name in given:
+        if name not in known:
+            raise TypeError(f"unexpected keyword argument {name!r}; allowed: {', '.join(known)}")
+    values = {
+        known[name].name: known[name].metadata[_DESCRIPTION].read(value)
+        for name, value in given.items()
+    }
+    return Options(**values)
 
 
-def _count(name: str, given: int | str) -> int | None:
-    if given == "auto":
-        return None
-    if not _is_size(str(given)):
-        raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
-    return int(given)
+TOPOLOGY: Final = Option(
+    name="topology",
+    type=str,
+    is_required=True,
+    help="a name, as v5e:4x4, 8xh100, 4x8xv100, flexflow-p100 or local, or a TOML file",
+    python=", or a `Topology`",
+)
+"""What a step is planned for."""
+
+VERIFY: Final = Option(
+    name="verify",
+    type=bool,
+    default=False,
+    help="compile the best plans, and take the best that the topology's compiler confirms to fit",
+)
+VERIFY_TOP: Final = Option(
+    name="verify_top",
+    type=int,
+    default=choices.DEFAULT_VERIFY_TOP,
+    help="plans to compile at most",
+)
 
 
-def _is_size(text: str) -> bool:
-    """Whether a text is an integer from 1 with at most as many digits as the largest that a file
-    can hold.
-    """
-    return text.isdecimal() and len(text) <= len(str(MAX_INTEGER)) and int(text) > 0
-
-
-def _mesh(given: str | Mapping[str, int]) -> Mesh | None:
-    if given == "auto":
-        return None
-    pairs = (
-        [tuple(part.partition("=")[::2]) for part in given.split(",")]
-        if isinstance(given, str)
-        else [(name, str(size)) for name, size in given.items()]
-    )
-    names = [name for name, _ in pairs]
-    is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
-    if not is_read or not pairs or len(set(names)) != len(names):
-        raise InputError(
-            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
-        )
-    return Mesh(tuple(names), tuple(int(size) for _, size in pairs))
+def _check_literal(name: str, value: str, literal: Any) -> None:
+    allowed = get_args(literal)
+    if value not in allowed:
+        raise InputError(f"{name} {value!r}; allowed: {', '.join(allowed)}")
 
 
 def _check_positive(name: str, value: float, unit: str) -> None:

@@ -6,20 +6,24 @@ from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 import warnings
 
 import jax
 
+from automap.api.keywords import ParallelizeKeywords, with_options
 from automap.api.plan import Plan
 from automap.api.plan_cache import cache_key, load_cached, save_cached
-from automap.choices import (
-    DEFAULT_BUDGET_SECONDS,
-    DEFAULT_VERIFY_TOP,
-    Layers,
-    SearchSpace,
+from automap.choices import DEFAULT_VERIFY_TOP
+from automap.config import (
+    TOPOLOGY,
+    VERIFY,
+    VERIFY_TOP,
+    OptionKeywords,
+    Options,
+    described_options,
+    read_options,
 )
-from automap.config import Options, read_options
 from automap.errors import PlanError, PlanWarning
 from automap.jaxpr.reemit import Reemitter
 from automap.planner.sharding import find
@@ -40,28 +44,16 @@ from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
 
 
+@with_options(described_options(), own=(TOPOLOGY, VERIFY, VERIFY_TOP))
 def plan(
     step: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
     topology: str | Topology,
-    mesh: str | Mapping[str, int] = "auto",
-    strategy: str = "auto",
-    preset: str | None = None,
-    budget: float = DEFAULT_BUDGET_SECONDS,
-    memory_limit: float | None = None,
-    pin: str | Sequence[str] = (),
-    rules: Mapping[str, str] | None = None,
-    strict: bool = False,
-    layers: Layers = "folded",
-    profile: str | Path | None = None,
-    space: SearchSpace = "sharding",
-    stages: int | str = "auto",
-    microbatches: int | str = "auto",
-    seed: int = 0,
     verify: bool = False,
     verify_top: int = DEFAULT_VERIFY_TOP,
+    **options: Unpack[OptionKeywords],
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no
     device.
@@ -70,27 +62,7 @@ def plan(
         step: a function of arrays, or one that `jax.jit` has wrapped.
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
-        topology: a name ("v5e:4x4", "8xh100", "local", ...), a TOML file, or a `Topology`.
-        mesh: "auto" for all shapes, named as shardings in the step's own code if any; or {"data":
-            4, "model": 2}.
-        strategy: how to search; `automap plan --help` lists them.
-        space: what to search; `automap plan --help` lists it, and what follows from it.
-        stages: of a pipeline.
-        microbatches: of a pipeline.
-        preset: take this named plan and do not search.
-        budget: seconds of the search, see `read_options`; the best plan so far is returned after
-            it, and on Ctrl-C.
-        memory_limit: GiB per device; None allows all of it.
-        pin: inputs whose sharding is decided, as `"[0]['params']['w']=null,model"`.
-        rules: sharding rules of custom calls and jitted functions, by name:
-            {"my_attention": "bthd,bshd,bshd->bthd replicate=t,s,d"}.
-        strict: an op without a sharding rule is an error; else it is replicated, with a warning.
-        layers: "folded": equal layers share their decisions; "apart": each has its own.
-        profile: a file of kernels measured on the topology's device, by `automap calibrate`.
-        seed: same seed, same plan, as long as the search ends within its budget.
-        verify: compile the best plans found, and return the best that the topology's compiler
-            confirms to fit; see `automap.verify`.
-        verify_top: how many plans to compile at most.
+        **options: described in `automap.config`; each has an entry here.
 
     Raises:
         NotSeparableError: a pipeline of a step that needs all samples at once.
@@ -98,89 +70,49 @@ def plan(
         InfeasiblePlanError: no plan fits, or none is confirmed.
         InputError: a step that cannot be traced, shardings in its code that no plan can have, or a
             bad option.
+        ProfileError: a profile that cannot be read.
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
-    options = read_options(
-        mesh=mesh,
-        strategy=strategy,
-        preset=preset,
-        budget=budget,
-        memory_limit=memory_limit,
-        pin=pin,
-        rules=rules,
-        strict=strict,
-        layers=layers,
-        profile=profile,
-        space=space,
-        stages=stages,
-        microbatches=microbatches,
-        seed=seed,
-    )
+    checked = read_options(**options)
     confirmation = Confirmation(top=verify_top) if verify else None
-    return _plan_step(step, tuple(args), kwargs or {}, _topology(topology), options, confirmation)
+    return _plan_step(step, tuple(args), kwargs or {}, _topology(topology), checked, confirmation)
 
 
+@with_options(described_options(), rest="jit_options")
 def parallelize(
     step: Callable[..., Any] | None = None,
     *,
     topology: str | Topology = "local",
     cache_dir: str | Path | None = None,
     devices: Sequence[Any] | None = None,
-    mesh: str | Mapping[str, int] = "auto",
-    strategy: str = "auto",
-    preset: str | None = None,
-    budget: float = DEFAULT_BUDGET_SECONDS,
-    memory_limit: float | None = None,
-    pin: str | Sequence[str] = (),
-    rules: Mapping[str, str] | None = None,
-    strict: bool = False,
-    layers: Layers = "folded",
-    profile: str | Path | None = None,
-    space: SearchSpace = "sharding",
-    stages: int | str = "auto",
-    microbatches: int | str = "auto",
-    seed: int = 0,
-    **jit_options: Any,
+    **options: Unpack[ParallelizeKeywords],
 ) -> Any:
     """Decorator: the step, planned at its first call and run in parallel from then on.
 
     Use it bare, with options, or on a function that `jax.jit` has wrapped already (which keeps its
-    own options). Options are those of `plan`, and:
+    own options).
 
     Args:
         step: the function, when used without parentheses.
-        topology: see `plan`; "local" is what JAX sees.
+        topology: as for `plan`; "local" is what JAX sees.
         cache_dir: a folder to keep plans in; a later process loads them instead of searching.
         devices: devices to run on, by default all that JAX sees.
+        **options: described in `automap.config`; each has an entry here.
         **jit_options: of `jax.jit`, for a step that is not jitted: `donate_argnums`,
             `static_argnums`...
 
     Returns:
         A `ParallelStep`, or the decorator that makes one.
     """
-    options = read_options(
-        mesh=mesh,
-        strategy=strategy,
-        preset=preset,
-        budget=budget,
-        memory_limit=memory_limit,
-        pin=pin,
-        rules=rules,
-        strict=strict,
-        layers=layers,
-        profile=profile,
-        space=space,
-        stages=stages,
-        microbatches=microbatches,
-        seed=seed,
-    )
+    names = {option.name for option in described_options()}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
     make = partial(
         ParallelStep,
         topology=topology,
-        options=options,
+        options=read_options(**given),
         devices=devices,
         cache_dir=None if cache_dir is None else Path(cache_dir),
-        jit_options=jit_options,
+        jit_options={name: value for name, value in options.items() if name not in names},
     )
     return make if step is None else make(step)
 

@@ -10,19 +10,18 @@ from typing import Final, get_args
 
 import click
 
-from automap import __version__, choices
+from automap import __version__, choices, config
 from automap.cli.group import CONTEXT_SETTINGS, Command, Group
 from automap.cli.options import (
     ARGUMENTS,
     COMPILING,
     JSON,
+    OPTIONS,
     PLAN_FILE,
-    STAGES,
     TARGET_OPTION,
     WORKLOAD,
-    OneOf,
     WrittenPath,
-    listed,
+    flag,
     table,
 )
 from automap.exit_status import MEANING
@@ -48,25 +47,13 @@ PLAN: Final = Command(
     ),
     params=(
         *WORKLOAD,
-        *STAGES,
-        click.Option(
-            ["--preset"],
-            type=OneOf(choices.PRESETS),
-            help=f"skip the search: {listed(choices.PRESETS)}",
-        ),
+        *OPTIONS.values(),
         click.Option(
             ["-o", "--output"], type=WrittenPath(dir_okay=False), help="write the plan file here"
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
-        click.Option(
-            ["--verify"], is_flag=True, help="compile the best plans; take the best that fits"
-        ),
-        click.Option(
-            ["--verify-top"],
-            default=choices.DEFAULT_VERIFY_TOP,
-            show_default=True,
-            help="plans to compile at most",
-        ),
+        flag(config.VERIFY),
+        flag(config.VERIFY_TOP),
         *COMPILING,
     ),
 )
@@ -80,7 +67,8 @@ COMPARE: Final = Command(
         "automap compare train:small --topology 8xh100",
         "automap compare train:small --topology 4x8xv100 --space hybrid",
     ),
-    params=(*WORKLOAD, *STAGES),
+    # Every preset is a row of its own.
+    params=(*WORKLOAD, *(option for name, option in OPTIONS.items() if name != "preset")),
 )
 
 EXPLAIN: Final = Command(

@@ -1,13 +1,19 @@
-"""Options that several commands share, as data; names and defaults are those of `automap.choices`."""
+"""Options that several commands share, as data.
 
-from collections.abc import Iterable, Mapping
+Those of a plan are made from their description in `automap.config`    -> in: `flag`
+"""
+
+from collections.abc import Mapping
 import os
-from typing import Any, Final, get_args
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
 from automap import choices
+from automap.choices import Option
+from automap.config import TOPOLOGY, described_options
 
 
 class OneOf(click.ParamType):
@@ -42,16 +48,41 @@ class WrittenPath(click.Path):
         return super().convert(os.path.abspath(value), param, ctx)
 
 
-def listed(names: Iterable[str]) -> str:
-    """`auto, beam, exact`."""
-    return ", ".join(names)
-
-
 def table(title: str, names: Mapping[str, str]) -> str:
     """A paragraph of help with a line for each name."""
     width = max(map(len, names))
     rows = (f"  {name:{width}}  {line}" for name, line in names.items())
     return "\n".join(("\b", f"{title}:", *rows))
+
+
+def flag(option: Option) -> click.Option:
+    """The option of the command; its value has the option's name."""
+    name = option.flag or f"--{option.name.replace('_', '-')}"
+    is_switch = option.type is bool
+    has_default = not (is_switch or option.default is None or option.default == ())
+    return click.Option(
+        [name, option.name],
+        type=None if is_switch else _click_type(option),
+        is_flag=is_switch,
+        multiple=option.is_repeated,
+        required=option.is_required,
+        metavar=option.metavar,
+        help=option.text("command"),
+        **({"default": option.default, "show_default": True} if has_default else {}),
+    )
+
+
+def _click_type(option: Option) -> Any:
+    if option.choices:
+        return OneOf(*(known.names for known in option.choices))
+    if get_origin(option.type) is Literal:
+        return click.Choice(get_args(option.type))
+    types = get_args(option.type) or (option.type,)
+    if Path in types:
+        return click.Path(dir_okay=False)
+    if option.is_repeated or str in types:
+        return str
+    return float if float in types else int
 
 
 TARGET: Final = click.Argument(["target"])
@@ -69,79 +100,11 @@ ARGUMENTS: Final = click.Option(
 PLAN_FILE: Final = click.Argument(["plan_file"], type=click.Path())
 JSON: Final = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
 
-WORKLOAD: Final[tuple[click.Parameter, ...]] = (
-    TARGET,
-    click.Option(
-        ["--topology"],
-        required=True,
-        help="v5e:4x4, 8xh100, 4x8xv100, flexflow-p100, local, or a TOML file",
-    ),
-    click.Option(
-        ["--mesh"],
-        default="auto",
-        help="auto (names and sizes of shardings in the step's code, if it has any, else all shapes), or sizes by "
-        "name in any order: data=4,model=2; the best order on the links is taken",
-    ),
-    ARGUMENTS,
-    click.Option(["--memory-limit"], type=float, help="GiB per device (default: all of it)"),
-    click.Option(
-        ["--budget"],
-        default=choices.DEFAULT_BUDGET_SECONDS,
-        show_default=True,
-        help="seconds of processor time of the search, and at most twice as many on the clock",
-    ),
-    click.Option(["--seed"], default=0, show_default=True, help="same seed, same plan"),
-    click.Option(
-        ["--strategy"],
-        default="auto",
-        show_default=True,
-        type=OneOf(choices.STRATEGIES, choices.PIPELINE_STRATEGIES),
-        help=f"{listed(choices.STRATEGIES)}; with --space pipeline {listed(choices.PIPELINE_STRATEGIES)}; with "
-        f"--space hybrid {listed(choices.HYBRID_STRATEGIES)}",
-    ),
-    click.Option(
-        ["--pin"],
-        multiple=True,
-        metavar="PATH=SPEC",
-        help="decide an input's sharding: \"[0]['params']['w']=null,model\", \"[1]*=data,null\"; "
-        "per dimension null, an axis, or axes joined by +; * stands for anything",
-    ),
-    click.Option(
-        ["--rule", "rules"],
-        multiple=True,
-        metavar="NAME=RULE",
-        help="how a custom call or a jitted function may be split: "
-        '"my_attention=bthd,bshd,bshd->bthd replicate=t,s,d"; a letter on both sides passes, one of '
-        "the operands only is summed over",
-    ),
-    click.Option(
-        ["--layers"],
-        type=click.Choice(get_args(choices.Layers)),
-        default="folded",
-        show_default=True,
-        help="whether equal layers share their decisions, or each has its own",
-    ),
-    click.Option(
-        ["--profile"],
-        type=click.Path(dir_okay=False),
-        help="kernels measured on the topology's device, as `automap calibrate` writes them",
-    ),
-    click.Option(["--strict"], is_flag=True, help="refuse ops without a sharding rule"),
-)
-"""A step and what it is planned for."""
+OPTIONS: Final = {option.name: flag(option) for option in described_options()}
+"""Those of `automap.config`, by name."""
 
-STAGES: Final = (
-    click.Option(
-        ["--space"],
-        type=click.Choice(get_args(choices.SearchSpace)),
-        default="sharding",
-        show_default=True,
-        help="one program for all devices, pipeline stages of replicas on devices of their own, or the best of both "
-        "and of stages that are sharded inside",
-    ),
-    click.Option(["--stages"], default="auto", show_default=True, help="of a pipeline"),
-    click.Option(["--microbatches"], default="auto", show_default=True, help="of a pipeline"),
-)
+WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY), ARGUMENTS)
+"""A step and what it is planned for."""
 
 COMPILING: Final = (
     click.Option(

@@ -15,7 +15,7 @@ from automap.terminal import printable
 
 def run(**given: Any) -> None:
     """Print a row for each preset and for what the searches found."""
-    request = read_request(None, given)
+    request = read_request(given)
     with SearchProgress(request.options.budget_seconds) as progress:
         workload, _ = read_target(request)
         found = compared(

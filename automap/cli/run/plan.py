@@ -32,7 +32,6 @@ def run(
     *,
     output: str | None,
     as_json: bool,
-    preset: str | None,
     verify: bool,
     verify_top: int,
     timeout: float,
@@ -45,7 +44,7 @@ def run(
         check_can_be_written("-o", output)
     confirmation = confirmation_of(verify_top, timeout, cache_dir, is_cached=cache)
     with ExitStack() as until_the_end:
-        plan = _plan(preset, given, confirmation if verify else None, until_the_end)
+        plan = _plan(given, confirmation if verify else None, until_the_end)
         # A plan that was found is kept and printed.
         until_the_end.enter_context(noted())
         if output is not None:
@@ -67,7 +66,7 @@ class Request:
     options: Options
 
 
-def read_request(preset: str | None, given: dict[str, Any]) -> Request:
+def read_request(given: dict[str, Any]) -> Request:
     """What was asked for, checked; the topology, target and options as the command has them."""
     target, arguments = given.pop("target"), given.pop("arguments")
     name = given.pop("topology")
@@ -75,12 +74,11 @@ def read_request(preset: str | None, given: dict[str, Any]) -> Request:
         leave_accelerators_alone()
     topology = get_topology(name)
     given["rules"] = names_and_values(given["rules"], "--rule")
-    return Request(target, arguments, topology, read_options(preset=preset, **given))
+    return Request(target, arguments, topology, read_options(**given))
 
 
 @collector_paused()
 def _plan(
-    preset: str | None,
     given: dict[str, Any],
     confirmation: Confirmation | None,
     until_the_end: ExitStack,
@@ -88,7 +86,7 @@ def _plan(
     """The plan; Ctrl-C is noted from the search `until_the_end`, where there is no compiler to wait
     for after it.
     """
-    request = read_request(preset, given)
+    request = read_request(given)
     topology, options = request.topology, request.options
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)

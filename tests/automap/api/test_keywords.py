@@ -1,0 +1,124 @@
+"""One description of the options: signature, docstring, help and type hints say the same."""
+
+import inspect
+from typing import Any, get_type_hints
+
+import click
+import jax
+import pytest
+
+import automap
+from automap.api.keywords import JitKeywords, with_options
+from automap.choices import KnownNames, Option
+from automap.cli import main
+from automap.cli.options import flag
+from automap.config import (
+    TOPOLOGY,
+    VERIFY,
+    VERIFY_TOP,
+    OptionKeywords,
+    Options,
+    described_options,
+    read_options,
+)
+
+
+OPTIONS = {option.name: option for option in described_options()}
+FUNCTIONS = (automap.plan, automap.parallelize)
+
+
+def _words(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_function_has_every_option_as_a_keyword_with_its_sentence(function, name):
+    option = OPTIONS[name]
+    parameter = inspect.signature(function).parameters[name]
+    assert parameter.kind is parameter.KEYWORD_ONLY
+    assert parameter.default == option.default and parameter.annotation == option.type
+    assert f" {name}: {_words(option.text('python'))}. " in _words(function.__doc__)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_command_has_every_option_with_its_sentence(name):
+    option = OPTIONS[name]
+    of_plan = {parameter.name: parameter for parameter in main.commands["plan"].params}
+    given = of_plan[name]
+    assert isinstance(given, click.Option)
+    assert given.help == option.text("command")
+    compared = [parameter.name for parameter in main.commands["compare"].params]
+    assert (name in compared) == (name != "preset")
+
+
+def test_the_command_has_the_described_defaults():
+    command = main.commands["plan"]
+    given = command.make_context("plan", ["train:small", "--topology", "v5e:2x2"]).params
+    read = {name: given[name] for name in OPTIONS}
+    assert read_options(**{**read, "rules": dict(read["rules"])}) == Options()
+
+
+@pytest.mark.parametrize("option", [TOPOLOGY, VERIFY, VERIFY_TOP], ids=lambda option: option.name)
+def test_parameters_of_plan_alone_are_described_too(option):
+    parameter = inspect.signature(automap.plan).parameters[option.name]
+    default = parameter.empty if option.is_required else option.default
+    assert parameter.default == default
+    assert f" {option.name}: {_words(option.text('python'))}. " in _words(automap.plan.__doc__)
+    of_plan = {parameter.name: parameter for parameter in main.commands["plan"].params}
+    assert getattr(of_plan[option.name], "help", None) == option.text("command")
+
+
+def test_type_checkers_see_the_names_and_types_that_are_described():
+    assert get_type_hints(OptionKeywords) == {name: option.type for name, option in OPTIONS.items()}
+    assert not set(JitKeywords.__annotations__) & set(OPTIONS)
+    # Other versions of JAX may have more.
+    assert set(JitKeywords.__annotations__) <= set(inspect.signature(jax.jit).parameters)
+
+
+def test_what_is_not_given_has_the_described_default():
+    assert read_options() == Options()
+    assert read_options(**{name: option.default for name, option in OPTIONS.items()}) == Options()
+
+
+def test_an_option_of_another_description_appears_everywhere():
+    option = Option(
+        name="slack",
+        type=float,
+        default=0.5,
+        unit="seconds",
+        help="to spare",
+        choices=(KnownNames(names={"some": "", "more": ""}, space="hybrid"),),
+    )
+
+    @with_options([option])
+    def function(step: Any, **options: Any) -> dict[str, Any]:
+        """One line.
+
+        Args:
+            step: a step.
+            **options: see there,
+                over two lines.
+
+        Raises:
+            Nothing.
+        """
+        return options
+
+    parameters = inspect.signature(function).parameters
+    assert str(parameters["slack"]) == "slack: float = 0.5" and list(parameters) == [
+        "step",
+        "slack",
+    ]
+    assert inspect.getdoc(function) == (
+        "One line.\n\nArgs:\n    step: a step.\n"
+        '    slack: seconds to spare: with space="hybrid" some, more.\n\nRaises:\n    Nothing.'
+    )
+    assert flag(option).opts == ["--slack"]
+    assert flag(option).help == "seconds to spare: with --space hybrid some, more"
+    assert flag(option).default == 0.5
+
+
+def test_an_unknown_keyword_is_a_type_error_that_lists_the_known_ones():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bugdet'; allowed: mesh, "):
+        automap.plan(lambda x: x, (1.0,), topology="cpu:1", bugdet=3)  # pyright: ignore
