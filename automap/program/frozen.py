@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from automap.policy import default_policy
 from automap.program.work import shared_work, step_work
 from hlo_tools.conflicts import self_conflicts
 from hlo_tools.linkage import Linkage
@@ -18,10 +19,6 @@ from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 
 
-# Of the work over a class of a frozen parameter, what is done for examples of the batch, at least;
-# the rest merges adapters into it. The answers of a contrastive loss go through layers before they
-# meet the questions.
-_FOR_THE_BATCH = 0.95
 # Numbers, and those that stand for them; other integers are tokens and indices.
 _QUANTIZED = frozenset({"s8", "u8", "s4", "u4"})
 
@@ -60,10 +57,11 @@ def with_frozen(
     )
     if 2 * done.get(batch, 0.0) < work.total:
         return roles
+    least = default_policy().least_batch_work_of_frozen
     alone = {
         c
         for c in {c for i in asked for c in classes[i] if c in done}
-        if shared_work(linkage, class_of_group, batch, c) < _FOR_THE_BATCH * done[c]
+        if shared_work(linkage, class_of_group, batch, c) < least * done[c]
     }
     frozen = {
         i

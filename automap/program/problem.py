@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from automap.choices import Layers
+from automap.policy import default_policy
 from automap.program.imposed import Imposed
 from automap.program.own_collectives import OwnCollective
 from automap.program.small_parts import SmallParts, small_parts
@@ -26,10 +27,6 @@ from hlo_tools.regions import Regions
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
 from hlo_tools.storage import Storage
-
-
-# Share of the work under which the class of the batch inputs is not what the work runs over.
-_LITTLE_WORK = 0.1
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,10 @@ class Problem:
             default=None,
         )
         done, total = self.work.by_class, self.work.total
-        is_worked = voted is not None and done.get(voted, 0.0) >= _LITTLE_WORK * total
+        is_worked = (
+            voted is not None
+            and done.get(voted, 0.0) >= default_policy().least_work_of_batch * total
+        )
         if is_worked and voted not in self.loop_classes:
             return voted
         barred = (

@@ -13,6 +13,7 @@ import math
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.layouts import distinct
 from automap.deadline import Deadline
+from automap.policy import Policy, default_policy
 from automap.search.batch import Batches
 from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
@@ -57,6 +58,7 @@ class SearchContext:
     deadline: Deadline
     on_progress: Callable[["SearchContext"], None]
     presets: Sequence[str] = tuple(PRESETS)
+    policy: Policy = field(default_factory=default_policy)
     best: Candidate | None = None
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     bound_seconds: float | None = None

@@ -17,6 +17,7 @@ import re
 
 import numpy as np
 
+from automap.policy import default_policy
 from automap.program.problem import Problem
 from automap.space.batches import batch_classes
 from automap.space.leaves import LeafClass, leaf_classes
@@ -26,11 +27,6 @@ from automap.topology.mesh import Mesh
 from hlo_tools.phases import Phase
 from hlo_tools.roles import Role
 from hlo_tools.rules import FactorKind
-
-
-_MAX_CANDIDATES = 24
-# Share of the work that must run over a class of no parameter for it to be worth deciding.
-_LEAST_WORK = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,10 @@ class Space:
             if not n
             and c not in (*batches, *problem.loop_classes)
             and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
-            >= _LEAST_WORK * total
+            >= default_policy().least_work_of_candidate * total
         ]
         others.sort(key=lambda c: (-done[c], c))
-        most = _MAX_CANDIDATES if problem.layers == "folded" else None
+        most = default_policy().most_candidates if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
         beside = [c for c in batches[1:] if c in weight and c not in problem.loop_classes]
         return (*chosen, *beside, *(c for c in batches[:1] if c in weight))

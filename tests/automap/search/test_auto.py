@@ -2,6 +2,7 @@
 where one is known.
 """
 
+from dataclasses import replace
 import math
 from random import Random
 
@@ -15,7 +16,7 @@ from automap.errors import InfeasiblePlanError
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
-from automap.search import get_strategy, portfolio
+from automap.search import get_strategy
 from automap.search.candidate import Objective
 from automap.search.context import OutOfBudget
 from automap.search.greedy import random_point
@@ -111,11 +112,10 @@ def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
     assert context.notes == ["cut"]
 
 
-def test_a_slow_machine_finds_the_same_plan(monkeypatch):
+def test_a_slow_machine_finds_the_same_plan():
     """Where memory is short, and the exact search is ended: work is counted, so that no clock
     decides.
     """
-    monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
     problem = problem_of(*decoder(layers=2))
     known = context_of(problem, "v5e:2x4", 1.0)
     get_strategy("greedy")(known)
@@ -125,26 +125,26 @@ def test_a_slow_machine_finds_the_same_plan(monkeypatch):
         context = context_of(problem, "v5e:2x4", 1.0)
         context.objective = Objective(1.02 * least)
         context.deadline = Deadline.after(1e9, ticking(seconds_per_look))
+        context.policy = replace(context.policy, exact_seconds=0.2)
         get_strategy("auto")(context)
         assert context.notes
         found.append((context.best.point, context.bound_seconds, context.evaluations))
     assert found[0] == found[1]
 
 
-def test_it_walks_where_the_proof_is_left_open(monkeypatch):
+def test_it_walks_where_the_proof_is_left_open():
     """Where memory is short: single moves are stuck, and what the exact search has not proven may
     be far off.
     """
-    monkeypatch.setattr(portfolio, "_EXACT_SECONDS", 0.2)
     problem = problem_of(*decoder(layers=2))
     known = context_of(problem, "v5e:2x4", 1.0)
     get_strategy("greedy")(known)
     least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
     found = []
     for walks in (0, 3):
-        monkeypatch.setattr(portfolio, "_OPEN_WALKS", walks)
         context = context_of(problem, "v5e:2x4", 1.0)
         context.objective = Objective(1.05 * least)
+        context.policy = replace(context.policy, exact_seconds=0.2, open_walks=walks)
         get_strategy("auto")(context)
         found.append(context.fitting_seconds)
     assert found[1] < 0.95 * found[0]

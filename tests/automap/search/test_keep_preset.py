@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from automap.search import sure_gains
 from automap.search.context import preset_points
 from automap.search.greedy import climbed
-from automap.search.sure_gains import keep_preset
+from automap.search.portfolio import keep_preset
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, images, mlp
 
@@ -54,15 +53,14 @@ def test_what_is_kept_is_a_preset_or_faster_under_both_assumptions(step, topolog
     assert context.best.point == [*sure, preset][0].point
 
 
-def test_a_gain_that_needs_the_chip_is_none(monkeypatch):
+def test_a_gain_that_needs_the_chip_is_none():
     context = searched("decoder", "v5e:2x4")
-    found = context.best
+    best = context.best
     preset = min(context.best_per_preset.values(), key=lambda c: c.estimate.step_seconds)
-    monkeypatch.setattr(sure_gains, "_LEAST_GAIN", -1.0)
-    monkeypatch.setattr(sure_gains, "_LEAST_OFF_CHIP", -1.0)
+    context.policy = replace(context.policy, preset_margin=-1.0, preset_margin_off_chip=-1.0)
     keep_preset(context)
-    assert context.best == found
+    assert context.best == best
     # No plan is so much faster.
-    monkeypatch.setattr(sure_gains, "_LEAST_OFF_CHIP", 100.0)
+    context.policy = replace(context.policy, preset_margin_off_chip=100.0)
     keep_preset(context)
     assert context.best.point == preset.point
