@@ -8,7 +8,7 @@ import shlex
 
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ def section(heading: str = "") -> str:
 
 def snippet() -> str:
     """The first Python that the README shows."""
-    return next(text for language, text in _BLOCK.findall(section()) if language == "python")
+    return next(text for language, text in BLOCK.findall(section()) if language == "python")
 
 
 def typed(text: str) -> Iterator[Typed]:
     """Commands in the blocks of a part of the README, in order."""
-    for language, block in _BLOCK.findall(text):
+    for language, block in BLOCK.findall(text):
         if language == "":
             for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
                 line, _, output = command.partition("\n")
-                yield Typed(tuple(shlex.split(line)), output)
+                yield Typed(tuple(shlex.split(line, comments=True)), output)
 
 
 def settled(text: str) -> str:

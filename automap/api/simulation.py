@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from automap.api.records import FromRecord
+from automap.api.records import field_values
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError, PlanError
 from automap.pipeline.schedules.simulated import PipelineSimulationRecord, simulate_pipeline
@@ -33,20 +33,26 @@ _SAME: Final = 1e-6
 _LEAST_SECONDS: Final = 1e-12
 
 
-class Simulation(FromRecord, SimulationRecord):
+class Simulation(SimulationRecord):
     """One simulated step of one program; `SimulationRecord` says what its attributes mean."""
 
-    __slots__ = ()
+    @classmethod
+    def of(cls, record: SimulationRecord) -> Self:
+        """The simulation of a record."""
+        return cls(**field_values(record))
 
     def explain(self) -> str:
         """All of it as text."""
         return simulation.report(self)
 
 
-class PipelineSimulation(FromRecord, PipelineSimulationRecord):
+class PipelineSimulation(PipelineSimulationRecord):
     """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes mean."""
 
-    __slots__ = ()
+    @classmethod
+    def of(cls, record: PipelineSimulationRecord) -> Self:
+        """The simulation of a record."""
+        return cls(**field_values(record))
 
     def explain(self) -> str:
         """All of it as text."""
@@ -93,7 +99,7 @@ def simulate(
         check_seconds_are_its_own(plan.pipeline, {"topology": topology, "profile": profile})
         if step is not None:
             planned_call(plan, step, args, kwargs or {})
-        return PipelineSimulation.from_record(simulate_pipeline(plan, plan.pipeline))
+        return PipelineSimulation.of(simulate_pipeline(plan, plan.pipeline))
     if step is None:
         if topology is not None or profile is not None:
             raise InputError(
@@ -101,9 +107,9 @@ def simulate(
                 "others: "
                 "automap.simulate(plan, step, args, topology=..., profile=...)"
             )
-        return Simulation.from_record(simulate_recorded(plan))
+        return Simulation.of(simulate_recorded(plan))
     workload = planned_workload(plan, step, tuple(args), kwargs or {})
-    return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
+    return Simulation.of(simulated(plan, workload, topology=topology, profile=profile))
 
 
 def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, object]) -> None:

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from automap.api.records import FromRecord
+from automap.api.records import field_values
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_NUMERICS_GIB, CompilerName
 from automap.plan.record import PlanRecord
 from automap.report import verification
 from automap.verify.verified import VerificationRecord, verified
 
 
-class Verification(FromRecord, VerificationRecord):
+class Verification(VerificationRecord):
     """What was found about a plan; `VerificationRecord` says what its attributes mean."""
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, record: VerificationRecord) -> Self:
+        """The verification of a record."""
+        return cls(**field_values(record))
 
     def explain(self) -> str:
         """All of it as text."""
@@ -67,4 +72,4 @@ def verify(
         numerics=numerics,
         numerics_limit=numerics_limit,
     )
-    return Verification.from_record(record)
+    return Verification.of(record)

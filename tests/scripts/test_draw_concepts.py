@@ -1,0 +1,23 @@
+from pathlib import Path
+
+import pytest
+
+from scripts import draw_concepts
+
+
+PICTURES = Path(__file__).resolve().parents[2] / "docs/pictures"
+DRAWN = {
+    "planning.svg": lambda: draw_concepts.draw_planning(draw_concepts.count_planning()),
+    "split.svg": draw_concepts.draw_split,
+    "schedules.svg": draw_concepts.draw_schedules,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_pictures_of_the_docs_are_what_the_planner_says(name):
+    again = "python -m scripts.draw_concepts -o docs/pictures"
+    assert DRAWN[name]() == (PICTURES / name).read_text(), again
+
+
+def test_every_picture_is_drawn():
+    assert {path.name for path in PICTURES.iterdir()} == set(DRAWN)
