@@ -37,15 +37,15 @@ def a_child_that(monkeypatch, tmp_path):
     return put
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        ABORTS,
-        b"HloModule m\nENTRY e { p = f32[4] parameter(0) ROOT r = f32[3] reshape(p) }",
-    ],
-)
-def test_text_that_aborts_the_parser_is_refused(text):
+def test_text_that_aborts_the_parser_is_refused():
     with pytest.raises(HloError, match=r"by hand: not valid HLO text: .*SIGABRT.*Check failed"):
+        read_bytes(ABORTS, "by hand")
+
+
+def test_text_that_aborts_some_versions_of_the_parser_is_refused():
+    """It aborts jaxlib 0.10; 0.12 has an error for it."""
+    text = b"HloModule m\nENTRY e { p = f32[4] parameter(0) ROOT r = f32[3] reshape(p) }"
+    with pytest.raises(HloError, match=r"by hand: not valid HLO text: "):
         read_bytes(text, "by hand")
 
 
