@@ -19,19 +19,14 @@ class Typed:
     output: str
 
 
-def section(heading: str = "") -> str:
-    """What is under a heading of the second level; above the first of them for an empty one."""
-    parts = re.split(r"^## (.*)\n", README, flags=re.MULTILINE)
-    return parts[0] if not heading else parts[parts.index(heading) + 1]
-
-
 def snippet() -> str:
-    """The first Python that the README shows."""
-    return next(text for language, text in BLOCK.findall(section()) if language == "python")
+    """The program that the README shows whole."""
+    programs = (text for language, text in BLOCK.findall(README) if language == "python")
+    return next(text for text in programs if "__main__" in text)
 
 
 def typed(text: str) -> Iterator[Typed]:
-    """Commands in the blocks of a part of the README, in order."""
+    """Commands in the blocks of a page, in order."""
     for language, block in BLOCK.findall(text):
         if language == "":
             for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -49,7 +44,7 @@ def settled(text: str) -> str:
 def check_first_steps(folder: Path, run: Callable[[tuple[str, ...]], str]) -> None:
     """Do in an empty folder what the README begins with; `run` makes a command's output."""
     (folder / "train.py").write_text(snippet())
-    commands = list(typed(section()))
+    commands = list(typed(README))
     assert [command.words[:2] for command in commands] == [
         ("python", "train.py"),
         ("automap", "plan"),
