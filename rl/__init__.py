@@ -1,9 +1,11 @@
 """Learning agents that know nothing of HLO: Rainbow DQN, its replay, networks and checkpoints.
 
-    `rl.env`        what an environment is: arrays of observations, one row for each of n environments
+    `rl.env`        what an environment is: arrays of observations, one row for each of n
+                    environments
     `rl.config`     every number of the agent
     `rl.train`      plays and learns; saves and resumes exactly
-    `rl.agent`      chooses actions and learns from batches; parts of it: `rl.networks`, `rl.targets`
+    `rl.agent`      chooses actions and learns from batches; parts of it: `rl.networks`,
+                    `rl.targets`
     `rl.replay`     prioritized replay on `rl.sum_tree`, filled by `rl.n_step`
     `rl.metrics`    what is logged, with the meaning of each number
 

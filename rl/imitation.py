@@ -5,8 +5,10 @@ action is worth.
          + (Q(a*) - q*(a*))^2                                                what it is worth
          + mean over the actions a that are known to lose at most NEAR of (Q(a) - q*(a))^2
 
-q* is NaN where it is not known: such an action is taken to be worse than every known one. Adam, the learning rate
-falls linearly to a tenth over the run                                        -> in: `Imitator.learn`
+q* is NaN where it is not known: such an action is taken to be worse than every known one. Adam, the
+learning rate
+falls linearly to a tenth over the run
+                                                                             -> in: `Imitator.learn`
 """
 
 from collections.abc import Mapping

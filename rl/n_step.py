@@ -1,7 +1,8 @@
 """n-step transitions (Sutton 1988): rewards of n steps together, for n environments at once.
 
     R = r_t + g r_{t+1} + ... + g^{m-1} r_{t+m-1}      m = n, or fewer where the episode ends
-    Q(s_t, a_t) is held against R + g^m max Q(s_{t+m}) where it does not end          -> in: `NStep.push`
+    Q(s_t, a_t) is held against R + g^m max Q(s_{t+m}) where it does not end
+                                                                                 -> in: `NStep.push`
 
 A window holds the last n steps of every environment, step t in slot t mod n, and adds each reward
 to all that are still open.

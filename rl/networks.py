@@ -6,7 +6,8 @@
 Z is one number, or with a distribution K logits. The last layers begin at zero: an untrained agent
 acts on the baseline b.
 
-flat         V, U from a multilayer perceptron of the flat vector: one weight for each number and action
+flat         V, U from a multilayer perceptron of the flat vector: one weight for each number and
+             action
 per-action   h(a) = g(features of a), c = k(mean and max of h over allowed a, flat),
              V = v(c), U = u(h(a), c): the same weights for every action and any number of them
 """

@@ -1,8 +1,9 @@
 """Prioritized replay (Schaul et al. 2016, the proportional variant).
 
-p_i = (|delta_i| + EPSILON)^alpha          delta: the error of the last time i was learnt from; a new one has
-                                           the greatest p so far                    -> in: `Replay.update`
-P(i) = p_i / sum p                         drawn from equal strata of the sum       -> in: `Replay.sample`
+p_i = (|delta_i| + EPSILON)^alpha          delta: the error of the last time i was learnt from; a
+                                           new one has the greatest p so far -> in: `Replay.update`
+P(i) = p_i / sum p                         drawn from equal strata of the sum
+                                                                              -> in: `Replay.sample`
 w_i = (N P(i))^-beta / max w               undoes what drawing unequally does to the expectation
 """
 

@@ -1,9 +1,12 @@
 """Playing and learning: one loop over n environments, exact to the bit when it is resumed.
 
-Each step: observe, act epsilon-greedily, step all environments, put completed n-step transitions in the replay, and
-for every `steps_per_update` steps of single environments learn from one batch  -> in: `Trainer.step`
+Each step: observe, act epsilon-greedily, step all environments, put completed n-step transitions in
+the replay, and
+for every `steps_per_update` steps of single environments learn from one batch
+                                                                               -> in: `Trainer.step`
 
-All randomness comes from one generator of the seed; torch works in one thread meanwhile, as sums in several
+All randomness comes from one generator of the seed; torch works in one thread meanwhile, as sums in
+several
 would come out in another order                                                 -> in: `one_thread`
 """
 
@@ -116,8 +119,7 @@ class Trainer:
             if checkpoint.scalars.get(name) != mine:
                 raise CheckpointError(
                     f"{path}: its {name} is {checkpoint.scalars.get(name)}, this run's is {mine}; "
-                    "resume with "
-                    "the environments and the configuration that it was made with"
+                    "resume with the environments and the configuration that it was made with"
                 )
         try:
             self.agent.restore(part(checkpoint, "agent"))

@@ -165,7 +165,7 @@ def simulated(
         point.evaluator,
         point.priced,
         point.split_classes.mesh.names,
-        {} if reemitter is None else reemitter.source_of_path,
+        {} if reemitter is None else reemitter.source_by_path,
     )
     return _simulation(plan, program, machine, point.warnings)
 

@@ -48,7 +48,7 @@ class Specs:
     result: tuple[Axes, ...]
 
 
-def axes_of(spec: PartitionSpec | None, rank: int) -> tuple[Axes, ...]:
+def dimension_axes(spec: PartitionSpec | None, rank: int) -> tuple[Axes, ...]:
     """A spec as a tuple of axes for each of `rank` dimensions; None splits nothing."""
     entries = [*(spec or ())]
     entries += [None] * (rank - len(entries))
@@ -66,7 +66,7 @@ def is_convolution(eqn: Any) -> bool:
     return eqn.primitive.name == "conv_general_dilated"
 
 
-def is_written_out(eqn: Any, specs: Specs) -> bool:
+def must_run_per_device(eqn: Any, specs: Specs) -> bool:
     """Whether the partitioner is not left to split this convolution."""
     numbers = eqn.params["dimension_numbers"]
     has_groups = eqn.params["feature_group_count"] > 1 or eqn.params["batch_group_count"] > 1
@@ -78,7 +78,7 @@ def is_written_out(eqn: Any, specs: Specs) -> bool:
     return image or has_groups
 
 
-def written_out(eqn: Any, specs: Specs) -> Any:
+def convolution_per_device(eqn: Any, specs: Specs) -> Any:
     """The `shard_map` equation in the place of a convolution's.
 
     Raises `PlanError` if image, kernel and result are not split alike.
@@ -88,9 +88,8 @@ def written_out(eqn: Any, specs: Specs) -> Any:
         if left != right:
             raise PlanError(
                 f"a convolution {specs.image} * {specs.kernel} -> {specs.result} (axes of each "
-                "dimension): "
-                f"{left} on one and {right} on the other side of one index; allowed: the same. "
-                "Was the plan edited? Plan again"
+                f"dimension): {left} on one and {right} on the other side of one index; allowed: "
+                "the same. Was the plan edited? Plan again"
             )
     per_device = jax.shard_map(
         _local(eqn, specs),
@@ -243,7 +242,7 @@ def _extended(image: jax.Array, dim: int, split: _Split, low: int, high: int) ->
 
     def received(count: int, direction: int) -> list[jax.Array]:
         """Nearest device first."""
-        found = []
+        slabs = []
         for distance in range(1, -(-count // share) + 1):
             size = min(share, count - (distance - 1) * share)
             start = share - size if direction > 0 else 0
@@ -253,7 +252,7 @@ def _extended(image: jax.Array, dim: int, split: _Split, low: int, high: int) ->
                 for i in range(split.parts)
                 if 0 <= i + direction * distance < split.parts
             ]
-            found.append(split.permuted(slab, pairs))
-        return found
+            slabs.append(split.permuted(slab, pairs))
+        return slabs
 
     return jnp.concatenate([*received(low, 1)[::-1], image, *received(high, -1)], axis=dim)

@@ -1,12 +1,12 @@
 """A step's jaxpr as levels of numbered equations, with calls inlined.
 
-A level is the step itself or one inner body.  Per equation of a jaxpr:
+A level is the step itself or one inner body. Per equation of a jaxpr:
 
-    call-like                                 -> its equations take its place in the level (`_inline`), between
-                                                 constraints if it has shardings of its own
-    scan, while, cond, remat                   -> kept, each inner jaxpr becomes a level below (`_bodies`)
-    anything else                              -> kept as it is, inner jaxprs untouched; so are calls of
-                                                  functions for which the user gave a rule
+    call-like                 its equations take its place in the level, between constraints if it
+                              has shardings of its own                            -> in: `_Builder`
+    scan, while, cond, remat  kept; each inner jaxpr becomes a level below         -> in: `_bodies`
+    anything else             kept as it is, inner jaxprs untouched; so are calls of functions for
+                              which the user gave a rule
 
 Differentiation is over when a step is traced, so a custom_jvp or custom_vjp call is only its call.
 """

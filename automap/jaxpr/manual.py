@@ -8,9 +8,10 @@ mesh. So for the plan it is a constraint on each operand and each result, and be
 is what it is: the shapes in the body, its collectives and their constants are those of the mesh it
 was traced with.
 
-    for the analysis   x' = mark(x, in_spec);  y' = shard_map(body)(x');  y = mark(y', out_spec) -> in: `between_marks`
-    on a plan's mesh   the same equation, without devices: those of the plan's mesh, of the same axes in the same order, are
-                       then meant                                                            -> in: `on_plans_mesh`
+    for the analysis   x' = mark(x, in_spec);  y' = shard_map(body)(x');  y = mark(y', out_spec)
+                                                                              -> in: `between_marks`
+    on a plan's mesh   the same equation, without devices: those of the plan's mesh, of the same
+                       axes in the same order, are then meant -> in: `on_plans_mesh`
 """
 
 from collections.abc import Iterator
@@ -41,13 +42,12 @@ def manual_shardings(eqn: Any, where: str) -> tuple[UserSharding, ...]:
     if left:
         raise InputError(
             f"{where} leaves the axis {left[0]!r} of its mesh to the compiler; a plan is made "
-            "around a shard_map over all "
-            "axes of its mesh only: name them all in axis_names (or leave it out), or plan the "
-            "step without shard_map"
+            "around a shard_map over all axes of its mesh only: name them all in axis_names (or "
+            "leave it out), or plan the step without shard_map"
         )
     given = (*eqn.params["in_specs"], *eqn.params["out_specs"])
-    found = (named(NamedSharding(mesh, spec), where) for spec in given)
-    return tuple(UserSharding(where, sharding) for sharding in found if sharding is not None)
+    shardings = (named(NamedSharding(mesh, spec), where) for spec in given)
+    return tuple(UserSharding(where, sharding) for sharding in shardings if sharding is not None)
 
 
 def between_marks(eqn: Any) -> Iterator[Any]:

@@ -1,18 +1,18 @@
 """Pins: sharding constraints at the places of a step, checked against it and turned into equations.
 
-    arg<i>         x' = constrain(x) once, and every equation that uses input x uses x'
-    <site>:from<j> x' = constrain(x), for that equation and all that follow it
-    <site>:in<j>   x' = constrain(x), for that equation only; equal pins on one value share one x'
-    <site>:spread<j> x' = constrain(broadcast(x)), a scalar operand over the result's shape (`automap.jaxpr.spread`)
-    <site>:out<j>  y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
-    <site>:made<j> as out, and before it: what the op itself makes
+    arg<i>            x' = constrain(x) once, and every equation that uses input x uses x'
+    <site>:from<j>    x' = constrain(x), for that equation and all that follow it
+    <site>:in<j>      x' = constrain(x), for that equation only; equal pins on one value share x'
+    <site>:spread<j>  x' = constrain(broadcast(x)), a scalar operand over the result's shape
+                      (`automap.jaxpr.spread`)
+    <site>:out<j>     y0 = op(..);  y = constrain(y0), so every later use sees the constrained value
+    <site>:made<j>    as out, and before it: what the op itself makes
 
 A constraint of the user's own code keeps its names, on the plan's mesh
 (`automap.step.user_constraints`); its result pinned as made is held by a barrier, or XLA would go
 from the sharding before it to that after it at once. A convolution whose result is pinned as made
-may be written out (`automap.jaxpr.convolutions`), a top_k is (`automap.jaxpr.top_k`); the start of
-a dynamic slice is clamped (`automap.jaxpr.slices`), a reduction that no all-reduce computes is made
-in two steps (`automap.jaxpr.reductions`).
+may be written out for each device (`automap.jaxpr.convolutions`); what other operations become is
+in `automap.jaxpr.replacements`.
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are
 kept.
@@ -28,14 +28,24 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr
-from automap.jaxpr.convolutions import Specs, axes_of, is_convolution, is_written_out, written_out
+from automap.jaxpr.convolutions import (
+    Specs,
+    convolution_per_device,
+    dimension_axes,
+    is_convolution,
+    must_run_per_device,
+)
 from automap.jaxpr.flatten import Level
 from automap.jaxpr.manual import is_manual, on_plans_mesh
-from automap.jaxpr.reductions import in_two_steps, lacks_all_reduce
+from automap.jaxpr.replacements import (
+    is_top_k,
+    lacks_all_reduce,
+    reduction_in_two_steps,
+    top_k_per_device,
+    with_clamped_starts,
+)
 from automap.jaxpr.sites import Place, Site, parse_place
-from automap.jaxpr.slices import clamped
 from automap.jaxpr.spread import spread, spread_aval, spread_number
-from automap.jaxpr.top_k import is_top_k, written_out_top_k
 from automap.step.user_constraints import constrained_jaxpr, is_constraint, left_out, on_mesh
 
 
@@ -44,7 +54,7 @@ class Pins:
     """All pins of a step, as constraint equations to be given their variables; from `parse`."""
 
     inputs: Mapping[int, Any]
-    of_site: Mapping[str, Mapping[Place, Any]]
+    by_site: Mapping[str, Mapping[Place, Any]]
     mesh: Mesh | AbstractMesh
 
     @classmethod
@@ -58,7 +68,7 @@ class Pins:
         """Check every constraint. Raises `PlanError` naming the first that cannot be imposed."""
         made: dict[Any, Any] = {}
         inputs: dict[int, Any] = {}
-        of_site: dict[str, dict[Place, Any]] = {}
+        by_site: dict[str, dict[Place, Any]] = {}
         for at, spec in constraints.items():
             place = parse_place(at)
             aval = _aval_at(at, place, step, sites)
@@ -67,14 +77,14 @@ class Pins:
             if place.side == "arg":
                 inputs[place.number] = made[aval, spec]
             else:
-                of_site.setdefault(place.site, {})[place] = made[aval, spec]
-        return cls(inputs=inputs, of_site=of_site, mesh=mesh)
+                by_site.setdefault(place.site, {})[place] = made[aval, spec]
+        return cls(inputs=inputs, by_site=by_site, mesh=mesh)
 
     def rewriter(self, level: Level) -> "PinRewriter":
         """What adds the pins to one level."""
         inputs = self.inputs if level.name == "arg" else {}
         return PinRewriter(
-            of_site=self.of_site,
+            by_site=self.by_site,
             mesh=self.mesh,
             pinned=[(level.invars[i], pin) for i, pin in inputs.items()],
         )
@@ -84,7 +94,7 @@ class Pins:
 class PinRewriter:
     """Adds pins to one level's equations, see `automap.jaxpr.reemit.Rewriter`."""
 
-    of_site: Mapping[str, Mapping[Place, Any]]
+    by_site: Mapping[str, Mapping[Place, Any]]
     mesh: Mesh | AbstractMesh
     pinned: list[tuple[Any, Any]]
     _now: dict[Any, Any] = field(default_factory=dict)
@@ -99,7 +109,7 @@ class PinRewriter:
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
         """The equation between the constraints on its operands and on its results."""
-        pins = self.of_site.get(path, {})
+        pins = self.by_site.get(path, {})
         before = [self._from_here(eqn, p, pin) for p, pin in pins.items() if p.side == "from"]
         after = []
         operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
@@ -130,15 +140,15 @@ class PinRewriter:
             own = on_plans_mesh(eqn, self.mesh)
         pinned = own.replace(invars=operands, outvars=results)
         specs = _specs(eqn, pins)
-        if specs is not None and is_written_out(eqn, specs):
-            return (*before, written_out(pinned, specs), *after)
-        made = _sharding_of(pins, "made", 0)
+        if specs is not None and must_run_per_device(eqn, specs):
+            return (*before, convolution_per_device(pinned, specs), *after)
+        made = _pinned_sharding(pins, "made", 0)
         if made is not None and is_top_k(eqn):
-            axes = axes_of(made.spec, len(eqn.outvars[0].aval.shape))
-            return (*before, written_out_top_k(pinned, made.mesh, axes), *after)
+            axes = dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))
+            return (*before, top_k_per_device(pinned, made.mesh, axes), *after)
         if lacks_all_reduce(eqn):
-            return (*before, *in_two_steps(pinned, self.mesh), *after)
-        return (*before, *clamped(pinned), *after)
+            return (*before, *reduction_in_two_steps(pinned, self.mesh), *after)
+        return (*before, *with_clamped_starts(pinned), *after)
 
     def _from_here(self, eqn: Any, place: Place, pin: Any) -> Any:
         """The constraint on an operand that takes its place from now on."""
@@ -151,18 +161,20 @@ class PinRewriter:
 
 def _specs(eqn: Any, pins: Mapping[Place, Any]) -> Specs | None:
     """How a convolution runs, if its result is pinned as it is made."""
-    made = _sharding_of(pins, "made", 0)
+    made = _pinned_sharding(pins, "made", 0)
     if made is None or not is_convolution(eqn):
         return None
-    operands = [_sharding_of(pins, "in", number) for number in range(2)]
+    operands = [_pinned_sharding(pins, "in", number) for number in range(2)]
     image, kernel = (
-        axes_of(sharding and sharding.spec, len(var.aval.shape))
+        dimension_axes(sharding and sharding.spec, len(var.aval.shape))
         for sharding, var in zip(operands, eqn.invars, strict=True)
     )
-    return Specs(made.mesh, image, kernel, axes_of(made.spec, len(eqn.outvars[0].aval.shape)))
+    return Specs(
+        made.mesh, image, kernel, dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))
+    )
 
 
-def _sharding_of(pins: Mapping[Place, Any], side: str, number: int) -> Any | None:
+def _pinned_sharding(pins: Mapping[Place, Any], side: str, number: int) -> Any | None:
     for place, pin in pins.items():
         if (place.side, place.number) == (side, number):
             return pin.params["sharding"]
@@ -189,8 +201,7 @@ def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> A
         near = difflib.get_close_matches(place.site, sites, n=3, cutoff=0.0)
         raise PlanError(
             f"constraint {at!r}: the step has no equation {place.site!r}; nearest: "
-            f"{', '.join(near)}."
-            " Was the plan made for another step?"
+            f"{', '.join(near)}. Was the plan made for another step?"
         )
     if place.number >= len(avals):
         raise PlanError(
@@ -212,8 +223,8 @@ def _constraint(at: str, aval: Any, spec: PartitionSpec, mesh: Mesh | AbstractMe
         traced = constrained_jaxpr(aval, sharding)
     except (TypeError, ValueError) as error:
         raise PlanError(
-            f"constraint {at!r}: {spec} does not fit {aval.str_short()} on a mesh with"
-            f" {dict(mesh.shape)}: {str(error).splitlines()[0]}"
+            f"constraint {at!r}: {spec} does not fit {aval.str_short()} on a mesh with "
+            f"{dict(mesh.shape)}: {str(error).splitlines()[0]}"
         ) from error
     (eqn,) = open_jaxpr(traced)[0].eqns
     return eqn

@@ -5,8 +5,9 @@ The step's jaxpr is flattened once into levels (`automap.jaxpr.flatten`), so bot
 equations alike, and rewritten without tracing: an equation keeps its primitive, parameters and
 order, so the values it computes are the same bits.
 
-    scoped        y = op(x)  ->  y = op(x) in the named scope am<site>~, the step's own names after it
-    constrained   y = op(x)  ->  x' = constrain(x);  y0 = op(x');  y = constrain(y0)   (`automap.jaxpr.pins`)
+    scoped        y = op(x)  in the named scope am<site>~, the step's own names after it
+    constrained   y = op(x)  becomes  x' = constrain(x);  y0 = op(x');  y = constrain(y0)
+                                                                   (`automap.jaxpr.pins`)
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +57,7 @@ class Reemitter:
         return tuple(describe(self.level))
 
     @cached_property
-    def site_of_path(self) -> dict[str, Site]:
+    def site_by_path(self) -> dict[str, Site]:
         """`sites` by path."""
         return {site.path: site for site in self.sites}
 
@@ -65,16 +66,16 @@ class Reemitter:
         return fingerprint(self.level)
 
     @cached_property
-    def source_of_path(self) -> dict[str, str]:
+    def source_by_path(self) -> dict[str, str]:
         """The line of the user's code each equation comes from, `file:line:column (function)`, ""
         if unknown.
         """
-        found = {}
+        lines = {}
         for equation in self.equations:
             # JAX's own jitted functions keep no line of the user's; their calls do.
             infos = (equation.eqn.source_info, *equation.callers)
-            found[equation.path] = next(filter(None, map(summarize, infos)), "")
-        return found
+            lines[equation.path] = next(filter(None, map(summarize, infos)), "")
+        return lines
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
@@ -84,16 +85,16 @@ class Reemitter:
     @cached_property
     def user_shardings(self) -> tuple[UserSharding, ...]:
         """The constraints of the user's code. Raises `InputError` for one without names."""
-        found = []
+        shardings = []
         for equation in self.equations:
             if is_constraint(equation.eqn):
-                line = self.source_of_path[equation.path]
+                line = self.source_by_path[equation.path]
                 where = (
                     f"with_sharding_constraint at {line}" if line else "with_sharding_constraint"
                 )
                 sharding = named(equation.eqn.params["sharding"], where)
-                found += [] if sharding is None else [UserSharding(where, sharding)]
-        return tuple(found)
+                shardings += [] if sharding is None else [UserSharding(where, sharding)]
+        return tuple(shardings)
 
     @cached_property
     def manual_shardings(self) -> tuple[UserSharding, ...]:
@@ -106,7 +107,7 @@ class Reemitter:
             if is_manual(equation.eqn)
             for given in manual_shardings(
                 equation.eqn,
-                f"shard_map at {self.source_of_path[equation.path]}".removesuffix(" at "),
+                f"shard_map at {self.source_by_path[equation.path]}".removesuffix(" at "),
             )
         )
 
@@ -136,7 +137,7 @@ class Reemitter:
         `PlanError` for a place that the step does not have, and for a spec that does not fit the
         value or the mesh.
         """
-        pins = Pins.parse(constraints, mesh, self.level, self.site_of_path)
+        pins = Pins.parse(constraints, mesh, self.level, self.site_by_path)
         if names == "own":
             return _as_function(_emit(self.level, pins.rewriter))
         return _as_function(_emit(self.level, lambda level: _Scopes(pins.rewriter(level))))
@@ -172,21 +173,21 @@ class _Scopes:
             yield made.replace(source_info=made.source_info.replace(name_stack=names))
 
 
-def _emit(level: Level, rewriter_of: Callable[[Level], Rewriter]) -> Any:
-    rewriter = rewriter_of(level)
+def _emit(level: Level, make_rewriter: Callable[[Level], Rewriter]) -> Any:
+    rewriter = make_rewriter(level)
     eqns = list(rewriter.inputs())
     for equation in level.equations:
-        eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, rewriter_of)))
+        eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, make_rewriter)))
     return rebuild_jaxpr(level.original, level.constvars, level.consts, level.outvars, eqns)
 
 
-def _with_bodies(equation: Equation, rewriter_of: Callable[[Level], Rewriter]) -> Any:
+def _with_bodies(equation: Equation, make_rewriter: Callable[[Level], Rewriter]) -> Any:
     if not equation.bodies:
         return equation.eqn
     params = dict(equation.eqn.params)
     emitted: dict[str, list[Any]] = {}
     for body in equation.bodies:
-        emitted.setdefault(body.parameter, []).append(_emit(body.level, rewriter_of))
+        emitted.setdefault(body.parameter, []).append(_emit(body.level, make_rewriter))
     for parameter, jaxprs in emitted.items():
         params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]
     return equation.eqn.replace(params=params)

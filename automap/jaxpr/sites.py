@@ -3,7 +3,8 @@
     site  := index | site "." body "." index     "12", "12.b0.3"
     body  := "b" n | "c" n                       a body or branch; the condition of a while
     tag   := "am" site "~"                       a named scope around the equation
-    place := "arg" i | site ":from" j | site ":in" j | site ":spread" j | site ":made" j | site ":out" j
+    place := "arg" i | site side j
+    side  := ":from" | ":in" | ":spread" | ":made" | ":out"
 
 Indices count the equations of one body after inlining its calls, so a site depends on the step
 alone. "~" ends the tag: it is in no Python name, and no site is a prefix of another tag.
@@ -33,7 +34,8 @@ _SIDES: Mapping[str, Literal["from", "in", "spread", "made", "out"]] = {
     "out": "out",
 }
 _PLACE = re.compile(
-    r"arg(?P<arg>[0-9]+)|(?P<site>[0-9][0-9a-z.]*):(?P<side>from|in|spread|made|out)(?P<number>[0-9]+)"
+    r"arg(?P<arg>[0-9]+)"
+    r"|(?P<site>[0-9][0-9a-z.]*):(?P<side>from|in|spread|made|out)(?P<number>[0-9]+)"
 )
 
 
@@ -71,8 +73,8 @@ def scope_name(path: str) -> str:
 
 def parse_site(op_name: str) -> str | None:
     """The innermost site in the op_name of an HLO instruction, None if it has none."""
-    found = TAG.findall(op_name)
-    return found[-1] if found else None
+    tagged = TAG.findall(op_name)
+    return tagged[-1] if tagged else None
 
 
 def parse_place(at: str) -> Place:
@@ -80,9 +82,9 @@ def parse_place(at: str) -> Place:
     match = _PLACE.fullmatch(at)
     if match is None:
         raise PlanError(
-            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:from<j>, <site>:in<j>,"
-            " <site>:spread<j>, <site>:made<j>, <site>:out<j> (for instance arg0, 12:out0, "
-            "12.b0.3:in1)"
+            f"constraint site {at!r} cannot be read; allowed: arg<i>, <site>:from<j>, "
+            "<site>:in<j>, <site>:spread<j>, <site>:made<j>, <site>:out<j> (for instance arg0, "
+            "12:out0, 12.b0.3:in1)"
         )
     if match["arg"] is not None:
         return Place(site="", side="arg", number=int(match["arg"]))

@@ -1,9 +1,10 @@
 """Scalars that are spread over like tensors which the plan splits differently: `mu / (1 - b1 ** t)`
 of several kernels.
 
-XLA makes one tensor of such broadcasts, gives it the sharding of one of its uses, and exchanges it for the
-others (the partitioner before Shardy, and Shardy in jaxlib 0.6). Spread whole, each use slices it, which costs nothing,
-as a slice of a broadcast is a smaller broadcast         -> `<site>:spread<j>`, the equation's operand j
+XLA makes one tensor of such broadcasts, gives it the sharding of one of its uses, and exchanges it
+for the others (the partitioner before Shardy, and Shardy in jaxlib 0.6). Spread whole, each use
+slices it, which costs nothing, as a slice of a broadcast is a smaller broadcast. The place of such
+a pin is `<site>:spread<j>`, the equation's operand j.
 """
 
 from collections.abc import Sequence

@@ -25,8 +25,8 @@ MAX_INTEGER: Final = 2**63 - 1
 DTYPES: Final = frozenset(
     "bool int1 int2 int4 int8 int16 int32 int64 uint1 uint2 uint4 uint8 uint16 uint32 uint64 "
     "float4_e2m1fn float6_e2m3fn float6_e3m2fn float8_e3m4 float8_e4m3 float8_e4m3b11fnuz "
-    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
-    "bfloat16 float16 float32 float64 complex64 complex128 float0".split()
+    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu bfloat16 float16 "
+    "float32 float64 complex64 complex128 float0".split()
 )
 """JAX's names of array element types; typed random keys are `key<...>` besides."""
 
@@ -114,8 +114,8 @@ def check_spec(
         for index, axis in enumerate(axes):
             if axis in used:
                 raise PlanError(
-                    f"{path}[{dim}][{index}]: axis {axis!r} is used twice; it splits "
-                    f"dimension {used[axis]} already, and an axis splits one dimension"
+                    f"{path}[{dim}][{index}]: axis {axis!r} is used twice; it splits dimension "
+                    f"{used[axis]} already, and an axis splits one dimension"
                 )
         used |= dict.fromkeys(axes, dim)
         parts = math.prod(sizes[axis] for axis in axes)

@@ -55,7 +55,8 @@ def detail(plan: PlanRecord, what: str) -> str:
 
 
 def _laid(plan: PlanRecord) -> list[str]:
-    """Which links each axis runs over, outermost first: `  data over network 2 and nvlink 4; ...`."""
+    """Which links each axis runs over, outermost first: `  data over network 2 and nvlink 4;
+    ...`."""
     topology, sizes = Topology.from_dict(plan.topology), [size for _, size in plan.mesh.axes]
     if not lies_on(topology, sizes):
         return []
@@ -83,8 +84,8 @@ def search_text(plan: PlanRecord) -> str:
     search, gap = plan.search, plan.search.gap
     bound = "no bound proven" if gap is None else f"at most {gap:.2%} above the proven bound"
     return (
-        f"{search.strategy} in {seconds_text(search.seconds)}, "
-        f"{search.evaluations} evaluations, seed {search.seed}; {bound}"
+        f"{search.strategy} in {seconds_text(search.seconds)}, {search.evaluations} evaluations, "
+        f"seed {search.seed}; {bound}"
     )
 
 
@@ -131,8 +132,8 @@ def _header(plan: PlanRecord) -> list[str]:
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),
-        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each device"
-        f"{_limit_text(plan.search.memory_limit_bytes)}: "
+        f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each "
+        f"device{_limit_text(plan.search.memory_limit_bytes)}: "
         f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
         f"  = {memory}",
     ]
@@ -141,8 +142,8 @@ def _header(plan: PlanRecord) -> list[str]:
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
         lines.append(
-            f"  preset {preset.name}: step {seconds_text(preset.step_seconds)}, "
-            f"peak {bytes_text(preset.peak_bytes)}: {outcome}"
+            f"  preset {preset.name}: step {seconds_text(preset.step_seconds)}, peak "
+            f"{bytes_text(preset.peak_bytes)}: {outcome}"
         )
     if plan.pipeline is not None:
         lines += pipeline_lines(plan.pipeline, {leaf.path: leaf.role for leaf in plan.inputs})
@@ -186,8 +187,8 @@ def _conflict(row: ConflictRecord) -> list[str]:
     for other in row.outcomes:
         fits = "" if other.fits else ", does not fit"
         lines.append(
-            f"  {other.name}: step {seconds_text(other.step_seconds)}, "
-            f"peak {bytes_text(other.peak_bytes)}{fits}"
+            f"  {other.name}: step {seconds_text(other.step_seconds)}, peak "
+            f"{bytes_text(other.peak_bytes)}{fits}"
         )
     return lines
 

@@ -201,16 +201,15 @@ def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence
     inputs by path.
     """
     lines = [
-        f"pipeline of {len(record.stages)} stages, {record.microbatches} microbatches, "
-        f"schedule {record.schedule}"
+        f"pipeline of {len(record.stages)} stages, {record.microbatches} microbatches, schedule "
+        f"{record.schedule}"
     ]
     for number, stage in enumerate(record.stages):
         lines += [
             f"  stage {number} on {device_names(stage.devices)}: {stage.layers}",
             f"    a microbatch: forward {seconds_text(stage.forward_seconds)}, backward "
             f"{seconds_text(stage.backward_seconds)}; sum and update "
-            f"{seconds_text(stage.reduce_seconds)}; "
-            f"peak {bytes_text(stage.peak_bytes)}",
+            f"{seconds_text(stage.reduce_seconds)}; peak {bytes_text(stage.peak_bytes)}",
             *(_inside_lines(stage.inside, roles) if stage.inside else ()),
         ]
         if stage.cut_after is not None:

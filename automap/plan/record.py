@@ -169,8 +169,8 @@ def title(plan: PlanRecord) -> str:
     verdict = "fits" if cost.fits else "DOES NOT FIT"
     stages = "" if plan.pipeline is None else f", {len(plan.pipeline.stages)} stages"
     return (
-        f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, "
-        f"step {seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"
+        f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, step "
+        f"{seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"
     )
 
 
@@ -187,9 +187,8 @@ def check_is_one_program(plan: PlanRecord) -> None:
     if plan.pipeline is not None:
         raise PlanError(
             f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs "
-            "and `automap "
-            f"simulate` takes, but no compiler verifies; plan {plan.workload.target} with --space "
-            "sharding for that"
+            f"and `automap simulate` takes, but no compiler verifies; plan {plan.workload.target} "
+            "with --space sharding for that"
         )
 
 

@@ -173,7 +173,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             context.evaluator,
             context.evaluator.priced(split_classes),
             split_classes.mesh.names,
-            workload.reemitter.source_of_path if workload.reemitter else {},
+            workload.reemitter.source_by_path if workload.reemitter else {},
         ),
     )
 
@@ -191,9 +191,9 @@ def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str
         return
     places = [parse_place(constraint.at) for constraint in constraints]
     sites = [place.site for place in places if place.side == "made"]
-    own = [site for site in sites if reemitter.site_of_path[site].primitive == CONSTRAINT_PRIMITIVE]
+    own = [site for site in sites if reemitter.site_by_path[site].primitive == CONSTRAINT_PRIMITIVE]
     if own:
-        where = reemitter.source_of_path[own[0]] or own[0]
+        where = reemitter.source_by_path[own[0]] or own[0]
         yield (
             f"{len(own)} sharding constraints of the step (first: {where}) are met by moving the "
             "tensor there and back, "

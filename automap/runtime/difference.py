@@ -16,7 +16,10 @@ def difference(plans: Sequence[PlanRecord], call: TracedCall) -> str:
     """
     found = min((list(_differences(plan, call)) for plan in plans), key=len)
     if not found:
-        return "it computes something else with the same arrays: a static argument, or what it closes over, differs"
+        return (
+            "it computes something else with the same arrays: a static argument, or what it closes "
+            "over, differs"
+        )
     rest = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"{', '.join(found[:_SHOWN])}{rest}"
 

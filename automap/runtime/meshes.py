@@ -20,8 +20,7 @@ def device_mesh(plan: PlanRecord, devices: Sequence[Any] | None = None) -> Mesh:
     if len(given) != plan.mesh.device_count:
         raise MeshMismatchError(
             f"the plan is for {plan.mesh.device_count} devices ({dict(plan.mesh.axes)}), "
-            f"{len(given)} "
-            "are given; pass devices=, or plan again for this topology"
+            f"{len(given)} are given; pass devices=, or plan again for this topology"
         )
     return mesh_on(given, plan.mesh.axes)
 

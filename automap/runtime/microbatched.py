@@ -14,10 +14,10 @@ from jax.extend.core import jaxpr_as_fun
 
 from automap.errors import InputError
 from automap.jax_compat import new_jaxpr
-from automap.jaxpr.microbatch.build import joined, parts_first, variables
-from automap.jaxpr.microbatch.program import MicroProgram, Pass
+from automap.jaxpr.microbatch.build import join_parts, split_parts, variables
+from automap.jaxpr.microbatch.dependence import Operator
+from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass
 from automap.jaxpr.microbatch.separate import separate
-from automap.jaxpr.microbatch.status import Operator
 from automap.step.call import TracedCall
 from automap.step.step import Entered, as_step
 
@@ -39,7 +39,7 @@ COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
 class MicrobatchedStep:
     """A step that computes its batch in parts; called like the step. Made by `microbatched`."""
 
-    def __init__(self, entered: Entered, call: TracedCall, program: MicroProgram) -> None:
+    def __init__(self, entered: Entered, call: TracedCall, program: MicrobatchProgram) -> None:
         """`program` is the step's that `call` traced, as it was `entered`."""
         self.program = program
         self._entered = entered
@@ -75,8 +75,7 @@ class MicrobatchedStep:
         if entered.signature != self._entered.signature:
             raise InputError(
                 "the arguments are of other shapes or types than those the step was put into "
-                "microbatches "
-                "for; call microbatched again for them"
+                "microbatches for; call microbatched again for them"
             )
         return entered
 
@@ -106,7 +105,7 @@ def microbatched(
     return MicrobatchedStep(entered, call, separate(call, microbatches))
 
 
-def run(program: MicroProgram, inputs: Sequence[Any]) -> list[Any]:
+def run(program: MicrobatchProgram, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a program for the step's flat inputs; to be traced."""
     values: _Values = dict(zip(program.inputs, inputs, strict=True))
     values.update(zip(program.constants, program.values, strict=True))
@@ -127,12 +126,12 @@ def evaluate(eqns: Sequence[Any], values: Mapping[Any, Any]) -> _Values:
     return dict(zip(results, function(*(values[var] for var in used)), strict=True))
 
 
-def _looped(program: MicroProgram, turn: Pass, values: _Values) -> _Values:
+def _looped(program: MicrobatchProgram, turn: Pass, values: _Values) -> _Values:
     """The results of one loop over the microbatches."""
     added = [s for s in turn.sums if s.operator != "last"]
     kept = [s for s in turn.sums if s.operator == "last"]
     cut = [
-        parts_first(values[s.whole], dim=0, outer=1, parts=program.microbatches)
+        split_parts(values[s.whole], dim=0, outer=1, parts=program.microbatches)
         for s in program.slices
     ]
     numbers = jnp.arange(program.microbatches, dtype=jnp.int32)
@@ -148,12 +147,14 @@ def _looped(program: MicroProgram, turn: Pass, values: _Values) -> _Values:
 
     start = [neutral(s.operator, s.total.aval) for s in added]
     totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
-    found = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
-    found.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
+    results = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
+    results.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
     for join, part in zip(turn.joins, parts):
-        layout = join.layout
-        found[join.whole] = joined(part, dim=layout.dim, outer=layout.outer or 1)
-    return found
+        sample_dimension = join.sample_dimension
+        results[join.whole] = join_parts(
+            part, dim=sample_dimension.dim, outer=sample_dimension.outer or 1
+        )
+    return results
 
 
 def neutral(operator: Operator, aval: Any) -> jax.Array:

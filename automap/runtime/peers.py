@@ -1,9 +1,11 @@
 """Processes that work together notice when one of them has gone, while they wait for it.
 
-    ended    a process whose interpreter ends, with an exception or without, says so in the key-value store of `jax.distributed`
-             before JAX's own end of it begins, which waits minutes for the others
+    ended    a process whose interpreter ends, with an exception or without, says so in the
+             key-value store of `jax.distributed` before JAX's own end of it begins, which waits
+             minutes for the others
     killed   its connections are closed, and what it takes part in fails on CPU devices
-    frozen   JAX's service ends the others after `heartbeat_timeout_seconds` (of `jax.distributed.initialize`, 100), and names it
+    frozen   JAX's service ends the others after `heartbeat_timeout_seconds` (of
+             `jax.distributed.initialize`, 100), and names it
 
 Accelerators are not waited for here, as programs are asked for ahead of them: there only JAX's
 service tells.
@@ -119,6 +121,5 @@ def _lost(numbers: Sequence[int], ended: Mapping[int, str]) -> ProcessLostError:
         who = f"one of the processes {others} no longer answers"
     return ProcessLostError(
         f"{who}, and process {own} cannot go on with the step without it; its own log says more; "
-        "start all processes again from "
-        "the last checkpoint"
+        "start all processes again from the last checkpoint"
     )

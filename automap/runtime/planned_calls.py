@@ -4,8 +4,8 @@ renamed.
 A call is the planned one (`automap.program.check`), or differs from it in types only:
 
     weak types         as a Python number's: of any input
-    another type       of an input that the step itself returns so: an output at the same path within its argument
-                       has the shape and that type
+    another type       of an input that the step itself returns so: an output at the same path
+                       within its argument has the shape and that type
 
 For the latter the planned call is traced too, unless it was seen before, and the equations of both
 must be the same but for conversions (`automap.runtime.retyped`).

@@ -1,9 +1,10 @@
 """Several processes, each with devices of its own: all run the same Python, and of a program those
 that hold devices of it.
 
-of its own   an array of the host, or one that was not put on a device on purpose: every process has its copy
-global       any other array: one for all processes, which see the same shape and sharding; a process holds the
-             shards on its own devices, which may be none
+of its own   an array of the host, or one that was not put on a device on purpose: every process has
+             its copy
+global       any other array: one for all processes, which see the same shape and sharding; a
+             process holds the shards on its own devices, which may be none
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +35,8 @@ def check_takes_part(devices: Sequence[Any]) -> None:
     if jax.process_index() not in numbers:
         raise MeshMismatchError(
             f"process {jax.process_index()} holds none of the {len(devices)} devices, which are of "
-            "the processes "
-            f"{list(numbers)}; run the step in those only, or give devices= of all processes"
+            f"the processes {list(numbers)}; run the step in those only, or give devices= of all "
+            "processes"
         )
 
 
@@ -120,9 +121,8 @@ def check_agreement(devices: Sequence[Any], facts: Mapping[str, str]) -> None:
     if differing:
         raise PlanError(
             f"the processes do not run the same: they differ in {'; '.join(differing)}. Every "
-            "process has to run "
-            "the same program on like arguments, with one plan: save it once and load it in all, "
-            "or give all the same cache_dir"
+            "process has to run the same program on like arguments, with one plan: save it once "
+            "and load it in all, or give all the same cache_dir"
         )
 
 

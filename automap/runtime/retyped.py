@@ -6,7 +6,8 @@ State that a step returns may have another type than what it was given: a Python
 (`automap.jaxpr.sites`) count equations, so they are renamed to those of the new trace:
 
     planned   a = convert(x);  b = mul(a, y)     at 0, 1
-    called                     b = mul(x, y)     at 0           -> {"1": "0"}       -> in: `renaming`
+    called                     b = mul(x, y)     at 0
+                                                               -> {"1": "0"}       -> in: `renaming`
 """
 
 from collections import defaultdict

@@ -1,7 +1,8 @@
 """One call of a step: which of its arguments are traced, and what tracing gave.
 
     leaves    arrays of a call in flattened argument order: positional arguments first, keyword
-              arguments by name after them, static ones left out           -> in: `TracedCall.leaves`
+              arguments by name after them, static ones left out
+                                                                          -> in: `TracedCall.leaves`
     paths     `jax.tree_util.keystr` of each leaf, counted over all positional arguments, so that
               a static one before it does not move it; a keyword argument starts with its name
 
@@ -199,20 +200,19 @@ def _failed(name: str, error: BaseException) -> InputError:
     text = str(error)
     if not _needs_mesh(error):
         return InputError(
-            f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; "
-            "the step must run under jax.jit with these arguments"
+            f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; the step "
+            "must run under jax.jit with these arguments"
         )
     if text.startswith("jit"):
         return InputError(
             f"tracing {name} failed: its in_shardings or out_shardings have a PartitionSpec alone, "
-            "which needs a mesh "
-            "to be on; write NamedSharding(mesh, spec), or call it under jax.set_mesh(mesh)"
+            "which needs a mesh to be on; write NamedSharding(mesh, spec), or call it under "
+            "jax.set_mesh(mesh)"
         )
     return InputError(
         f"tracing {name} failed: it has a PartitionSpec alone, or a shard_map, which needs a mesh "
-        "to be on; give it with "
-        "--mesh data=4,model=2, write NamedSharding(mesh, spec), or call it under "
-        "jax.set_mesh(mesh)"
+        "to be on; give it with --mesh data=4,model=2, write NamedSharding(mesh, spec), or call "
+        "it under jax.set_mesh(mesh)"
     )
 
 
@@ -296,8 +296,8 @@ def _traced_positions(
     ]
     if len(fitting) != 1:
         raise InputError(
-            f"cannot tell which of the {len(args)} positional arguments are static; "
-            "pass the static ones by keyword"
+            f"cannot tell which of the {len(args)} positional arguments are static; pass the "
+            "static ones by keyword"
         )
     return fitting[0]
 

@@ -22,8 +22,7 @@ def lost_state(call: TracedCall) -> str | None:
     does = f"donates {donated[0]}" if donated else "differentiates"
     return (
         f"the step {does}, but none of its results replaces an argument: nothing that it trains is "
-        "kept; "
-        "return the new state"
+        "kept; return the new state"
     )
 
 

@@ -3,7 +3,8 @@ or results.
 
     returned   the result, with the tree of its arrays in the place of each object
     updated    the arguments, with the arrays that the step has changed in place and None elsewhere
-    recipe     how the step's own result is made of these; it holds no array, so it is part of the structure
+    recipe     how the step's own result is made of these; it holds no array, so it is part of the
+               structure
 
 Paths of `returned` are those of the step's own result. What was changed in place at the path `p` of
 an argument has the path `updated` + p, by which old and new version are known.

@@ -1,12 +1,12 @@
 """A step as its user wrote it -> what JAX traces of one call: a function of trees of arrays, and a
 signature.
 
-    function of arrays, or one of `jax.jit`       itself, under `jax.jit`
-    what brings something along (a method, a      a traced form (`automap.step.traced_form`): objects are split in
-    callable object, `partial`), or is given      arrays, which are traced, and a rest, which is static
-    modules of a library, or is jitted by one
+    function of arrays, or one of `jax.jit`    itself, under `jax.jit`
+    what brings something along (a method, a   a traced form (`automap.step.traced_form`): objects
+    callable object, `partial`), or is given   are split in arrays, which are traced, and a rest,
+    modules of a library, or is jitted by one  which is static
 
-Options of a step that is jitted already are its own.                                       -> in: `Step.enter`
+Options of a step that is jitted already are its own.                           -> in: `Step.enter`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -251,8 +251,8 @@ def as_step(
     step = Step(given, options or {}, name or _name(given), mesh)
     if step.is_jitted and options:
         raise InputError(
-            f"{', '.join(options)}: the step is jitted already and keeps its own options; "
-            "give the function before it is jitted, or drop them"
+            f"{', '.join(options)}: the step is jitted already and keeps its own options; give the "
+            "function before it is jitted, or drop them"
         )
     # Options that no call could be made with are refused here.
     _ = step.function

@@ -2,7 +2,7 @@
 arrays.
 
     arguments -> objects split in arrays and a rest          -> in: `TracedForm.enter`
-    traced:      objects made of both, the step called, its result and what it has changed split again
+    traced:      objects made of both; the step called; its result and what it has changed split
                                                              -> in: `TracedForm.outcome`
     result    -> objects made of it, changes written back    -> in: `TracedForm.leave`
 

@@ -2,13 +2,13 @@
 
     y = constrain(x, s)           an equation of the step (`is_constraint`), wherever it stands
     y = jit(f, in_shardings=s, out_shardings=t)(x)
-                                  the same as y = constrain(f(constrain(x, s)), t) inside a step; of the step itself they
-                                  are its inputs' and outputs' own shardings
+                                  the same as y = constrain(f(constrain(x, s)), t) inside a step; of
+                                  the step itself they are its inputs' and outputs' own shardings
 
 A sharding means axis names per dimension (`imposed_spec`): its mesh, and the devices, are the
 plan's in the end. What becomes of a constraint when a step is emitted again:
 
-    marked      a custom call whose name says the spec, for the analysis   (`automap.program.imposed`)
+    marked      a custom call whose name says the spec, for the analysis (`automap.program.imposed`)
     left out    nothing, for the step on one device
     on a mesh   the constraint, with the same names on the plan's mesh
 """
@@ -60,14 +60,12 @@ def named(sharding: Any, where: str) -> NamedSharding | None:
     if not isinstance(sharding, NamedSharding):
         raise InputError(
             f"{where}: got a {type(sharding).__name__}; allowed: a NamedSharding or a "
-            "PartitionSpec, whose axes have "
-            "names that a plan's mesh can have"
+            "PartitionSpec, whose axes have names that a plan's mesh can have"
         )
     if sharding.memory_kind == _HOST_MEMORY:
         raise InputError(
             f"{where}: in the memory {_HOST_MEMORY!r}; allowed: a device's, as plans keep nothing "
-            "on hosts; leave "
-            "memory_kind out"
+            "on hosts; leave memory_kind out"
         )
     used = {axis for axes in imposed_spec(sharding, 0) for axis in axes or ()}
     kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
@@ -134,8 +132,7 @@ def on_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:
     except ValueError as error:
         raise PlanError(
             f"the step constrains a value to {spec_text(spec)}; the plan's mesh has "
-            f"{', '.join(mesh.axis_names)}; "
-            "plan again"
+            f"{', '.join(mesh.axis_names)}; plan again"
         ) from error
     return _like(eqn, constrained_jaxpr(eqn.outvars[0].aval, sharding))
 

@@ -34,9 +34,8 @@ class UserMesh:
         if missing:
             raise InputError(
                 f"the step's shardings (first: {self.where}) name the axis {missing[0]!r}; the "
-                "mesh has "
-                f"{', '.join(mesh.names)}; give a mesh with the axes {', '.join(self.used)}, or "
-                "--mesh auto"
+                f"mesh has {', '.join(mesh.names)}; give a mesh with the axes "
+                f"{', '.join(self.used)}, or --mesh auto"
             )
 
 
@@ -60,8 +59,7 @@ def user_mesh(
         if dict(given.sharding.mesh.shape) != dict(first.sharding.mesh.shape):
             raise InputError(
                 f"{given.where} is on the mesh {_text(given)}, {first.where} on {_text(first)}; a "
-                "plan has one mesh: "
-                "use one for all shardings of the step"
+                "plan has one mesh: use one for all shardings of the step"
             )
     if first is None:
         return None

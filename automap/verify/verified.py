@@ -85,7 +85,7 @@ def verified(
     program = planned_program(plan, call)
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
-    sources = program.reemitter.source_of_path
+    sources = program.reemitter.source_by_path
     return VerificationRecord(
         target=plan.workload.target,
         plan_compiler=compiler_of(plan),

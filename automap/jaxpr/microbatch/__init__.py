@@ -5,8 +5,8 @@ batch.
 devices of stages.
 """
 
-from automap.jaxpr.microbatch.program import MicroProgram
+from automap.jaxpr.microbatch.program import MicrobatchProgram
 from automap.jaxpr.microbatch.separate import separate
 
 
-__all__ = ["MicroProgram", "separate"]
+__all__ = ["MicrobatchProgram", "separate"]

@@ -19,12 +19,12 @@ def emit(
     results.
     """
     level = flatten(jax.make_jaxpr(function)(*(weak_shape(atom.aval) for atom in atoms)), {})
-    atom_of: dict[Any, Any] = dict(zip(level.invars, atoms))
+    atoms_by_variable: dict[Any, Any] = dict(zip(level.invars, atoms))
     literals = {v: core.Literal(c, v.aval) for v, c in zip(level.constvars, level.consts)}
-    atom_of.update(literals)
+    atoms_by_variable.update(literals)
 
     def read(atom: Any) -> Any:
-        return atom if isinstance(atom, core.Literal) else atom_of[atom]
+        return atom if isinstance(atom, core.Literal) else atoms_by_variable[atom]
 
     for equation in level.equations:
         eqn = equation.eqn
@@ -32,11 +32,11 @@ def emit(
         outputs = [core.Var(var.aval) for var in eqn.outvars]
         inputs = [read(atom) for atom in eqn.invars]
         into.append(eqn.replace(invars=inputs, outvars=outputs, source_info=origin.source_info))
-        atom_of.update(zip(eqn.outvars, outputs))
+        atoms_by_variable.update(zip(eqn.outvars, outputs))
     return [read(atom) for atom in level.outvars]
 
 
-def renamed(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def with_atoms(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     """An equation over other atoms."""
     return eqn.replace(invars=list(inputs), outvars=list(outputs))
 
@@ -46,12 +46,12 @@ def variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
-def fresh(var: Any) -> Any:
+def new_variable(var: Any) -> Any:
     """A variable of the same type."""
     return core.Var(var.aval)
 
 
-def part(array: jax.Array, index: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
+def take_part(array: jax.Array, index: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
     """The part of an array at a microbatch: of [.., outer * parts * inner, ..] the outer * inner."""
     shape = array.shape
     inner = shape[dim] // (outer * parts)
@@ -62,7 +62,7 @@ def part(array: jax.Array, index: jax.Array, *, dim: int, outer: int, parts: int
     return chosen.reshape(*shape[:dim], outer * inner, *shape[dim + 1 :])
 
 
-def parts_first(array: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
+def split_parts(array: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
     """All parts of an array, the microbatch as a new first dimension."""
     shape = array.shape
     inner = shape[dim] // (outer * parts)
@@ -71,22 +71,24 @@ def parts_first(array: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Ar
     return moved.reshape(parts, *shape[:dim], outer * inner, *shape[dim + 1 :])
 
 
-def joined(parts_of: jax.Array, *, dim: int, outer: int) -> jax.Array:
-    """What `parts_first` was made of."""
-    parts, *shape = parts_of.shape
+def join_parts(stacked: jax.Array, *, dim: int, outer: int) -> jax.Array:
+    """What `split_parts` was made of."""
+    parts, *shape = stacked.shape
     inner = shape[dim] // outer
-    split = parts_of.reshape(parts, *shape[:dim], outer, inner, *shape[dim + 1 :])
+    split = stacked.reshape(parts, *shape[:dim], outer, inner, *shape[dim + 1 :])
     moved = jnp.moveaxis(split, 0, dim + 1)
     return moved.reshape(*shape[:dim], outer * parts * inner, *shape[dim + 1 :])
 
 
-def local(indices: jax.Array, index: jax.Array, *, columns: Sequence[int], size: int) -> jax.Array:
+def local_indices(
+    indices: jax.Array, index: jax.Array, *, columns: Sequence[int], size: int
+) -> jax.Array:
     """Indices [.., columns] into the whole batch as indices into a microbatch of `size` samples."""
     ours = jnp.zeros(indices.shape[-1], indices.dtype).at[jnp.array(columns)].set(1)
     return indices - ours * (index * size).astype(indices.dtype)
 
 
-def closure(
+def needed_equations(
     wanted: Sequence[Any], defined: Mapping[Any, int], eqns: Sequence[Any]
 ) -> tuple[list[int], list[Any]]:
     """Numbers of the equations needed for `wanted`, in order, and the variables they need besides."""
@@ -104,6 +106,6 @@ def closure(
     return sorted(needed), list(free)
 
 
-def elements(aval: Any) -> int:
+def element_count(aval: Any) -> int:
     """How many an array has."""
     return math.prod(aval.shape)

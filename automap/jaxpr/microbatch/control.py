@@ -1,7 +1,8 @@
 """Loops, branches and rematerialization: what their bodies do with the samples, and the same with
 new bodies.
 
-    scan, while    what the carry is, is the least that the start and every trip's result are (`_settled`)
+    scan, while    what the carry is, is the least that the start and every trip's result are
+                   (`_settled`)
     cond           the branches' results are joined; the choice must be the same for all samples
     remat          the body takes the place of the old one
 
@@ -19,17 +20,17 @@ from jax.extend.core import Var, jaxpr_as_fun
 
 from automap.jax_compat import scan_split, with_values
 from automap.jaxpr.microbatch.build import emit
-from automap.jaxpr.microbatch.pairs import Pair
-from automap.jaxpr.microbatch.status import Batched, Known, Refusal, Status, join, plain
+from automap.jaxpr.microbatch.dependence import Batched, Dependence, Known, Refusal, join, portable
+from automap.jaxpr.microbatch.traces import EquationPair
 
 
 if TYPE_CHECKING:
     from automap.jaxpr.microbatch.separation import Separation
 
-_Results = Callable[[Sequence[Status]], tuple["Separation", list[Status]]]
+_Results = Callable[[Sequence[Dependence]], tuple["Separation", list[Dependence]]]
 
 
-def _scan(outer: "Separation", pair: Pair) -> None:
+def _scan(outer: "Separation", pair: EquationPair) -> None:
     full, micro = pair.full.eqn, pair.micro.eqn
     length = full.params["length"]
     if length != micro.params["length"]:
@@ -37,15 +38,15 @@ def _scan(outer: "Separation", pair: Pair) -> None:
     n_consts, n_carry = scan_split(full)
     operands = [outer.read(atom) for atom in full.invars]
     consts, start, xs = _parts(operands, n_consts, n_carry)
-    elements = [_unstacked(status) for status in xs]
+    elements = [_unstacked(dependence) for dependence in xs]
 
-    def results(carry: Sequence[Status]) -> tuple["Separation", list[Status]]:
+    def results(carry: Sequence[Dependence]) -> tuple["Separation", list[Dependence]]:
         inner = outer.body(pair.bodies[0], [*consts, *carry, *elements])
         return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
 
-    inner, carry, found = _settled(start, results)
-    outs = [*carry, *found[n_carry:]]
-    run = jaxpr_as_fun(with_values(inner.closed(outs, full)))
+    inner, carry, results_after = _settled(start, results)
+    outs = [*carry, *results_after[n_carry:]]
+    run = jaxpr_as_fun(with_values(inner.close_body(outs, full)))
 
     def loop(index: jax.Array, *values: Any) -> list[Any]:
         fixed, first, stacks = _parts(values, n_consts, n_carry)
@@ -65,16 +66,16 @@ def _scan(outer: "Separation", pair: Pair) -> None:
         return [*last, *made]
 
     wanted = [*consts, *carry, *xs]
-    _emit(outer, pair, loop, wanted, [*carry, *map(_stacked, found[n_carry:])])
+    _emit(outer, pair, loop, wanted, [*carry, *map(_stacked, results_after[n_carry:])])
 
 
-def _while(outer: "Separation", pair: Pair) -> None:
+def _while(outer: "Separation", pair: EquationPair) -> None:
     full = pair.full.eqn
     n_test, n_body = full.params["cond_nconsts"], full.params["body_nconsts"]
     operands = [outer.read(atom) for atom in full.invars]
     test_consts, body_consts, start = _parts(operands, n_test, n_body)
 
-    def results(carry: Sequence[Status]) -> tuple["Separation", list[Status]]:
+    def results(carry: Sequence[Dependence]) -> tuple["Separation", list[Dependence]]:
         inner = outer.body(pair.bodies[1], [*body_consts, *carry])
         return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
 
@@ -83,8 +84,8 @@ def _while(outer: "Separation", pair: Pair) -> None:
     (goes_on,) = (test.read(atom) for atom in test.pair.full.outvars)
     if not isinstance(goes_on, Known):
         raise Refusal("when it ends depends on all samples")
-    run = jaxpr_as_fun(with_values(inner.closed(carry, full)))
-    check = jaxpr_as_fun(with_values(test.closed([goes_on], full)))
+    run = jaxpr_as_fun(with_values(inner.close_body(carry, full)))
+    check = jaxpr_as_fun(with_values(test.close_body([goes_on], full)))
 
     def loop(index: jax.Array, *values: Any) -> list[Any]:
         tested, fixed, first = _parts(values, n_test, n_body)
@@ -99,16 +100,18 @@ def _while(outer: "Separation", pair: Pair) -> None:
     _emit(outer, pair, loop, [*test_consts, *body_consts, *carry], carry)
 
 
-def _cond(outer: "Separation", pair: Pair) -> None:
+def _cond(outer: "Separation", pair: EquationPair) -> None:
     choice, *operands = (outer.read(atom) for atom in pair.full.eqn.invars)
     if not isinstance(choice, Known):
         raise Refusal("which branch is taken depends on the samples")
     if choice.level:
         raise Refusal("which branch is taken depends on a sum or a mean over the whole batch")
     branches = [outer.body(body, operands) for body in pair.bodies]
-    found = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
-    outs = [reduce(join, map(plain, ways)) for ways in zip(*found)]
-    runs = [jaxpr_as_fun(with_values(branch.closed(outs, pair.full.eqn))) for branch in branches]
+    by_branch = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
+    outs = [reduce(join, map(portable, ways)) for ways in zip(*by_branch)]
+    runs = [
+        jaxpr_as_fun(with_values(branch.close_body(outs, pair.full.eqn))) for branch in branches
+    ]
 
     def choose(index: jax.Array, number: jax.Array, *values: Any) -> list[Any]:
         return list(lax.switch(number, [lambda *v, r=r: list(r(*v)) for r in runs], index, *values))
@@ -116,23 +119,23 @@ def _cond(outer: "Separation", pair: Pair) -> None:
     _emit(outer, pair, choose, [choice, *operands], outs)
 
 
-def _remat(outer: "Separation", pair: Pair) -> None:
+def _remat(outer: "Separation", pair: EquationPair) -> None:
     full, micro = pair.full.eqn, pair.micro.eqn
     operands = [outer.read(atom) for atom in full.invars]
     inner = outer.body(pair.bodies[0], operands)
     outs = [inner.read(atom) for atom in inner.pair.full.outvars]
-    params = {**micro.params, "jaxpr": inner.closed(outs, full)}
+    params = {**micro.params, "jaxpr": inner.close_body(outs, full)}
     invars = [outer.index, *(outer.atom(atom) for atom in full.invars)]
     results = []
-    for status, *both in zip(outs, full.outvars, micro.outvars, strict=True):
-        var = both[0 if isinstance(status, Known) else 1]
+    for dependence, *both in zip(outs, full.outvars, micro.outvars, strict=True):
+        var = both[0 if isinstance(dependence, Known) else 1]
         results.append(Var(var.aval))
     outer.loop.append(micro.replace(invars=invars, outvars=results, params=params))
-    for var, status, made in zip(full.outvars, outs, results, strict=True):
-        outer.set(var, plain(status), made)
+    for var, dependence, made in zip(full.outvars, outs, results, strict=True):
+        outer.set(var, portable(dependence), made)
 
 
-CONTROL: Mapping[str, Callable[["Separation", Pair], None]] = {
+CONTROL: Mapping[str, Callable[["Separation", EquationPair], None]] = {
     "checkpoint": _remat,
     "cond": _cond,
     "remat": _remat,
@@ -144,48 +147,52 @@ CONTROL: Mapping[str, Callable[["Separation", Pair], None]] = {
 
 def _emit(
     outer: "Separation",
-    pair: Pair,
+    pair: EquationPair,
     function: Callable[..., list[Any]],
-    wanted: Sequence[Status],
-    outs: Sequence[Status],
+    wanted: Sequence[Dependence],
+    outs: Sequence[Dependence],
 ) -> None:
     """Append what `function` does with the operands, made what is `wanted`; its results are `outs`."""
     full, micro = pair.full.eqn, pair.micro.eqn
     atoms = [
-        outer.coerced(a, b, status, full)
-        for a, b, status in zip(full.invars, micro.invars, wanted, strict=True)
+        outer.atom_as(a, b, dependence, full)
+        for a, b, dependence in zip(full.invars, micro.invars, wanted, strict=True)
     ]
     made = emit(function, [outer.index, *atoms], outer.loop, full)
-    for var, status, atom in zip(full.outvars, outs, made, strict=True):
-        outer.set(var, plain(status), atom)
+    for var, dependence, atom in zip(full.outvars, outs, made, strict=True):
+        outer.set(var, portable(dependence), atom)
 
 
 def _settled(
-    start: Sequence[Status], results: _Results
-) -> tuple["Separation", list[Status], list[Status]]:
+    start: Sequence[Dependence], results: _Results
+) -> tuple["Separation", list[Dependence], list[Dependence]]:
     """(body, carry, results) of a loop, the carry being what it is before and after any trip."""
-    carry = [plain(status) for status in start]
-    # A status can only lose what is known of it: its fact, its layout, being the same for all
-    # samples.
+    carry = [portable(dependence) for dependence in start]
+    # A dependence can only lose what is known of it: its elements, its dimension, being the same
+    # for all samples.
     for _ in range(4 * len(carry) + 2):
-        inner, found = results(carry)
-        joined = [join(a, plain(b)) for a, b in zip(carry, found)]
+        inner, results_after = results(carry)
+        joined = [join(a, portable(b)) for a, b in zip(carry, results_after)]
         if joined == carry:
-            return inner, carry, found
+            return inner, carry, results_after
         carry = joined
     raise Refusal("what it carries is different in every trip")
 
 
-def _stacked(status: Status) -> Status:
-    return replace(status, dim=status.dim + 1) if isinstance(status, Batched) else status
+def _stacked(dependence: Dependence) -> Dependence:
+    return (
+        replace(dependence, dim=dependence.dim + 1)
+        if isinstance(dependence, Batched)
+        else dependence
+    )
 
 
-def _unstacked(status: Status) -> Status:
-    if not isinstance(status, Batched):
-        return status
-    if status.dim == 0:
+def _unstacked(dependence: Dependence) -> Dependence:
+    if not isinstance(dependence, Batched):
+        return dependence
+    if dependence.dim == 0:
         raise Refusal("it is a loop over the samples")
-    return replace(status, dim=status.dim - 1)
+    return replace(dependence, dim=dependence.dim - 1)
 
 
 def _parts(

@@ -1,42 +1,63 @@
 """How one equation is separated, by what its operands are.
 
-    all Known                     once, with the whole batch's equation            -> in: `_known`
-    some Batched                  in the loop, with the microbatch's equation, if its rule allows
-                                                               -> in: `automap.jaxpr.microbatch.batched`
-    some Partial, none Batched    of the step: once, after the loop                -> in: `Separation.finished`
-                                  of an inner body: if it is linear, on each part  -> in: `_linear`
+    all Known                   once, with the whole batch's equation             -> in: `_once`
+    some Batched                in the loop, with the microbatch's equation, if its rule allows
+                                                                            -> in: `_in_loop`
+    some Partial, none Batched  of the step: once, after the loop  -> in: `Separation.finish`
+                                of an inner body: if it is linear, on each part -> in: `_linear`
 
-What is made of data alone (the batch, keys, constants) and is no larger than the batch may be Known instead:
-sums of masks, shuffled samples                                                  -> in: `_or_whole`
+What is made of data alone (the batch, keys, constants) and is no larger than the batch may be Known
+instead: sums of masks, shuffled samples                                  -> in: `_or_whole`
+
+In the loop, known operands that grow with the batch (dropout masks, constants) are cut where a
+microbatch needs them. A scalar s that is known only after the loop stays out of it, as long as that
+changes nothing:
+
+    x s, x / s       x, of scale s or 1 / s                     -> in: `_is_late_factor`, `_scale`
+    f(s x)           f(x), of scale s, if f is linear           -> in: `_scale`
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import jax
 from jax import numpy as jnp
 from jax.extend import core
+import numpy as np
 
-from automap.jaxpr.microbatch.batched import batched
-from automap.jaxpr.microbatch.build import elements, emit, fresh, renamed
+from automap.jaxpr.microbatch.build import (
+    element_count,
+    emit,
+    local_indices,
+    new_variable,
+    with_atoms,
+)
 from automap.jaxpr.microbatch.control import CONTROL
-from automap.jaxpr.microbatch.facts import fact_of
-from automap.jaxpr.microbatch.linear import check_linear
-from automap.jaxpr.microbatch.pairs import Pair
-from automap.jaxpr.microbatch.separation import Separation
-from automap.jaxpr.microbatch.status import (
+from automap.jaxpr.microbatch.dependence import (
     Batched,
-    Fact,
+    Dependence,
     Known,
+    KnownElements,
     Partial,
     Refusal,
-    Status,
     batch_dim,
     is_data,
 )
+from automap.jaxpr.microbatch.elements import (
+    PRODUCTS,
+    check_linear,
+    index_columns,
+    result_elements,
+)
+from automap.jaxpr.microbatch.rules import apply_rule
+from automap.jaxpr.microbatch.rules.rule import Operation, RuleResult
+from automap.jaxpr.microbatch.separation import Separation
+from automap.jaxpr.microbatch.traces import EquationPair
 
 
-def separate_equation(state: Separation, pair: Pair) -> None:
+def separate_equation(state: Separation, pair: EquationPair) -> None:
     """Add an equation to what is done once or to the loop. Raises `Refusal` if neither can be."""
     eqn = pair.full.eqn
     operands = [state.read(atom) for atom in eqn.invars]
@@ -44,39 +65,39 @@ def separate_equation(state: Separation, pair: Pair) -> None:
     some = lambda kind: any(isinstance(s, kind) for s in operands)  # noqa: E731
     if some(Batched) or (state.setting.depth == "body" and some(Partial)):
         if _has_no_order(state, pair, operands):
-            _known(state, pair, [Known(0, source="data") for _ in operands])
+            _once(state, pair, [Known(0, source="data") for _ in operands])
         elif is_control:
             _or_whole(state, pair, operands, lambda: CONTROL[eqn.primitive.name](state, pair))
         elif state.setting.depth == "body" and some(Partial):
             _linear(state, pair, operands)
         else:
             operands = [
-                state.finished(atom, eqn) if isinstance(status, Partial) else status
-                for atom, status in zip(eqn.invars, operands)
+                state.finish(atom, eqn) if isinstance(dependence, Partial) else dependence
+                for atom, dependence in zip(eqn.invars, operands)
             ]
-            _or_whole(state, pair, operands, lambda: batched(state, pair, operands))
+            _or_whole(state, pair, operands, lambda: _in_loop(state, pair, operands))
     elif state.setting.depth == "step" and _is_inside(state, operands):
-        made = [fresh(var) for var in eqn.outvars]
-        state.loop.append(renamed(eqn, [state.atom(a) for a in eqn.invars], made))
+        made = [new_variable(var) for var in eqn.outvars]
+        state.loop.append(with_atoms(eqn, [state.atom(a) for a in eqn.invars], made))
         state.term.update(zip(eqn.outvars, made))
-        state.status.update((var, Known(made="inside")) for var in eqn.outvars)
+        state.dependence.update((var, Known(made="inside")) for var in eqn.outvars)
     elif state.setting.depth == "step":
-        finished = [
-            status if isinstance(atom, core.Literal) else state.finished(atom, eqn)
-            for atom, status in zip(eqn.invars, operands)
+        finish = [
+            dependence if isinstance(atom, core.Literal) else state.finish(atom, eqn)
+            for atom, dependence in zip(eqn.invars, operands)
         ]
-        _known(state, pair, finished)
+        _once(state, pair, finish)
     else:
-        _known(state, pair, operands)
+        _once(state, pair, operands)
 
 
-def _is_inside(state: Separation, operands: Sequence[Status]) -> bool:
+def _is_inside(state: Separation, operands: Sequence[Dependence]) -> bool:
     """Whether the loop computes an operand alike every time, and none needs a loop to be over."""
     early = all(isinstance(s, Known) and s.level == 0 for s in operands)
     return early and any(isinstance(s, Known) and s.made == "inside" for s in operands)
 
 
-def _has_no_order(state: Separation, pair: Pair, operands: Sequence[Status]) -> bool:
+def _has_no_order(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> bool:
     """Whether an equation combines constants that grow with the batch with copies of one value.
 
     Its result is known whole, and how it is to be cut is left to its users.
@@ -89,49 +110,52 @@ def _has_no_order(state: Separation, pair: Pair, operands: Sequence[Status]) -> 
 
 
 def _or_whole(
-    state: Separation, pair: Pair, operands: Sequence[Status], separate: Callable[[], None]
+    state: Separation,
+    pair: EquationPair,
+    operands: Sequence[Dependence],
+    separate: Callable[[], None],
 ) -> None:
     """Separate an equation; what is made of data alone may be computed whole instead."""
     eqn = pair.full.eqn
     can_be_whole = all(map(is_data, operands)) and all(
-        elements(var.aval) <= state.setting.limit for var in eqn.outvars
+        element_count(var.aval) <= state.setting.limit for var in eqn.outvars
     )
     try:
         separate()
     except Refusal:
         if not can_be_whole:
             raise
-        state.status.update((var, Known(source="data")) for var in eqn.outvars)
+        state.dependence.update((var, Known(source="data")) for var in eqn.outvars)
     if not can_be_whole:
         return
     state.known.append(eqn)
     for var in eqn.outvars:
-        status = state.status[var]
-        if isinstance(status, Batched):
-            state.status[var] = replace(status, is_whole=True)
+        dependence = state.dependence[var]
+        if isinstance(dependence, Batched):
+            state.dependence[var] = replace(dependence, is_whole=True)
         else:
-            state.status[var] = Known(source="data")
+            state.dependence[var] = Known(source="data")
             state.term.pop(var, None)
 
 
-def _known(state: Separation, pair: Pair, operands: Sequence[Status]) -> None:
+def _once(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> None:
     full, micro = pair.full.eqn, pair.micro.eqn
-    level = max((status.level for status in operands), default=0)
-    fact = fact_of(full, micro, operands)
+    level = max((dependence.level for dependence in operands), default=0)
+    elements = result_elements(full, micro, operands)
     # In a body what is known may be the result of a loop there, which has a variable of its own.
     in_body = state.setting.depth == "body"
     inputs = [state.atom(atom) for atom in full.invars] if in_body else full.invars
-    state.known.append(renamed(full, inputs, full.outvars))
+    state.known.append(with_atoms(full, inputs, full.outvars))
     source = "data" if all(map(is_data, operands)) else "parameters"
     if len(full.outvars) > 1:
-        fact = Fact.NONE
+        elements = KnownElements.NONE
     for var in full.outvars:
-        state.status[var] = Known(level, fact, source=source)
+        state.dependence[var] = Known(level, elements, source=source)
     if full.primitive.name == "broadcast_in_dim":
-        _spread(state, full, micro, Known(level, fact, source=source))
+        _spread(state, full, micro, Known(level, elements, source=source))
 
 
-def _spread(state: Separation, full: Any, micro: Any, status: Known) -> None:
+def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None:
     """One value for all samples: each microbatch makes its own copies."""
     (source, *_), (result,) = full.invars, full.outvars
     if source.aval.shape != micro.invars[0].aval.shape or len(full.invars) > 1:
@@ -141,35 +165,35 @@ def _spread(state: Separation, full: Any, micro: Any, status: Known) -> None:
         dim = batch_dim(*shapes, state.setting.microbatches)
     except Refusal:
         return
-    if dim is None or state.setting.depth == "body" and status.level:
+    if dim is None or state.setting.depth == "body" and dependence.level:
         return
-    if status.level and state.setting.late == "scale":
+    if dependence.level and state.setting.late == "scale":
         if source.aval.shape:
             return
         aval = micro.outvars[0].aval
         (ones,) = emit(lambda: jnp.ones(aval.shape, aval.dtype), [], state.loop, full)
         state.term[result] = ones
-        state.status[result] = Batched(dim, None, fact=Fact.ONE, scale=source)
+        state.dependence[result] = Batched(dim, None, elements=KnownElements.ONE, scale=source)
         return
-    state.loop.append(renamed(micro, [state.atom(source)], micro.outvars))
-    state.status[result] = Batched(
+    state.loop.append(with_atoms(micro, [state.atom(source)], micro.outvars))
+    state.dependence[result] = Batched(
         dim,
         None,
-        status.level,
-        status.fact,
-        is_whole=is_data(status) and state.setting.depth == "step",
+        dependence.level,
+        dependence.elements,
+        is_whole=is_data(dependence) and state.setting.depth == "step",
     )
 
 
-def _linear(state: Separation, pair: Pair, operands: Sequence[Status]) -> None:
+def _linear(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> None:
     """An equation of a body on sums that are not finished."""
     full, micro = pair.full.eqn, pair.micro.eqn
-    parts = [status for status in operands if isinstance(status, Partial)]
-    marks = [isinstance(status, Partial) for status in operands]
-    known = [status.fact for status in operands if isinstance(status, Known)]
+    parts = [dependence for dependence in operands if isinstance(dependence, Partial)]
+    marks = [isinstance(dependence, Partial) for dependence in operands]
+    known = [dependence.elements for dependence in operands if isinstance(dependence, Known)]
     if len(parts) + len(known) < len(operands) and not all(marks):
         raise Refusal("it combines a sum over the batch with single samples")
-    zeros = [isinstance(s, Known) and s.fact is Fact.ZERO for s in operands]
+    zeros = [isinstance(s, Known) and s.elements is KnownElements.ZERO for s in operands]
     check_linear(full, marks, zeros)
     scale = parts[0].scale
     if any(p.op != "add" or p.scale is not scale for p in parts):
@@ -177,6 +201,135 @@ def _linear(state: Separation, pair: Pair, operands: Sequence[Status]) -> None:
     for atom, other in zip((*full.invars, *full.outvars), (*micro.invars, *micro.outvars)):
         if atom.aval.shape != other.aval.shape:
             raise Refusal("a sum over the batch is given back to the samples")
-    state.loop.append(renamed(full, [state.atom(a) for a in full.invars], micro.outvars))
-    level = max(status.level for status in operands)
-    state.status.update((var, Partial("add", level, scale)) for var in full.outvars)
+    state.loop.append(with_atoms(full, [state.atom(a) for a in full.invars], micro.outvars))
+    level = max(dependence.level for dependence in operands)
+    state.dependence.update((var, Partial("add", level, scale)) for var in full.outvars)
+
+
+def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> None:
+    """Add an equation with operands that hold samples to the loop. Raises `Refusal` if it mixes
+    them.
+    """
+    full, micro = pair.full.eqn, pair.micro.eqn
+    if full.effects:
+        raise Refusal("its side effect would be one per microbatch")
+    atoms, operands_there, scales = _operands_in_microbatch(state, full, micro, operands)
+    level = max(dependence.level for dependence in operands_there)
+    if level and (state.setting.late == "scale" or state.phase == "forward" or level > 1):
+        raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
+    operation = Operation(full, micro, tuple(operands_there), state.setting.microbatches)
+    rule_result = apply_rule(operation)
+    scale = _scale(state, full, operands_there, scales)
+    if rule_result.local_columns:
+        size = operation.shape(0)[
+            operands_there[0].dim if isinstance(operands_there[0], Batched) else 0
+        ]
+        shift = partial(local_indices, columns=sorted(rule_result.local_columns), size=size)
+        (atoms[1],) = emit(shift, [atoms[1], state.index], state.loop, full)
+    state.loop.append(with_atoms(micro, atoms, micro.outvars))
+    elements = result_elements(full, micro, operands_there)
+    _settle(state, full, rule_result, level, scale, elements, index_columns(full, operands_there))
+
+
+def _operands_in_microbatch(
+    state: Separation, full: Any, micro: Any, operands: Sequence[Dependence]
+) -> tuple[list[Any], list[Dependence], list[Any]]:
+    """Atoms, statuses and scales of the operands as a microbatch has them."""
+    outer = _outer(state, operands)
+    atoms, operands_there, scales = [], [], []
+    for number, (atom, other, dependence) in enumerate(zip(full.invars, micro.invars, operands)):
+        scale = dependence.scale if isinstance(dependence, Batched) else None
+        if (
+            isinstance(dependence, Batched)
+            and dependence.is_whole
+            and dependence.outer not in (None, outer)
+        ):
+            # Cut anew, in the order in which the others hold the samples.
+            made, dependence = state.slice_known(
+                atom, other, Known(0, dependence.elements), outer, full, whole=atom
+            )
+        elif not isinstance(dependence, Known):
+            made = state.atom(atom)
+        elif _is_late_factor(state, full, number, dependence):
+            scale, dependence = atom, Known(0, KnownElements.ONE)
+            made = core.Literal(np.ones((), atom.aval.dtype), atom.aval)
+        else:
+            made, dependence = state.slice_known(atom, other, dependence, outer, full)
+        atoms.append(made)
+        operands_there.append(dependence)
+        scales.append(scale)
+    return atoms, operands_there, scales
+
+
+def _outer(state: Separation, operands: Sequence[Dependence]) -> int | None:
+    """How an equation's operands hold the samples; those computed whole can be cut to fit."""
+    operands_there = [s for s in operands if isinstance(s, Batched) and s.outer is not None]
+    operands_there.sort(key=lambda s: s.is_whole)
+    return operands_there[0].outer if operands_there else None
+
+
+def _settle(
+    state: Separation,
+    full: Any,
+    rule_result: RuleResult,
+    level: int,
+    scale: Any,
+    elements: KnownElements,
+    columns: frozenset[int],
+) -> None:
+    for var, result in zip(full.outvars, rule_result.results, strict=True):
+        if isinstance(result, Batched):
+            elements = elements if len(full.outvars) == 1 else KnownElements.NONE
+            result = replace(result, elements=elements, columns=columns)
+        elif scale is not None and result.op != "add":
+            raise Refusal("a factor known only after the batch decides which sample is largest")
+        state.dependence[var] = replace(result, level=level, scale=scale)
+
+
+def _is_late_factor(state: Separation, eqn: Any, number: int, dependence: Known) -> bool:
+    name = eqn.primitive.name
+    is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    is_factor = name == "mul" or (name == "div" and number == 1 and is_inexact)
+    is_scalar = eqn.invars[number].aval.shape == ()
+    is_late = dependence.level > 0 and state.setting.late == "scale"
+    return is_factor and is_scalar and is_late and state.setting.depth == "step"
+
+
+def _scale(
+    state: Separation, eqn: Any, operands_there: Sequence[Dependence], scales: list[Any]
+) -> Any:
+    """The scale of the results of operands with scales, None for none. Raises `Refusal`."""
+    present = [scale for scale in scales if scale is not None]
+    if not present:
+        return None
+    name = eqn.primitive.name
+    ones = [
+        getattr(dependence, "elements", None) is KnownElements.ONE for dependence in operands_there
+    ]
+    at_step = state.setting.depth == "step"
+    is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    if name == "div" and scales[1] is not None and ones[1] and at_step and is_inexact:
+        over = lambda a, b: a / b.astype(a.dtype)  # noqa: E731
+        return _late(state, over, [scales[0] or _one(eqn.outvars[0].aval.dtype), scales[1]], eqn)
+    if name in PRODUCTS and len(present) == 2 and at_step:
+        return _late(state, lambda a, b: a * b, present, eqn)
+    zeros = [
+        getattr(dependence, "elements", None) is KnownElements.ZERO for dependence in operands_there
+    ]
+    check_linear(eqn, [scale is not None for scale in scales], zeros)
+    if any(scale is not present[0] for scale in present):
+        raise Refusal("its operands are multiplied by different sums over the whole batch")
+    return present[0]
+
+
+def _late(
+    state: Separation, function: Callable[..., Any], atoms: Sequence[Any], origin: Any
+) -> Any:
+    (var,) = emit(function, atoms, state.known, origin)
+    state.dependence[var] = Known(max(state.read(atom).level for atom in atoms))
+    return var
+
+
+def _one(dtype: Any) -> Any:
+    one = np.ones((), dtype)
+    return core.Literal(one, jax.typeof(one))

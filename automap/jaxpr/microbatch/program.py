@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from automap.jaxpr.microbatch.build import closure, variables
+from automap.jaxpr.microbatch.build import needed_equations, variables
+from automap.jaxpr.microbatch.dependence import Operator
 from automap.jaxpr.microbatch.separation import Sum
-from automap.jaxpr.microbatch.status import Operator
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SampleDimension:
     """Where a value holds the samples: its dimension `dim` is outer x samples x inner.
 
     Outer None: the value is the same for all samples.
@@ -40,12 +40,12 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedOutput:
     """An output per sample: `whole` is put together from the parts that the loop makes."""
 
     whole: Any
     part: Any
-    layout: Layout
+    sample_dimension: SampleDimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Pass:
     loop: tuple[Any, ...]
     sites: tuple[str, ...]
     sums: tuple[Sum, ...]
-    joins: tuple[Joined, ...]
+    joins: tuple[JoinedOutput, ...]
     middle: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroProgram:
+class MicrobatchProgram:
     """A step in `microbatches`; `index` is the variable of the loop that holds the microbatch's
     number, int32.
 
-    `layouts` and `parts` are by variable of the loop: of a value with one part per sample, where it
-    holds the samples, and of a part of a sum over samples, how parts are put together. Any other
-    value does not depend on the samples.
+    `sample_dimensions` and `parts` are by variable of the loop: of a value with one part per
+    sample, where it holds the samples, and of a part of a sum over samples, how parts are put
+    together. Any other value does not depend on the samples.
     """
 
     microbatches: int
@@ -82,12 +82,12 @@ class MicroProgram:
     passes: tuple[Pass, ...]
     after: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    layouts: Mapping[Any, Layout]
+    sample_dimensions: Mapping[Any, SampleDimension]
     parts: Mapping[Any, Operator]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SeparatedStep:
     """What a separated step consists of; most of `known` and `loop` may not be needed. `sites` is
     by `loop`.
     """
@@ -96,20 +96,20 @@ class Parts:
     loop: Sequence[Any]
     sites: Sequence[str]
     sums: Sequence[Sum]
-    joins: Sequence[Joined]
+    joins: Sequence[JoinedOutput]
     outputs: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """Equations in the order of a `MicroProgram`."""
+class EquationOrder:
+    """Equations in the order of a `MicrobatchProgram`."""
 
     before: tuple[Any, ...]
     passes: tuple[Pass, ...]
     after: tuple[Any, ...]
 
 
-def schedule(parts: Parts) -> Schedule:
+def order_equations(parts: SeparatedStep) -> EquationOrder:
     """Which equation is computed when, each as late as its users allow, none that nobody needs."""
     known_at, loop_at = _defined(parts.known), _defined(parts.loop)
     made = {**{s.total: s for s in parts.sums}, **{j.whole: j for j in parts.joins}}
@@ -126,24 +126,26 @@ def schedule(parts: Parts) -> Schedule:
     def is_late(var: Any) -> bool:
         return var in made or depends.get(known_at.get(var, -1), False)
 
-    def loop_of(totals: Sequence[Any]) -> tuple[list[int], list[Any]]:
-        return closure([_term(made[var]) for var in totals], loop_at, parts.loop)
+    def loop_equations(totals: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        return needed_equations([_term(made[var]) for var in totals], loop_at, parts.loop)
 
     def provide(wanted: Sequence[Any]) -> tuple[int, ...]:
         """Append the passes that `wanted` needs; the equations to compute it with after them."""
-        needed, free = closure(wanted, known_at, parts.known)
+        needed, free = needed_equations(wanted, known_at, parts.known)
         totals = [var for var in free if var in made and var not in done_values]
         if totals:
-            early = [var for var in loop_of(totals)[1] if is_late(var)]
+            early = [var for var in loop_equations(totals)[1] if is_late(var)]
             if early:
                 middle = provide(early)
                 last = passes.pop()
                 middle = (*last.middle, *(parts.known[n] for n in middle))
                 passes.append(replace(last, middle=middle))
             totals = [var for var in totals if var not in done_values]
-            numbers, read = loop_of(totals)
+            numbers, read = loop_equations(totals)
             done_values.update(totals)
-            before.update(closure([v for v in read if not is_late(v)], known_at, parts.known)[0])
+            before.update(
+                needed_equations([v for v in read if not is_late(v)], known_at, parts.known)[0]
+            )
             if totals:
                 passes.append(_pass(parts, numbers, [made[v] for v in totals]))
         late = tuple(n for n in needed if n not in before and n not in done_eqns)
@@ -153,7 +155,7 @@ def schedule(parts: Parts) -> Schedule:
     effects = [v for eqn in parts.known if eqn.effects for v in eqn.invars]
     after = set(provide([*parts.outputs, *effects]))
     after.update(number for number, eqn in enumerate(parts.known) if eqn.effects)
-    return Schedule(
+    return EquationOrder(
         before=tuple(parts.known[n] for n in sorted(before)),
         passes=tuple(passes),
         after=tuple(parts.known[n] for n in sorted(after - before)),
@@ -164,15 +166,17 @@ def _defined(eqns: Sequence[Any]) -> dict[Any, int]:
     return {var: number for number, eqn in enumerate(eqns) for var in eqn.outvars}
 
 
-def _term(result: Sum | Joined) -> Any:
+def _term(result: Sum | JoinedOutput) -> Any:
     return result.term if isinstance(result, Sum) else result.part
 
 
-def _pass(parts: Parts, numbers: Sequence[int], results: Sequence[Sum | Joined]) -> Pass:
+def _pass(
+    parts: SeparatedStep, numbers: Sequence[int], results: Sequence[Sum | JoinedOutput]
+) -> Pass:
     return Pass(
         loop=tuple(parts.loop[n] for n in numbers),
         sites=tuple(parts.sites[n] for n in numbers),
         sums=tuple(r for r in results if isinstance(r, Sum)),
-        joins=tuple(r for r in results if isinstance(r, Joined)),
+        joins=tuple(r for r in results if isinstance(r, JoinedOutput)),
         middle=(),
     )

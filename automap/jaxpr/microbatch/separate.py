@@ -1,12 +1,13 @@
 """A traced step -> its program in microbatches.
 
-    trace at B, trace at B/m (one sample: `automap.jaxpr.microbatch.shrink`) -> flatten -> align ->
+    trace at B, trace at B/m (one sample: `automap.jaxpr.microbatch.traces`) -> flatten -> align ->
     separate -> schedule
 
 Separated first with factors that are known only after the loop kept back; where that does not do,
 with a second loop for gradients that need a sum over the whole batch.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -15,16 +16,21 @@ from jax import numpy as jnp
 from jax.extend import core
 
 from automap.errors import InputError, NotSeparableError
-from automap.jax_compat import has_ordered_effects, open_jaxpr
+from automap.jax_compat import has_ordered_effects, open_jaxpr, weak_shape
 from automap.jaxpr.flatten import Level, flatten
-from automap.jaxpr.microbatch.batch import batch_leaves, other_call
-from automap.jaxpr.microbatch.build import elements, fresh
+from automap.jaxpr.microbatch.build import element_count, new_variable
+from automap.jaxpr.microbatch.dependence import Batched, Dependence, Known, Partial
 from automap.jaxpr.microbatch.equations import separate_equation
-from automap.jaxpr.microbatch.pairs import LevelPair, align
-from automap.jaxpr.microbatch.program import Joined, Layout, MicroProgram, Parts, Slice, schedule
-from automap.jaxpr.microbatch.separation import Late, Separation, Setting
-from automap.jaxpr.microbatch.shrink import one_sample
-from automap.jaxpr.microbatch.status import Batched, Known, Partial, Status
+from automap.jaxpr.microbatch.program import (
+    JoinedOutput,
+    MicrobatchProgram,
+    SampleDimension,
+    SeparatedStep,
+    Slice,
+    order_equations,
+)
+from automap.jaxpr.microbatch.separation import LateSums, Separation, Setting
+from automap.jaxpr.microbatch.traces import LevelPair, align, one_sample
 from automap.step.call import TracedCall
 
 
@@ -41,7 +47,9 @@ def as_it_is(level: Level) -> tuple[Level, Sequence[int]]:
     return level, range(len(level.invars))
 
 
-def separate(call: TracedCall, microbatches: int, rewritten: Rewrite = as_it_is) -> MicroProgram:
+def separate(
+    call: TracedCall, microbatches: int, rewritten: Rewrite = as_it_is
+) -> MicrobatchProgram:
     """The program of a traced step in at least two microbatches.
 
     `rewritten` gives both traces other equations of the same results first; inputs and outputs of
@@ -87,20 +95,22 @@ def _traces(
     return pair, sources
 
 
-def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Late) -> MicroProgram:
+def _program(
+    pair: LevelPair, batch: Sequence[int], microbatches: int, late: LateSums
+) -> MicrobatchProgram:
     invars = pair.full.invars
-    limit = max(elements(invars[n].aval) for n in batch)
+    limit = max(element_count(invars[n].aval) for n in batch)
     index = open_jaxpr(jax.make_jaxpr(lambda i: i)(jnp.int32(0)))[0].invars[0]
     separation = Separation(
-        pair, Setting(microbatches, limit, late), separate_equation, fresh(index)
+        pair, Setting(microbatches, limit, late), separate_equation, new_variable(index)
     )
-    inputs: list[Status] = [Known(source=_source(var.aval.dtype)) for var in invars]
+    inputs: list[Dependence] = [Known(source=_source(var.aval.dtype)) for var in invars]
     for number in batch:
         inputs[number] = Batched(0, 1, is_whole=True)
     separation.run(inputs)
     joins, outputs = _outputs(separation)
-    made = schedule(
-        Parts(
+    made = order_equations(
+        SeparatedStep(
             separation.known,
             separation.loop,
             separation.sites,
@@ -109,7 +119,7 @@ def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Lat
             outputs,
         )
     )
-    return MicroProgram(
+    return MicrobatchProgram(
         microbatches=microbatches,
         index=separation.index,
         inputs=tuple(invars),
@@ -120,40 +130,93 @@ def _program(pair: LevelPair, batch: Sequence[int], microbatches: int, late: Lat
         passes=made.passes,
         after=made.after,
         outputs=tuple(outputs),
-        layouts={
-            separation.atom(var): Layout(status.dim, status.outer)
-            for var, status in separation.status.items()
-            if isinstance(status, Batched)
+        sample_dimensions={
+            separation.atom(var): SampleDimension(dependence.dim, dependence.outer)
+            for var, dependence in separation.dependence.items()
+            if isinstance(dependence, Batched)
         },
         parts={
-            separation.atom(var): status.op
-            for var, status in separation.status.items()
-            if isinstance(status, Partial)
+            separation.atom(var): dependence.op
+            for var, dependence in separation.dependence.items()
+            if isinstance(dependence, Partial)
         },
     )
 
 
-def _outputs(separation: Separation) -> tuple[list[Joined], list[Any]]:
+def _outputs(separation: Separation) -> tuple[list[JoinedOutput], list[Any]]:
     """Outputs per sample, and the atoms of all outputs, which are known after the loop."""
-    joins: dict[Any, Joined] = {}
+    joins: dict[Any, JoinedOutput] = {}
     outputs = []
     equations = separation.pair.full.equations
     for atom in separation.pair.full.outvars:
         outputs.append(atom)
         if isinstance(atom, core.Literal):
             continue
-        status = separation.read(atom)
-        if not isinstance(status, Batched):
+        dependence = separation.read(atom)
+        if not isinstance(dependence, Batched):
             # An input that is an output has no equation, but is known as it is.
-            separation.finished(atom, equations[-1].eqn if equations else None)
-        elif not status.is_whole and atom not in joins:
-            whole = atom if status.scale is None else fresh(atom)
-            joins[atom] = Joined(whole, separation.atom(atom), Layout(status.dim, status.outer))
-            if status.scale is not None:
-                separation.scaled(whole, status.scale, atom, equations[-1].eqn)
+            separation.finish(atom, equations[-1].eqn if equations else None)
+        elif not dependence.is_whole and atom not in joins:
+            whole = atom if dependence.scale is None else new_variable(atom)
+            joins[atom] = JoinedOutput(
+                whole, separation.atom(atom), SampleDimension(dependence.dim, dependence.outer)
+            )
+            if dependence.scale is not None:
+                separation.multiply_after(whole, dependence.scale, atom, equations[-1].eqn)
     return list(joins.values()), outputs
 
 
 def _source(dtype: Any) -> Literal["data", "parameters"]:
     """Whether an input that is not the batch may be a parameter; keys and counters are none."""
     return "parameters" if jnp.issubdtype(dtype, jnp.inexact) else "data"
+
+
+def batch_leaves(call: TracedCall) -> tuple[int, ...]:
+    """Numbers of a call's leaves that hold one entry per sample in their first dimension.
+
+    Raises `InputError` if there are none.
+    """
+    state = set(call.state.values())
+    avals = call.jaxpr.in_avals
+    free = [
+        number
+        for number, aval in enumerate(avals)
+        if number not in state and aval.shape and not _is_key(aval)
+    ]
+    if not state:
+        # Without state, as in inference, a parameter is what shares its leading size with no
+        # result.
+        leading = {leaf.shape[0] for leaf in jax.tree.leaves(call.result) if leaf.shape}
+        free = [n for n in free if avals[n].shape[0] in leading] or free
+    if not free:
+        raise InputError(
+            "microbatches: no argument holds a batch; an array that is neither state nor a random "
+            "key must have the samples in its first dimension"
+        )
+    size, _ = Counter(avals[n].shape[0] for n in free).most_common(1)[0]
+    return tuple(n for n in free if avals[n].shape[0] == size)
+
+
+def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> TracedCall:
+    """A call with another number of samples in its batch.
+
+    Raises `NotSeparableError` if the step cannot be traced with it.
+    """
+    size = call.jaxpr.in_avals[batch[0]].shape[0]
+    arrays = [weak_shape(aval) for aval in call.jaxpr.in_avals]
+    for number in batch:
+        whole = arrays[number]
+        shape = (samples, *whole.shape[1:])
+        arrays[number] = jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
+    try:
+        return call.with_arrays(arrays)
+    except InputError as error:
+        raise NotSeparableError(
+            f"the step cannot be traced with {samples} samples instead of {size}: {error}; it "
+            "cannot be run in microbatches if its code depends on the size of the batch"
+        ) from error
+
+
+def _is_key(aval: Any) -> bool:
+    is_old = aval.dtype == "uint32" and aval.shape in ((2,), (4,))
+    return is_old or jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)

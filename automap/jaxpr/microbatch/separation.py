@@ -16,24 +16,31 @@ from jax.extend import core
 
 from automap.errors import NotSeparableError
 from automap.jax_compat import rebuild_jaxpr
-from automap.jaxpr.microbatch.build import closure, emit, fresh, part, renamed, variables
-from automap.jaxpr.microbatch.facts import literal_fact
-from automap.jaxpr.microbatch.pairs import LevelPair, Pair, source_line
-from automap.jaxpr.microbatch.status import (
+from automap.jaxpr.microbatch.build import (
+    emit,
+    needed_equations,
+    new_variable,
+    take_part,
+    variables,
+    with_atoms,
+)
+from automap.jaxpr.microbatch.dependence import (
     Batched,
+    Dependence,
     Known,
     Operator,
     Partial,
     Refusal,
-    Status,
     batch_dim,
-    plain,
+    portable,
 )
+from automap.jaxpr.microbatch.elements import literal_elements
+from automap.jaxpr.microbatch.traces import EquationPair, LevelPair, source_line
 
 
 # What the gradient may do with a sum over the whole batch that a sample needs: keep a scalar factor
 # back until the loop is over, or run the loop twice.
-Late = Literal["scale", "second loop"]
+LateSums = Literal["scale", "second loop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class Setting:
 
     microbatches: int
     limit: int
-    late: Late
+    late: LateSums
     depth: Literal["step", "body"] = "step"
     phase: Literal["forward", "backward"] = "forward"
 
@@ -62,17 +69,17 @@ class Setting:
 class Separation:
     """The growing equations of a level.
 
-    `status` is by variables of the whole batch's trace; `term` has the variable of the loop that
-    stands for one, `index` the number of the microbatch; `separate` takes one equation; `sites` has
-    the path that each equation of the loop was made for. In a body both lists of equations are the
-    same.
+    `dependence` is by variables of the whole batch's trace; `term` has the variable of the loop
+    that stands for one, `index` the number of the microbatch; `separate` takes one equation;
+    `sites` has the path that each equation of the loop was made for. In a body both lists of
+    equations are the same.
     """
 
     pair: LevelPair
     setting: Setting
-    separate: Callable[["Separation", Pair], None]
+    separate: Callable[["Separation", EquationPair], None]
     index: Any
-    status: dict[Any, Status] = field(default_factory=dict)
+    dependence: dict[Any, Dependence] = field(default_factory=dict)
     term: dict[Any, Any] = field(default_factory=dict)
     known: list[Any] = field(default_factory=list)
     loop: list[Any] = field(default_factory=list)
@@ -80,10 +87,10 @@ class Separation:
     sums: dict[Any, Sum] = field(default_factory=dict)
     phase: Literal["forward", "backward"] = "forward"
 
-    def run(self, inputs: Sequence[Status]) -> "Separation":
+    def run(self, inputs: Sequence[Dependence]) -> "Separation":
         """Separate all equations. Raises `NotSeparableError` that names the first that cannot be."""
-        self.status.update(zip(self.pair.full.invars, inputs, strict=True))
-        self.status.update((var, Known(source="data")) for var in self.pair.full.constvars)
+        self.dependence.update(zip(self.pair.full.invars, inputs, strict=True))
+        self.dependence.update((var, Known(source="data")) for var in self.pair.full.constvars)
         for pair in self._live():
             backward = "transpose(" in str(pair.full.eqn.source_info.name_stack)
             self.phase = "backward" if backward else self.setting.phase
@@ -99,39 +106,41 @@ class Separation:
                 ) from None
         return self
 
-    def _live(self) -> list[Pair]:
+    def _live(self) -> list[EquationPair]:
         """The equations whose results are used; differentiation leaves others behind."""
         used = set(variables(self.pair.full.outvars))
-        found = []
+        live = []
         for pair in reversed(self.pair.pairs):
             eqn = pair.full.eqn
             if eqn.effects or not used.isdisjoint(eqn.outvars):
-                found.append(pair)
+                live.append(pair)
                 used.update(variables(eqn.invars))
-        return found[::-1]
+        return live[::-1]
 
-    def read(self, atom: Any) -> Status:
+    def read(self, atom: Any) -> Dependence:
         """What an atom of the whole batch's trace is."""
         if isinstance(atom, core.Literal):
-            return Known(0, literal_fact(atom), source="data")
-        return self.status[atom]
+            return Known(0, literal_elements(atom), source="data")
+        return self.dependence[atom]
 
     def atom(self, full: Any) -> Any:
         """The atom of the loop that stands for one of the whole batch's trace, not sliced."""
         if isinstance(full, core.Literal):
             return full
-        default = full if isinstance(self.status[full], Known) else self.pair.micro_of[full]
+        default = (
+            full if isinstance(self.dependence[full], Known) else self.pair.micro_variable[full]
+        )
         return self.term.get(full, default)
 
-    def sliced(
+    def slice_known(
         self,
         full: Any,
         micro: Any,
-        status: Known,
+        dependence: Known,
         outer: int | None,
         origin: Any,
         whole: Any = None,
-    ) -> tuple[Any, Status]:
+    ) -> tuple[Any, Dependence]:
         """(atom, status) of a Known value in a microbatch; as it is if it does not grow with the
         batch.
 
@@ -140,35 +149,35 @@ class Separation:
         """
         dim = batch_dim(full.aval.shape, micro.aval.shape, self.setting.microbatches)
         if dim is None:
-            return self.atom(full), status
+            return self.atom(full), dependence
         if micro.aval.shape[dim] % (outer or 1):
             raise Refusal("its operands hold the samples in different orders")
-        cut = partial(part, dim=dim, outer=outer or 1, parts=self.setting.microbatches)
+        cut = partial(take_part, dim=dim, outer=outer or 1, parts=self.setting.microbatches)
         (atom,) = emit(cut, [whole or self.atom(full), self.index], self.loop, origin)
-        return atom, Batched(dim, outer or 1, status.level, status.fact)
+        return atom, Batched(dim, outer or 1, dependence.level, dependence.elements)
 
-    def finished(self, var: Any, origin: Any) -> Known:
+    def finish(self, var: Any, origin: Any) -> Known:
         """Make a Partial value, or one that the loop computes alike every time, known after the
         loop.
         """
-        status = self.read(var)
-        if isinstance(status, Known) and status.made == "outside":
-            return status
-        if isinstance(status, Batched):
+        dependence = self.read(var)
+        if isinstance(dependence, Known) and dependence.made == "outside":
+            return dependence
+        if isinstance(dependence, Batched):
             raise Refusal("it needs all samples at once")
-        level = status.level + 1
-        scale = status.scale if isinstance(status, Partial) else None
+        level = dependence.level + 1
+        scale = dependence.scale if isinstance(dependence, Partial) else None
         if scale is not None:
             level = max(level, self.read(scale).level)
         if var not in self.sums:
-            raw = var if scale is None else fresh(var)
-            operator = status.op if isinstance(status, Partial) else "last"
+            raw = var if scale is None else new_variable(var)
+            operator = dependence.op if isinstance(dependence, Partial) else "last"
             self.sums[var] = Sum(raw, self.atom(var), operator)
             if scale is not None:
-                self.scaled(raw, scale, var, origin)
+                self.multiply_after(raw, scale, var, origin)
         return Known(level)
 
-    def scaled(self, raw: Any, scale: Any, result: Any, origin: Any) -> None:
+    def multiply_after(self, raw: Any, scale: Any, result: Any, origin: Any) -> None:
         """Append result = raw * scale to what is done after the loop."""
 
         def times(x: jax.Array, factor: jax.Array) -> jax.Array:
@@ -176,45 +185,49 @@ class Separation:
 
         emit(times, [raw, scale], self.known, origin)
         last = self.known.pop()
-        self.known.append(renamed(last, last.invars, [result]))
+        self.known.append(with_atoms(last, last.invars, [result]))
 
     # --- bodies
 
-    def body(self, pair: LevelPair, inputs: Sequence[Status]) -> "Separation":
+    def body(self, pair: LevelPair, inputs: Sequence[Dependence]) -> "Separation":
         """The separation of an inner body whose parameters are `inputs`."""
         eqns: list[Any] = []
         setting = replace(self.setting, depth="body", phase=self.phase)
-        inner = Separation(pair, setting, self.separate, fresh(self.index), known=eqns, loop=eqns)
-        return inner.run([plain(status) for status in inputs])
+        inner = Separation(
+            pair, setting, self.separate, new_variable(self.index), known=eqns, loop=eqns
+        )
+        return inner.run([portable(dependence) for dependence in inputs])
 
-    def closed(self, wanted: Sequence[Status], origin: Any) -> Any:
+    def close_body(self, wanted: Sequence[Dependence], origin: Any) -> Any:
         """The body as a jaxpr of (index, parameters) with results that are `wanted`. Raises
         `Refusal`.
         """
         level = self.pair.full
         results = zip(level.outvars, self.pair.micro.outvars, wanted, strict=True)
-        outputs = [self.coerced(full, micro, status, origin) for full, micro, status in results]
+        outputs = [
+            self.atom_as(full, micro, dependence, origin) for full, micro, dependence in results
+        ]
         defined = {var: n for n, eqn in enumerate(self.loop) for var in eqn.outvars}
         roots = [*outputs, *(v for eqn in self.loop if eqn.effects for v in eqn.invars)]
-        needed = set(closure(roots, defined, self.loop)[0])
+        needed = set(needed_equations(roots, defined, self.loop)[0])
         eqns = [eqn for n, eqn in enumerate(self.loop) if n in needed or eqn.effects]
         invars = [self.index, *(self.atom(var) for var in level.invars)]
         return rebuild_jaxpr(
             level.original, level.constvars, level.consts, outputs, eqns, invars=invars
         )
 
-    def coerced(self, full: Any, micro: Any, wanted: Status, origin: Any) -> Any:
+    def atom_as(self, full: Any, micro: Any, wanted: Dependence, origin: Any) -> Any:
         """The atom of the loop for a value that is to be `wanted`. Raises `Refusal` if it cannot
         be.
         """
-        status = self.read(full)
-        if isinstance(wanted, Batched) and isinstance(status, Known):
-            return self.sliced(full, micro, status, wanted.outer, origin)[0]
+        dependence = self.read(full)
+        if isinstance(wanted, Batched) and isinstance(dependence, Known):
+            return self.slice_known(full, micro, dependence, wanted.outer, origin)[0]
         return self.atom(full)
 
-    def set(self, var: Any, status: Status, atom: Any) -> None:
+    def set(self, var: Any, dependence: Dependence, atom: Any) -> None:
         """Say what a result of the loop is, and which atom of the loop stands for it."""
-        if isinstance(status, Known) and self.setting.depth == "step":
-            status = replace(status, made="inside")
-        self.status[var] = status
+        if isinstance(dependence, Known) and self.setting.depth == "step":
+            dependence = replace(dependence, made="inside")
+        self.dependence[var] = dependence
         self.term[var] = atom

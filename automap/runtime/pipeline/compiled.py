@@ -16,7 +16,7 @@ import jax
 from jax import lax, numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from automap.jaxpr.microbatch.build import joined
+from automap.jaxpr.microbatch.build import join_parts
 from automap.jaxpr.microbatch.program import Pass
 from automap.runtime.microbatched import COMBINE, evaluate, neutral
 from automap.runtime.pipeline.numbered import Numbered
@@ -41,8 +41,8 @@ _REDUCE: Mapping[str, Callable[[Any], Any]] = {
 def form_of(numbers: Numbered, value: int) -> Form:
     """How a value of a microbatch travels."""
     var, program = numbers.variables[value], numbers.program
-    if var in program.layouts:
-        return Form(program.layouts[var], None)
+    if var in program.sample_dimensions:
+        return Form(program.sample_dimensions[var], None)
     return Form(None, program.parts[var]) if var in program.parts else WHOLE
 
 
@@ -174,7 +174,7 @@ def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:
         if layout is None:
             return parts[-1]
         stack = jnp.stack([form.unpacked(part) for part in parts])
-        return joined(stack, dim=layout.dim, outer=layout.outer or 1)
+        return join_parts(stack, dim=layout.dim, outer=layout.outer or 1)
 
     return _on(place, jax.jit(join, out_shardings=place.whole))
 

@@ -15,7 +15,7 @@ from jax.extend import core
 
 from automap.errors import NotSeparableError
 from automap.jaxpr.microbatch.build import variables
-from automap.jaxpr.microbatch.program import MicroProgram
+from automap.jaxpr.microbatch.program import MicrobatchProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Turn:
 class Numbered:
     """A program with its values numbered: `variables[n]` is value n, `number` the other way."""
 
-    program: MicroProgram
+    program: MicrobatchProgram
     variables: Sequence[Any]
     number: dict[Any, int]
 
@@ -136,7 +136,7 @@ class Numbered:
             )
 
 
-def numbered(program: MicroProgram) -> Numbered:
+def numbered(program: MicrobatchProgram) -> Numbered:
     """A program with its values numbered in order of appearance."""
     found: dict[Any, None] = {}
 

@@ -22,8 +22,8 @@ from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split
 from automap.jaxpr.convolutions import is_convolution
 from automap.jaxpr.flatten import HIGHER_ORDER, Level
 from automap.jaxpr.pins import PinRewriter, Pins
+from automap.jaxpr.replacements import is_top_k
 from automap.jaxpr.sites import Place, Site, parse_place, parse_site, scope_name
-from automap.jaxpr.top_k import is_top_k
 from automap.runtime.pipeline.places import StagePlace
 
 
@@ -95,7 +95,7 @@ class _Placer:
     def imposed(self, eqns: Sequence[Any]) -> list[Any]:
         """Equations of one level with the pins, those of their bodies too."""
         of_number = {str(n): dict(self._places(eqn)) for n, eqn in enumerate(eqns)}
-        rewriter = PinRewriter(of_site=of_number, mesh=self.pins.mesh, pinned=[])
+        rewriter = PinRewriter(by_site=of_number, mesh=self.pins.mesh, pinned=[])
         return [
             made
             for n, eqn in enumerate(eqns)
@@ -105,7 +105,7 @@ class _Placer:
     def _places(self, eqn: Any) -> Iterator[tuple[Place, Any]]:
         """The pins of an equation, by their place in it."""
         path = parse_site(str(eqn.source_info.name_stack))
-        pins = self.pins.of_site.get(path or "", {})
+        pins = self.pins.by_site.get(path or "", {})
         if not pins or self.sites[path].primitive != eqn.primitive.name:  # type: ignore[index]
             return
         site = self.sites[path]  # type: ignore[index]

@@ -25,8 +25,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.errors import NotSeparableError, PlanError
-from automap.jaxpr.microbatch.program import Layout
-from automap.jaxpr.microbatch.status import Operator
+from automap.jaxpr.microbatch.dependence import Operator
+from automap.jaxpr.microbatch.program import SampleDimension
 from automap.plan.checks import Spec
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageRecord
 
@@ -188,7 +188,7 @@ class Form:
     `operator`, or whole.
     """
 
-    layout: Layout | None
+    layout: SampleDimension | None
     operator: Operator | None
 
     def dims(self, replica_axes: Axes) -> tuple[Axes, ...]:

@@ -224,7 +224,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     for other in of_stage:
         check_alike(of_stage[0], other)
     division = blueprint(of_stage[0], cuts)
-    sites = Reemitter(call.jaxpr).site_of_path if record.is_sharded_inside else {}
+    sites = Reemitter(call.jaxpr).site_by_path if record.is_sharded_inside else {}
     return Assembler(
         blueprint=division,
         of_stage=of_stage,

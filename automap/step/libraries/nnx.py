@@ -70,8 +70,7 @@ class NnxLibrary:
             if jax.tree.structure(before) != jax.tree.structure(after):
                 raise InputError(
                     "the step adds Variables to an nnx object, or removes some, which a plan has "
-                    "no "
-                    "place for; make them before the first call"
+                    "no place for; make them before the first call"
                 )
         _, are_graphs = rest
         found = [

@@ -107,7 +107,7 @@ def test_the_program_has_the_samples_in_the_loop_and_the_update_after_it():
     assert [s.operator for s in turn.sums] == ["add"] * 3
     assert sorted(s.total.aval.shape for s in turn.sums) == [(), (6, 6), (6, 6)]
     hidden = products[0].outvars[0]
-    assert (hidden.aval.shape, program.layouts[hidden].dim) == ((3, 6), 0)
+    assert (hidden.aval.shape, program.sample_dimensions[hidden].dim) == ((3, 6), 0)
 
 
 def test_sums_are_accumulated_in_float32():

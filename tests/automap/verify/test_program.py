@@ -51,8 +51,8 @@ def test_every_equation_is_found_in_its_line():
 
     call = traced_call(jax.jit(step), (jax.ShapeDtypeStruct((8,), "float32"),))
     reemitter = Reemitter(call.jaxpr)
-    assert set(reemitter.source_of_path) == {site.path for site in reemitter.sites}
-    assert all("test_program.py" in line for line in reemitter.source_of_path.values())
+    assert set(reemitter.source_by_path) == {site.path for site in reemitter.sites}
+    assert all("test_program.py" in line for line in reemitter.source_by_path.values())
 
 
 def test_tags_of_sites_stand_beside_constraints():

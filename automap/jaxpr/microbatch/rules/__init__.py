@@ -2,7 +2,7 @@
 
 A rule gets an operation of which at least one operand is Batched, operands that grow with the batch
 being Batched all, and says what its results are, or raises `Refusal`. It may rely on the parameters
-being equal in both traces, except those it names as `free`, which it checks itself. Whether a
+being equal in both traces, except those it names as `may_differ`, which it checks itself. Whether a
 primitive without a rule could be split is unknown, so it is refused.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from jax import numpy as jnp
 
+from automap.jaxpr.microbatch.dependence import Batched, Refusal, batch_dim
 from automap.jaxpr.microbatch.rules import contract, elementwise, index, reduce, shape
-from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
-from automap.jaxpr.microbatch.status import Batched, Refusal, batch_dim
+from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult
 
 
 RULES: Mapping[str, Rule] = {
@@ -25,16 +25,16 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def outcome_of(operation: Operation) -> Outcome:
+def apply_rule(operation: Operation) -> RuleResult:
     """What the rule of an operation says, checked against the shapes. Raises `Refusal`."""
     rule = RULES.get(operation.name)
     if rule is None:
         raise Refusal("no rule says how it treats the samples of a batch")
     for name, value in operation.full.params.items():
-        if name not in rule.free and not _is_equal(value, operation.micro.params.get(name)):
+        if name not in rule.may_differ and not _is_equal(value, operation.micro.params.get(name)):
             raise Refusal(f"its {name} depends on the size of the batch")
-    outcome = rule.outcome(operation)
-    results = zip(operation.full.outvars, operation.micro.outvars, outcome.results, strict=True)
+    ruled = rule.apply(operation)
+    results = zip(operation.full.outvars, operation.micro.outvars, ruled.results, strict=True)
     for full, micro, result in results:
         shapes = full.aval.shape, micro.aval.shape
         dim = batch_dim(*shapes, operation.microbatches)
@@ -45,7 +45,7 @@ def outcome_of(operation: Operation) -> Outcome:
             raise Refusal(f"its result {shapes[0]} does not keep the samples apart")
         if is_batched and shapes[1][result.dim] % (result.outer or 1):
             raise Refusal(f"its result {shapes[0]} mixes samples in dimension {dim}")
-    return outcome
+    return ruled
 
 
 def _is_equal(a: Any, b: Any) -> bool:

@@ -6,14 +6,14 @@ convolution   the image's batch                    Batched
               input features on both sides         Partial: a kernel's gradient is written so
 """
 
-from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
-from automap.jaxpr.microbatch.status import Batched, Partial, Refusal, Status, common_outer
+from automap.jaxpr.microbatch.dependence import Batched, Dependence, Partial, Refusal, common_outer
+from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult
 
 
-def _dot_general(operation: Operation) -> Outcome:
+def _dot_general(operation: Operation) -> RuleResult:
     contracted, common = operation.params["dimension_numbers"]
     ndims = [len(operation.shape(n)) for n in (0, 1)]
-    free = [
+    may_differ = [
         [d for d in range(ndims[n]) if d not in contracted[n] and d not in common[n]]
         for n in (0, 1)
     ]
@@ -30,33 +30,33 @@ def _dot_general(operation: Operation) -> Outcome:
                 place = list(dims[0]).index(left.dim)
                 if place != list(dims[1]).index(right.dim):
                     break
-                return operation.same(result or Batched(place, outer))
+                return operation.all_results(result or Batched(place, outer))
         raise Refusal("it multiplies samples with one another")
     side = 0 if isinstance(left, Batched) else 1
     value = operation.operands[side]
     if not isinstance(value, Batched) or places[0] != (False, False):
         raise Refusal("it multiplies all samples with one value")
-    before = len(common[0]) + (len(free[0]) if side else 0)
-    return operation.same(Batched(before + free[side].index(value.dim), value.outer))
+    before = len(common[0]) + (len(may_differ[0]) if side else 0)
+    return operation.all_results(Batched(before + may_differ[side].index(value.dim), value.outer))
 
 
-def _convolution(operation: Operation) -> Outcome:
+def _convolution(operation: Operation) -> RuleResult:
     numbers = operation.params["dimension_numbers"]
     image, kernel = operation.operands
     place = _place(image, numbers.lhs_spec), _place(kernel, numbers.rhs_spec)
     groups = operation.params["feature_group_count"], operation.params["batch_group_count"]
     if place == (0, None) and groups[1] == 1 and isinstance(image, Batched):
-        return operation.same(Batched(numbers.out_spec[0], image.outer))
+        return operation.all_results(Batched(numbers.out_spec[0], image.outer))
     # The specs say (batch, features, ..) of images and (output features, input features, ..) of
     # kernels.
     if place == (1, 1) and groups[0] == 1:
         common_outer(operation.batched)
-        return operation.same(Partial("add"))
+        return operation.all_results(Partial("add"))
     raise Refusal("it mixes the samples")
 
 
-def _place(status: Status, spec: tuple[int, ...]) -> int | None:
-    return spec.index(status.dim) if isinstance(status, Batched) else None
+def _place(dependence: Dependence, spec: tuple[int, ...]) -> int | None:
+    return spec.index(dependence.dim) if isinstance(dependence, Batched) else None
 
 
 RULES = {"dot_general": Rule(_dot_general), "conv_general_dilated": Rule(_convolution)}

@@ -3,24 +3,26 @@
 Let the operand be x, the indices j, and, in a scatter, the updates u; the samples may be
 
     in a window        x[.., b, ..] read whole: the same indices for each sample
-    a batching one     x[b, j[b]]: each sample indexes itself, by the operation's own dimension numbers
-    indexed            x[b', j[b]] where the column of j that indexes the samples is known to hold b itself: it
-                       is the position in the whole batch, and made one in the microbatch (`local_columns`)
-    in j alone         x[j[b]]: a table is read; writing, x += u[b] at j[b], is a sum over samples if x is zero
+    a batching one     x[b, j[b]]: each sample indexes itself (the operation's batching dimensions)
+    indexed            x[b', j[b]] where the column of j that indexes the samples is known to hold b
+                       itself: it is the position in the whole batch, and made one in the microbatch
+                       (`local_columns`)
+    in j alone         x[j[b]]: a table is read; writing, x += u[b] at j[b], is a sum over samples
+                       if x is zero
 """
 
 from dataclasses import dataclass
 
-from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
-from automap.jaxpr.microbatch.status import (
+from automap.jaxpr.microbatch.dependence import (
     Batched,
-    Fact,
+    Dependence,
     Known,
+    KnownElements,
     Partial,
     Refusal,
-    Status,
     common_outer,
 )
+from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class _Side:
     slices: tuple[int, ...]
     positions: tuple[int, ...]
 
-    def batching_position(self, array: Batched, index: Status) -> int | None:
+    def batching_position(self, array: Batched, index: Dependence) -> int | None:
         """The dimension of the slices that holds the samples if they are a batching dimension."""
         if array.dim not in self.batching or not isinstance(index, Batched):
             return None
@@ -49,13 +51,13 @@ class _Side:
         return self.positions[paired] if index.dim == paired else None
 
     def own_column(
-        self, operation: Operation, array: Batched, index: Status, *others: Status
+        self, operation: Operation, array: Batched, index: Dependence, *others: Dependence
     ) -> int | None:
         """The column of the indices that says of each sample where it is itself, None if none does."""
         if not isinstance(index, Batched) or array.dim not in self.columns:
             return None
         column = self.columns.index(array.dim)
-        is_own = index.fact is Fact.INDEX or column in index.columns
+        is_own = index.elements is KnownElements.INDEX or column in index.columns
         in_order = all(
             s.outer in (None, 1) for s in (array, index, *others) if isinstance(s, Batched)
         )
@@ -64,7 +66,7 @@ class _Side:
         return column if is_own and in_order and fits else None
 
 
-def _gather(operation: Operation) -> Outcome:
+def _gather(operation: Operation) -> RuleResult:
     numbers = operation.params["dimension_numbers"]
     ndim = len(operation.shape(0))
     batching = tuple(numbers.operand_batching_dims)
@@ -83,23 +85,23 @@ def _gather(operation: Operation) -> Outcome:
     if not isinstance(array, Batched):
         if not isinstance(index, Batched) or index.dim >= len(operation.shape(1)) - 1:
             raise Refusal("an index of one sample is used for all")
-        return operation.same(Batched(side.positions[index.dim], index.outer))
+        return operation.all_results(Batched(side.positions[index.dim], index.outer))
     if not isinstance(index, Batched):
         if array.dim in side.window and array.dim not in side.columns:
             place = side.slices[side.window.index(array.dim)]
-            return operation.same(Batched(place, array.outer))
+            return operation.all_results(Batched(place, array.outer))
         raise Refusal("it picks samples by an index")
     place = side.batching_position(array, index)
     if place is not None:
-        return operation.same(Batched(place, common_outer((array, index))))
+        return operation.all_results(Batched(place, common_outer((array, index))))
     column = side.own_column(operation, array, index)
     if column is None:
         raise Refusal("it picks samples by an index that may be another sample's")
     result = Batched(side.positions[index.dim], 1)
-    return Outcome((result,), frozenset({column}))
+    return RuleResult((result,), frozenset({column}))
 
 
-def _check_slice_sizes(operation: Operation, array: Status) -> None:
+def _check_slice_sizes(operation: Operation, array: Dependence) -> None:
     full, micro = (e.params["slice_sizes"] for e in (operation.full, operation.micro))
     for dim, sizes in enumerate(zip(full, micro)):
         shapes = operation.full_shape(0)[dim], operation.shape(0)[dim]
@@ -110,7 +112,7 @@ def _check_slice_sizes(operation: Operation, array: Status) -> None:
             raise Refusal("it picks some of the samples")
 
 
-def _scatter(operation: Operation) -> Outcome:
+def _scatter(operation: Operation) -> RuleResult:
     numbers = operation.params["dimension_numbers"]
     array, index, updates = operation.operands
     if not isinstance(updates, Batched):
@@ -132,36 +134,36 @@ def _scatter(operation: Operation) -> Outcome:
     if isinstance(array, Batched):
         return _scatter_to_samples(operation, side, array, index, updates)
     is_sum = operation.name in ("scatter-add", "scatter_add")
-    if not is_sum or not isinstance(array, Known) or array.fact is not Fact.ZERO:
+    if not is_sum or not isinstance(array, Known) or array.elements is not KnownElements.ZERO:
         raise Refusal("the samples write into one value that is not zero before")
     if not isinstance(index, Batched) or index.dim >= len(operation.shape(1)) - 1:
         raise Refusal("an index of one sample is used for all")
     if updates.dim != side.positions[index.dim]:
         raise Refusal("indices and values hold the samples in different dimensions")
     common_outer((index, updates))
-    return operation.same(Partial("add"))
+    return operation.all_results(Partial("add"))
 
 
 def _scatter_to_samples(
-    operation: Operation, side: _Side, array: Batched, index: Status, updates: Batched
-) -> Outcome:
+    operation: Operation, side: _Side, array: Batched, index: Dependence, updates: Batched
+) -> RuleResult:
     place = side.batching_position(array, index)
     if place is not None and place == updates.dim and isinstance(index, Batched):
-        return operation.same(Batched(array.dim, common_outer((array, index, updates))))
+        return operation.all_results(Batched(array.dim, common_outer((array, index, updates))))
     if not isinstance(index, Batched):
         in_window = array.dim in side.window and array.dim not in side.columns
         if in_window and side.slices[side.window.index(array.dim)] == updates.dim:
             if operation.full_shape(0)[array.dim] == operation.full_shape(2)[updates.dim]:
-                return operation.same(Batched(array.dim, common_outer((array, updates))))
+                return operation.all_results(Batched(array.dim, common_outer((array, updates))))
         raise Refusal("it writes to samples by an index")
     column = side.own_column(operation, array, index, updates)
     if column is None or side.positions[index.dim] != updates.dim:
         raise Refusal("it writes to samples by an index that may be another sample's")
-    return Outcome((Batched(array.dim, 1),), frozenset({column}))
+    return RuleResult((Batched(array.dim, 1),), frozenset({column}))
 
 
-def _dynamic_slice(operation: Operation) -> Outcome:
-    value = operation.first()
+def _dynamic_slice(operation: Operation) -> RuleResult:
+    value = operation.first_batched()
     full, micro = (e.params["slice_sizes"] for e in (operation.full, operation.micro))
     for dim, sizes in enumerate(zip(full, micro)):
         shapes = operation.full_shape(0)[dim], operation.shape(0)[dim]
@@ -169,17 +171,17 @@ def _dynamic_slice(operation: Operation) -> Outcome:
             raise Refusal("it picks some of the samples")
         if dim != value.dim and sizes[0] != sizes[1]:
             raise Refusal("what it reads depends on the size of the batch")
-    return operation.same(Batched(value.dim, value.outer))
+    return operation.all_results(Batched(value.dim, value.outer))
 
 
-def _dynamic_update_slice(operation: Operation) -> Outcome:
+def _dynamic_update_slice(operation: Operation) -> RuleResult:
     value, update = operation.operands[:2]
     if not isinstance(value, Batched) or not isinstance(update, Batched):
         raise Refusal("it writes one value for all samples, or a sample's into one")
     sizes = operation.full_shape(0)[value.dim], operation.full_shape(1)[update.dim]
     if update.dim != value.dim or sizes[0] != sizes[1]:
         raise Refusal("it writes to some of the samples")
-    return operation.same(Batched(value.dim, common_outer((value, update))))
+    return operation.all_results(Batched(value.dim, common_outer((value, update))))
 
 
 _SCATTERS = ("scatter", "scatter-add", "scatter_add", "scatter_max", "scatter_min", "scatter_mul")

@@ -6,9 +6,8 @@ other dimension each sample is on its own; along the batch nothing else can be s
 
 from collections.abc import Mapping
 
-from automap.jaxpr.microbatch.rules.rule import Operation, Outcome, Rule
-from automap.jaxpr.microbatch.rules.shape import value_like
-from automap.jaxpr.microbatch.status import Batched, Operator, Partial, Refusal, common_outer
+from automap.jaxpr.microbatch.dependence import Batched, Operator, Partial, Refusal, common_outer
+from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult, samples_like
 
 
 _OPERATORS: Mapping[str, Operator] = {
@@ -29,21 +28,21 @@ _NO_WINDOW = {
 }
 
 
-def _reduce(operation: Operation) -> Outcome:
-    value = operation.first()
+def _reduce(operation: Operation) -> RuleResult:
+    value = operation.first_batched()
     axes = operation.params["axes"]
     if value.dim in axes:
         operator = _OPERATORS.get(operation.name)
         if operator is None:
             raise Refusal("it picks one of the samples")
-        return operation.same(Partial(operator))
-    return operation.same(Batched(value.dim - sum(a < value.dim for a in axes), value.outer))
+        return operation.all_results(Partial(operator))
+    return operation.all_results(Batched(value.dim - sum(a < value.dim for a in axes), value.outer))
 
 
 def _along(parameter: str, default: int = -1) -> Rule:
     """A rule for operations along one dimension, named by a parameter, on operands held alike."""
 
-    def outcome(operation: Operation) -> Outcome:
+    def apply(operation: Operation) -> RuleResult:
         batched = operation.batched
         dim = batched[0].dim
         if len(batched) != len(operation.operands) or any(value.dim != dim for value in batched):
@@ -51,12 +50,12 @@ def _along(parameter: str, default: int = -1) -> Rule:
         along = operation.params.get(parameter, default) % len(operation.shape(0))
         if along == dim:
             raise Refusal("it works along the batch dimension")
-        return operation.same(Batched(dim, common_outer(batched)))
+        return operation.all_results(Batched(dim, common_outer(batched)))
 
-    return Rule(outcome)
+    return Rule(apply)
 
 
-def _window(operation: Operation) -> Outcome:
+def _window(operation: Operation) -> RuleResult:
     """Windows over one array, or over two that are held alike (the gradient of a pool)."""
     batched = operation.batched
     dim = batched[0].dim
@@ -64,13 +63,13 @@ def _window(operation: Operation) -> Outcome:
     if len(batched) != len(arrays) or any(value.dim != dim for value in batched):
         raise Refusal("its operands hold the samples in different dimensions")
     for name, none in _NO_WINDOW.items():
-        found = operation.params.get(name)
-        if found is not None and _plain(found[dim]) != none:
+        given = operation.params.get(name)
+        if given is not None and _as_tuple(given[dim]) != none:
             raise Refusal("its windows reach over several samples")
-    return operation.same(value_like(Batched(dim, common_outer(batched))))
+    return operation.all_results(samples_like(Batched(dim, common_outer(batched))))
 
 
-def _plain(value: object) -> object:
+def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
@@ -84,8 +83,11 @@ RULES = {
     **{
         name: Rule(_window)
         for name in (
-            "reduce_window_max", "reduce_window_min", "reduce_window_sum", "select_and_scatter_add",
+            "reduce_window_max",
+            "reduce_window_min",
+            "reduce_window_sum",
             "select_and_gather_add",
+            "select_and_scatter_add",
         )
     },
-}  # fmt: skip
+}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from automap.jaxpr.microbatch.status import Batched, Partial, Refusal, Status
+from automap.jaxpr.microbatch.dependence import Batched, Dependence, Partial, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Operation:
 
     full: Any
     micro: Any
-    operands: tuple[Status, ...]
+    operands: tuple[Dependence, ...]
     microbatches: int
 
     @property
@@ -44,20 +44,20 @@ class Operation:
         """The operands that are Batched."""
         return tuple(s for s in self.operands if isinstance(s, Batched))
 
-    def first(self) -> Batched:
+    def first_batched(self) -> Batched:
         """The operand before all others, which must be the one that is Batched. Raises `Refusal`."""
-        first = self.operands[0]
-        if not isinstance(first, Batched):
+        first_batched = self.operands[0]
+        if not isinstance(first_batched, Batched):
             raise Refusal("an index or a size depends on the samples")
-        return first
+        return first_batched
 
-    def same(self, result: Batched | Partial) -> "Outcome":
-        """The outcome that all results are alike."""
-        return Outcome((result,) * len(self.full.outvars))
+    def all_results(self, result: Batched | Partial) -> "RuleResult":
+        """A rule's answer where all results are alike."""
+        return RuleResult((result,) * len(self.full.outvars))
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RuleResult:
     """What the results are.
 
     `local_columns`: columns of the second operand, the indices, that hold positions in the whole
@@ -70,9 +70,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one primitive treats the samples; `free` are the parameters that may differ in the
+    """How one primitive treats the samples; `may_differ` are the parameters that may differ in the
     traces.
     """
 
-    outcome: Callable[[Operation], Outcome]
-    free: frozenset[str] = frozenset()
+    apply: Callable[[Operation], RuleResult]
+    may_differ: frozenset[str] = frozenset()
+
+
+def samples_like(value: Batched) -> Batched:
+    """A result that holds the samples where a value does; nothing else is known of it."""
+    return Batched(value.dim, value.outer)

@@ -3,7 +3,7 @@
 The step is traced at batch B and at batch B/m. Let v be a value of the first trace and v_i what the
 second trace computes in its place on microbatch i = 0..m-1, both with the first trace's literals.
 
-    Known(k)                  v does not depend on the microbatch; it is there after k loops over them
+    Known(k)                  v does not depend on the microbatch; k loops over them compute it
     Batched(dim, outer, s)    v.reshape(.., outer, m, inner, ..)[.., :, i, :, ..] = s v_i, where
                               outer * m * inner is the size of dimension `dim` of v; all other
                               dimensions are equal
@@ -28,7 +28,7 @@ class Refusal(Exception):
     """Why an operation cannot be done one microbatch at a time; becomes a `NotSeparableError`."""
 
 
-class Fact(Enum):
+class KnownElements(Enum):
     """What is known of a value's elements (for Batched: of v_i, the scale aside)."""
 
     NONE = "nothing"
@@ -45,7 +45,7 @@ class Known:
     """
 
     level: int = 0
-    fact: Fact = Fact.NONE
+    elements: KnownElements = KnownElements.NONE
     made: Literal["outside", "inside"] = "outside"
     source: Literal["data", "parameters"] = "parameters"
 
@@ -61,7 +61,7 @@ class Batched:
     dim: int
     outer: int | None
     level: int = 0
-    fact: Fact = Fact.NONE
+    elements: KnownElements = KnownElements.NONE
     columns: frozenset[int] = frozenset()
     scale: Any = None
     is_whole: bool = False
@@ -76,10 +76,10 @@ class Partial:
     scale: Any = None
 
 
-Status: TypeAlias = Known | Batched | Partial
+Dependence: TypeAlias = Known | Batched | Partial
 
 
-def grown(full: Shape, micro: Shape) -> list[int]:
+def differing_dims(full: Shape, micro: Shape) -> list[int]:
     """The dimensions in which two shapes differ. Raises `Refusal` for shapes of other lengths."""
     if len(full) != len(micro):
         raise Refusal(f"its shape is {tuple(full)}, but {tuple(micro)} for a microbatch")
@@ -91,7 +91,7 @@ def batch_dim(full: Shape, micro: Shape, microbatches: int) -> int | None:
 
     Raises `Refusal` for two of them, and for one that does not grow in proportion.
     """
-    dims = grown(full, micro)
+    dims = differing_dims(full, micro)
     if len(dims) > 1:
         raise Refusal(f"{len(dims)} dimensions of {tuple(full)} grow with the batch")
     if dims and full[dims[0]] != microbatches * micro[dims[0]]:
@@ -110,12 +110,14 @@ def common_outer(values: Sequence[Batched]) -> int | None:
     return next(iter(known), None)
 
 
-def join(a: Status, b: Status) -> Status:
+def join(a: Dependence, b: Dependence) -> Dependence:
     """What a value is that is one of two: a loop's carry, or the result of a branch. Raises
     `Refusal`.
     """
     if isinstance(a, Known) and isinstance(b, Known):
-        return Known(max(a.level, b.level), a.fact if a.fact is b.fact else Fact.NONE)
+        return Known(
+            max(a.level, b.level), a.elements if a.elements is b.elements else KnownElements.NONE
+        )
     if isinstance(a, Known):
         a, b = b, a
     scale = _common_scale(a, b)
@@ -123,21 +125,28 @@ def join(a: Status, b: Status) -> Status:
     if isinstance(a, Batched):
         if isinstance(b, Known):
             return replace(
-                a, level=level, fact=Fact.NONE, columns=frozenset(), scale=scale, outer=a.outer or 1
+                a,
+                level=level,
+                elements=KnownElements.NONE,
+                columns=frozenset(),
+                scale=scale,
+                outer=a.outer or 1,
             )
         if isinstance(b, Batched) and a.dim == b.dim:
-            fact = a.fact if a.fact is b.fact else Fact.NONE
-            return Batched(a.dim, common_outer((a, b)), level, fact, a.columns & b.columns, scale)
+            elements = a.elements if a.elements is b.elements else KnownElements.NONE
+            return Batched(
+                a.dim, common_outer((a, b)), level, elements, a.columns & b.columns, scale
+            )
     elif isinstance(a, Partial):
-        is_none = isinstance(b, Known) and b.fact is Fact.ZERO and a.op == "add"
+        is_none = isinstance(b, Known) and b.elements is KnownElements.ZERO and a.op == "add"
         if is_none or (isinstance(b, Partial) and a.op == b.op):
             return Partial(a.op, level, scale)
     raise Refusal(f"its value is {describe(a)} at one time and {describe(b)} at another")
 
 
-def _common_scale(a: Status, b: Status) -> Any:
+def _common_scale(a: Dependence, b: Dependence) -> Any:
     scales = [None if isinstance(s, Known) else s.scale for s in (a, b)]
-    zeros = [not isinstance(s, Partial) and s.fact is Fact.ZERO for s in (a, b)]
+    zeros = [not isinstance(s, Partial) and s.elements is KnownElements.ZERO for s in (a, b)]
     if scales[0] is scales[1] or zeros[1]:
         return scales[0]
     if zeros[0]:
@@ -145,24 +154,28 @@ def _common_scale(a: Status, b: Status) -> Any:
     raise Refusal("only a part of it is multiplied by a sum over the whole batch")
 
 
-def plain(status: Status) -> Status:
+def portable(dependence: Dependence) -> Dependence:
     """A status without what holds only where it was found."""
-    if isinstance(status, Batched):
-        return replace(status, is_whole=False)
-    return Known(status.level, status.fact) if isinstance(status, Known) else status
+    if isinstance(dependence, Batched):
+        return replace(dependence, is_whole=False)
+    return (
+        Known(dependence.level, dependence.elements)
+        if isinstance(dependence, Known)
+        else dependence
+    )
 
 
-def is_data(status: Status) -> bool:
+def is_data(dependence: Dependence) -> bool:
     """Whether a value is computed before the loop, without parameters."""
-    if isinstance(status, Batched):
-        return status.is_whole
-    if not isinstance(status, Known) or status.level or status.made == "inside":
+    if isinstance(dependence, Batched):
+        return dependence.is_whole
+    if not isinstance(dependence, Known) or dependence.level or dependence.made == "inside":
         return False
-    return status.source == "data"
+    return dependence.source == "data"
 
 
-def describe(status: Status) -> str:
+def describe(dependence: Dependence) -> str:
     """In the words of messages."""
-    if isinstance(status, Known):
+    if isinstance(dependence, Known):
         return "the same for the whole batch"
-    return "one part per sample" if isinstance(status, Batched) else "a sum over samples"
+    return "one part per sample" if isinstance(dependence, Batched) else "a sum over samples"
