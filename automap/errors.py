@@ -37,7 +37,7 @@ class CalibrationError(AutomapError):
     """A device that is absent, busy, or cannot be measured."""
 
 
-class UnknownOpError(AutomapError):
+class UnknownOpError(InputError):
     """An HLO op without a rule, under `--strict`."""
 
 

@@ -12,7 +12,7 @@ import jax
 from jax.extend import core
 
 from automap.errors import InputError
-from hlo_tools.tpu_executable import optimized_module
+from hlo_tools.compiled.tpu_executable import optimized_module
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
@@ -108,7 +108,7 @@ def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
 
     None where this JAX, or this compiler, does not give it. The runtime's executable is public,
     what it can do is not; it has the proto of TPU programs whose text XLA cannot print, and what it
-    cannot load stands in what it writes (`hlo_tools.tpu_executable`).
+    cannot load stands in what it writes (`hlo_tools.compiled.tpu_executable`).
     """
     executable = compiled.runtime_executable()
     modules = getattr(executable, "hlo_modules", None)

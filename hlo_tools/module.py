@@ -1,11 +1,13 @@
-"""HLO modules as data classes; `hlo_tools.proto` makes them.
+"""HLO modules as data classes; `hlo_tools.read.proto` makes them.
 
 Instances are not frozen only because tens of thousands are built; nothing changes them.
 """
 
 from dataclasses import dataclass
 
-from hlo_tools.groups import Groups
+
+# Partition numbers that a collective joins, or (source, target) pairs.
+Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)

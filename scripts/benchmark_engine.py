@@ -26,7 +26,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from hlo_tools.collector import collector_paused
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from models.bert import BERT_48, bert
 from models.t5 import T5_11B, t5
 from models.training import TrainStep

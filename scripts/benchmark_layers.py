@@ -28,7 +28,7 @@ from automap.program.trace import trace_step
 from automap.space.space import Space
 from automap.topology import get_topology
 from hlo_tools.collector import collector_paused
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from models.gpt import GPT_124M, gpt
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table

@@ -25,7 +25,7 @@ from automap.simulate.operators.machine import Machine, first_devices, machine_o
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
 from automap.topology import get_topology
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from models.nmt import nmt
 from scripts.tables import made_by, markdown, replace_table
 

@@ -35,7 +35,7 @@ from automap.simulate.operators.machine import Machine, first_devices, machine_o
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
 from automap.topology.model import Topology
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import FactorKind
 from models import alexnet, inception, nmt, resnet, rnnlm, rnntc
 from models.training import Target

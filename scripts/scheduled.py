@@ -20,9 +20,9 @@ from automap.verify.compilers import OF_PLATFORM
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
-from hlo_tools.collectives import compiled_collectives
-from hlo_tools.proto import decode_module
-from hlo_tools.scheduled import read_schedule
+from hlo_tools.compiled.collectives import compiled_collectives
+from hlo_tools.compiled.scheduled import read_schedule
+from hlo_tools.read.proto import decode_module
 
 
 # Clocks by which the compiler's cycles are seconds: peak FLOP/s over those of a cycle (four matrix

@@ -1,4 +1,4 @@
-"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of `hlo_tools.roles` was
+"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of `hlo_tools.analyses.roles` was
 not designed on.
 """
 

@@ -1,7 +1,7 @@
 """Small steps and the role of each of their leaves, written down from what the code means.
 
 Each function gives (step, arguments, truth); `truth` is a tree of roles that is a prefix of the
-arguments. The rule of `hlo_tools.roles` was designed on `DESIGNED`; `HELD_OUT` was written before
+arguments. The rule of `hlo_tools.analyses.roles` was designed on `DESIGNED`; `HELD_OUT` was written before
 it and looked at after.
 """
 
@@ -14,7 +14,7 @@ from jax import lax
 import jax.numpy as jnp
 import optax
 
-from hlo_tools.roles import Role
+from hlo_tools.analyses.roles import Role
 
 
 PARAM, OPT, STATE, INPUT, RNG = Role.PARAMETER, Role.OPTIMIZER, Role.STATE, Role.BATCH, Role.RNG

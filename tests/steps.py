@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from automap.choices import Layers
 from automap.program.problem import Problem
 from automap.program.problem_build import build_problem
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 
 
 def _array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:

@@ -11,12 +11,12 @@ class Habit(Enum):
     through.
 
     LOOPS_FIRST: sums are taken out of loops before any are merged (`automap.cost.sums`). NARROWS
-    float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.narrow`).
+    float32 to bfloat16 where it is multiplied, and stores and moves it so (`hlo_tools.analyses.narrow`).
     FILLS: zeros of several loops are one tensor, and written number by number
     (`automap.cost.loop_fills`). RINGS: a product and the reduce-scatter of its result are one loop
     (`automap.cost.rings`). MERGES_GATHERS: small gathers of parameters are one message, as small
     sums are on all backends. ASYNCHRONOUS: collectives run beside kernels (`automap.cost.overlap`),
-    updates late (`hlo_tools.liveness`).
+    updates late (`hlo_tools.analyses.liveness`).
     """
 
     SIMPLIFIES = "simplifies"

@@ -4,7 +4,7 @@ What that memory has room for is not written and read again                     
 """
 
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
 # How many times the claim of another value to the memory on the chip one has that every trip of a

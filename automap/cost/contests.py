@@ -20,8 +20,8 @@ import numpy as np
 
 from automap.cost.edges import CONTESTED_OPCODES, gathered_bytes, majors, rank_of
 from automap.program.problem import Problem
+from hlo_tools.analyses.storage import Side
 from hlo_tools.rules import FactorKind
-from hlo_tools.storage import Side
 
 
 _NEVER = 1 << 30

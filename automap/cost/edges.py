@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from automap.program.problem import Problem
-from hlo_tools.graph import ITERATING, Graph, Op
-from hlo_tools.kernels import CONTRACTIONS
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, ITERATING, REDUCTIONS
 from hlo_tools.rules import Halo
 
 
 # Ops that may choose which of their factors an axis splits, see `automap.cost.contests`.
-CONTESTED_OPCODES = ITERATING | {"reduce"}
+CONTESTED_OPCODES = ITERATING | REDUCTIONS
 
 
 class Partials(IntEnum):

@@ -21,7 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
 _LANES: Final = 128

@@ -20,9 +20,10 @@ from automap.cost.row_layouts import TableUses
 from automap.cost.table_uses import TableUse, uses_of_tables
 from automap.program.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
-from hlo_tools.counts import flops
-from hlo_tools.graph import DTYPE_BITS, LOOP_ENTER, Op
-from hlo_tools.kernels import CONTRACTIONS, Access, Kernel
+from hlo_tools.analyses.flops import flops
+from hlo_tools.analyses.kernels import Access, Kernel
+from hlo_tools.graph import DTYPE_BITS, Op
+from hlo_tools.opcodes import CONTRACTIONS, DENSE_CONTRACTIONS, LOOP_ENTER
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -271,7 +272,7 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
 
 def _dtype(problem: Problem, op: Op) -> str:
     """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
-    if op.opcode not in ("dot", "convolution"):
+    if op.opcode not in DENSE_CONTRACTIONS:
         return ""
     types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
     return max(types, key=lambda t: DTYPE_BITS[t])

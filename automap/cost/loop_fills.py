@@ -14,9 +14,10 @@ from dataclasses import replace
 import math
 
 from automap.cost.backends import Habit
-from hlo_tools.graph import LOOP_ENTER, Graph
-from hlo_tools.kernels import Access, Kernel
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.kernels import Access, Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import LOOP_ENTER
 
 
 _BYTES_OF_NUMBER = 4

@@ -15,13 +15,11 @@ from automap.cost.edges import (
     rank_of,
 )
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, STRUCTURAL, Op
-from hlo_tools.invariants import changes, passed_on
+from hlo_tools.analyses.invariants import changes, passed_on
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Op
+from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL
 from hlo_tools.rules import FactorKind, Rule
-from hlo_tools.storage import Side
-
-
-_REARRANGING = frozenset({"transpose", "reshape", "bitcast"})
 
 
 def operand_edges(
@@ -131,10 +129,7 @@ def _sources(problem: Problem) -> list[int]:
                 # Each loop gathers a parameter anew.
                 if carried in kept and side[carried] != Side.PARAMETER:
                     sources[carried] = sources[source]
-        elif (
-            op.opcode in _REARRANGING
-            and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER
-        ):
+        elif op.opcode in REORDERS and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
             sources[op.outputs[0]] = sources[op.inputs[0]]
     return sources
 

@@ -2,7 +2,7 @@
 to be done.
 
 The slots are the kernels and the ends of loops by their position in the schedule
-(`hlo_tools.liveness`). Boundary k lies before slot k. A collective of a result is ready at the
+(`hlo_tools.analyses.liveness`). Boundary k lies before slot k. A collective of a result is ready at the
 boundary after the op that makes it and needed at that before the first op that reads it; one of an
 operand is ready after its producer and needed before the op. A sum that has left its loops
 (`automap.cost.sums`) is ready after the last of them.
@@ -21,10 +21,11 @@ import numpy as np
 
 from automap.cost.edges import Edges
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph, Op
-from hlo_tools.kernels import CONTRACTIONS, Kernel
-from hlo_tools.phases import Phase
-from hlo_tools.storage import Side
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT
 
 
 KERNEL, SPARE, LATE, ENTER, EXIT = range(5)

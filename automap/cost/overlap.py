@@ -16,7 +16,7 @@ import numpy as np
 from automap.cost.order import LATE, SPARE, Order, Places
 from automap.cost.traffic import Collectives
 from automap.cost.walk import Work, waits
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 def waiting_seconds(

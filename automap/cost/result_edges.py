@@ -18,15 +18,12 @@ from automap.cost.edges import (
 from automap.cost.kinds import KINDS
 from automap.cost.sums import Order, Sums, keeps_elements, merged_sums
 from automap.program.problem import Problem
-from hlo_tools.constants import Constants, counts_up
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+from hlo_tools.analyses.constants import Constants, counts_up
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.convolution import partitioned_alone
-from hlo_tools.storage import Side
-
-
-_SUMS_AT_ONCE = frozenset({"reduce", "scatter"})
-_SUMS_APART = frozenset({"reduce", "scatter", "dot"})
 
 
 def result_edges(
@@ -66,7 +63,7 @@ def result_edges(
                     graph.values[value].n_bytes,
                     int(problem.phases[index]),
                     side[value] != Side.NONE,
-                    op.opcode in _SUMS_AT_ONCE,
+                    op.opcode in SUMS_AT_ONCE,
                     sums[1],
                     tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials_of(op),
@@ -159,4 +156,4 @@ def _reduced_factors(rule: Rule) -> tuple[int, ...]:
 
 
 def _sum_of_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
-    return tuple(range(len(rule.factors))) if opcode in _SUMS_APART else ()
+    return tuple(range(len(rule.factors))) if opcode in SUMS_APART else ()

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 import math
 from typing import TypeAlias
 
-from hlo_tools.graph import CONSTRAINT, Graph, Op
-from hlo_tools.kernels import Kernel
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import EACH_ELEMENT, SAME_PLACES, SLICES
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.rule import DimFactors
 
@@ -35,9 +36,6 @@ _TURNED = 8
 # A value, the phase, and whether products of it sum over its innermost dimension: kernels'
 # gradients, which do not, are rings under other plans than what is made of activations and kernels.
 _Use: TypeAlias = tuple[int, Phase, bool]
-_SLICES = frozenset({"slice", "dynamic-slice"})
-_SAME_ELEMENTS = frozenset({"convert", "transpose", "reshape", "bitcast", "copy", CONSTRAINT})
-_SAME_DIMENSIONS = frozenset({"convert", "copy", CONSTRAINT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Operands:
         if value in whole:
             return _IN_MEMORY * n_elements if self.n_bytes[value] > 2 * n_elements else 0
         producer = self.graph.values[value].producer
-        is_slice = producer >= 0 and self.graph.ops[producer].opcode in _SLICES
+        is_slice = producer >= 0 and self.graph.ops[producer].opcode in SLICES
         return (_SLICED if is_slice else _MADE) * n_elements
 
     def _turned(self, use: _Use) -> int:
@@ -103,7 +101,7 @@ class Operands:
     def _source(self, value: int) -> int:
         while (producer := self.graph.values[value].producer) >= 0:
             op = self.graph.ops[producer]
-            if op.opcode not in _SAME_ELEMENTS:
+            if op.opcode not in EACH_ELEMENT:
                 break
             value = op.inputs[0]
         return value
@@ -124,6 +122,6 @@ class Operands:
             op = self.graph.ops[array.producer]
             if op.opcode == "transpose":
                 return op.instruction.dimensions.index(self._innermost(op.inputs[0]))
-            if op.opcode in _SAME_DIMENSIONS:
+            if op.opcode in SAME_PLACES:
                 return self._innermost(op.inputs[0])
         return len(array.dims) - 1

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Literal
 
-from hlo_tools.graph import DTYPE_BITS, LOOP_EXIT, Graph, Op
-from hlo_tools.kernels import CONTRACTIONS
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_EXIT
 
 
 Order = Literal["loops first", "terms first"]

@@ -14,8 +14,9 @@ from enum import IntEnum
 import math
 from typing import Final
 
-from hlo_tools.graph import DTYPE_BITS, STRUCTURAL, Graph, Op
-from hlo_tools.kernels import Kernel
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
 
 
 # An update that reads more tables runs by column.
@@ -154,7 +155,7 @@ class _Uses:
 
     def _joins(self, number: int) -> bool:
         op = self.graph.ops[self.kernels[number].op]
-        return op.trip_count == 1 and op.opcode not in STRUCTURAL | {"dot", "convolution", "gather"}
+        return op.trip_count == 1 and op.opcode not in STRUCTURAL | DENSE_CONTRACTIONS | {"gather"}
 
     def _use(self, value: int, lies: Lies, added: int | None = None) -> TableUse:
         array = self.graph.values[value]

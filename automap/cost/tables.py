@@ -40,9 +40,9 @@ from automap.cost.result_edges import result_edges
 from automap.cost.turned import turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.kernels import FUSERS, Kernel, kernels
-from hlo_tools.liveness import Buffers, buffers
-from hlo_tools.narrow import narrow_values, stored_bytes
+from hlo_tools.analyses.kernels import FUSERS, Kernel, kernels
+from hlo_tools.analyses.liveness import Buffers, buffers
+from hlo_tools.analyses.narrow import narrow_values, stored_bytes
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from automap.space.point import Level, Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 
 
 # Shares of the peak: a part is worth naming, and a lever on it worth pulling.

@@ -25,8 +25,8 @@ from automap.search import SearchContext
 from automap.search.greedy import climb, starts
 from automap.space.point import Point
 from automap.space.space import Space
-from hlo_tools.conflicts import SelfConflict
-from hlo_tools.interleaved import Fused, fused_dimensions
+from hlo_tools.analyses.conflicts import SelfConflict
+from hlo_tools.analyses.interleaved import Fused, fused_dimensions
 
 
 _CLIMB_ROUNDS = 4

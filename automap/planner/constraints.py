@@ -27,7 +27,8 @@ from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.planner.spread_scalars import scalars_spread_differently
 from automap.planner.transitions import Transition, moved_values, transitions
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, Graph, Op
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from automap.plan.record import PlanRecord, check_is_one_program
 from automap.program.check import check_is_planned
 from automap.program.trace import Workload, lower_call, read_workload
 from automap.quantities import seconds_text
-from automap.space.imposing import with_pins
-from automap.space.pins import parse_pins
+from automap.space.pins import parse_pins, with_pins
 from automap.space.point import SplitClasses
 from automap.space.point_record import restored
 from automap.space.space import Space

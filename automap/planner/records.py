@@ -49,7 +49,7 @@ _PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
     "forward",
     "backward",
     "update",
-)  # by `hlo_tools.phases.Phase`
+)  # by `hlo_tools.analyses.phases.Phase`
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from automap.planner.decisions import class_label
 from automap.quantities import seconds_text
 from automap.search import SearchContext
 from automap.space.point import Point
-from hlo_tools.counts import flops
-from hlo_tools.roles import Role
+from hlo_tools.analyses.flops import flops
+from hlo_tools.analyses.roles import Role
 
 
 # Less is no surprise: under data parallelism every device updates all parameters.

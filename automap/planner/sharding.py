@@ -15,7 +15,7 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.layouts import layouts, named_shapes
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.errors import InfeasiblePlanError, InputError
+from automap.errors import InfeasiblePlanError, InputError, UnknownOpError
 from automap.interrupts import noted
 from automap.plan.explain import all_the_same_text
 from automap.plan.record import PlanRecord
@@ -28,8 +28,7 @@ from automap.search.context import preset_points
 from automap.search.first_presets import price_presets
 from automap.search.pinned import Pinned
 from automap.space.batches import undivided
-from automap.space.imposing import meshes_that_divide, with_pins
-from automap.space.pins import Pin, parse_pins
+from automap.space.pins import Pin, meshes_that_divide, parse_pins, with_pins
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.step.user_mesh import UserMesh
@@ -149,7 +148,7 @@ def _priced_by(
 
 def check_known(workload: Workload, options: Options) -> None:
     """Refuse a `shard_map` in another space, and ops without a rule where that is asked. Raises
-    `InputError`.
+    `InputError`, and for such ops `UnknownOpError`.
     """
     if options.space != "sharding" and workload.mesh is not None and workload.mesh.manual:
         raise InputError(
@@ -157,7 +156,7 @@ def check_known(workload: Workload, options: Options) -> None:
             "only; leave --space out"
         )
     if options.unknown_ops == "refuse" and workload.problem.unknown:
-        raise InputError(
+        raise UnknownOpError(
             f"{'; '.join(workload.problem.unknown)}; give a rule for each, or plan without --strict"
         )
 

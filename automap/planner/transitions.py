@@ -11,16 +11,9 @@ from dataclasses import dataclass
 
 from automap.cost.edges import majors
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
-from hlo_tools.graph import (
-    CONSTRAINT,
-    LOOP_ENTER,
-    MANUAL_ENTER,
-    MANUAL_EXIT,
-    STRUCTURAL,
-    Graph,
-    HandOver,
-)
-from hlo_tools.storage import Side
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Graph, HandOver
+from hlo_tools.opcodes import CONSTRAINT, LOOP_ENTER, MANUAL_ENTER, MANUAL_EXIT, STRUCTURAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ import numpy as np
 
 from automap.policy import default_policy
 from automap.program.work import shared_work, step_work
-from hlo_tools.conflicts import self_conflicts
-from hlo_tools.linkage import Linkage
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.conflicts import self_conflicts
+from hlo_tools.analyses.linkage import Linkage
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 
 
 # Numbers, and those that stand for them; other integers are tokens and indices.

@@ -7,22 +7,31 @@ before or after it is resharded there, and priced like any other move
                                                                      -> in: `Imposed.specs_by_op`
 Its result, an input and an output have the spec as their own sharding, and so have the values tied
 to them (carries of loops), unless another spec is imposed on one of those, and what loops keep of
-them (`automap.program.imposed_stacks`). The result of a constraint that goes on as an input's
+them (`_follow_stacks`). The result of a constraint that goes on as an input's
 carry, or is the new version of an input, is kept as that input is.  -> in: `Imposed.specs_by_value`
+
+What a loop keeps of a constrained tensor for its backward pass is split as the tensor is:
+
+    v -> [1, v]                    a reshape
+    [1, v] -> [.., v, ..]          written into a stack that the loop carries along
+    [.., v, ..] -> [1, v] -> v     read from it
+
+Each of these values has the spec of v, nothing on the dimension of the stack, and the ops between
+them run so                                                          -> in: `_follow_stacks`
 
 `shard_map` imposes its operands' and its results' shardings in the same way
 (`automap.jaxpr.manual`); what it runs on each device's parts has none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from automap.program.imposed_stacks import follow_stacks
 from automap.step.own_shardings import ImposedEnds
 from automap.step.specs import ImposedSpec, read_spec
 from automap.topology.mesh import Mesh
-from hlo_tools.graph import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_EXIT, Graph
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_EXIT
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
         producer = graph.values[source].producer
         if producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT:
             inner.impose(source, spec)
-    of_stack_op = follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
+    of_stack_op = _follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
     return Imposed(of_op, of_stack_op, {**inner.of_value, **ends_known.of_value})
 
 
@@ -157,3 +166,47 @@ class _Known:
         found = sorted(self.tied(value) - self.of_value.keys())
         self.of_value.update(dict.fromkeys(found, padded))
         return found
+
+
+_WRITE, _READ = "dynamic-update-slice", "dynamic-slice"
+
+
+def _follow_stacks(
+    graph: Graph,
+    of_value: Mapping[int, ImposedSpec],
+    may_impose: Callable[[int, ImposedSpec], list[int]],
+    tied: Callable[[int], set[int]],
+) -> dict[int, ImposedSpec]:
+    """The ops that run as constrained tensors are split, with the spec of their first operand.
+
+    `of_value` grows: `may_impose(value, spec)` imposes a spec on a value and those `tied` to it,
+    and gives those it imposed it on, [] if another is imposed there.
+    """
+    found: dict[int, ImposedSpec] = {}
+    left = list(of_value)
+    while left:
+        value = left.pop()
+        for index in graph.users[value]:
+            op = graph.ops[index]
+            spec = _spec_of_result(graph, op, value, of_value[value])
+            if spec is None or (op.opcode == _WRITE and op.inputs[0] not in tied(op.outputs[0])):
+                continue
+            left += may_impose(op.outputs[0], spec)
+            if of_value.get(op.outputs[0]) == spec:
+                found[index] = of_value[op.inputs[0]]
+    return found
+
+
+def _spec_of_result(graph: Graph, op: Op, value: int, spec: ImposedSpec) -> ImposedSpec | None:
+    """The spec of what an op makes of a tensor, None for any op but the three."""
+    if op.opcode not in ("reshape", "broadcast", _WRITE, _READ):
+        return None
+    before, after = graph.values[value].dims, graph.values[op.outputs[0]].dims
+    if op.opcode in ("reshape", "broadcast"):
+        if after == (1, *before):
+            return ((), *spec)
+        return spec[1:] if before == (1, *after) and spec[0] == () else None
+    is_one = before[0] if op.opcode == _WRITE else after[0]
+    place = 1 if op.opcode == _WRITE else 0
+    same = before[1:] == after[1:] and op.inputs[place] == value
+    return spec if same and is_one == 1 and spec[0] == () else None

@@ -19,14 +19,15 @@ from automap.program.imposed import Imposed
 from automap.program.own_collectives import OwnCollective
 from automap.program.small_parts import SmallParts, small_parts
 from automap.program.work import Work, step_work
-from hlo_tools.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
+from hlo_tools.analyses.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
+from hlo_tools.analyses.linkage import Linkage
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.regions import Regions
+from hlo_tools.analyses.roles import Role
+from hlo_tools.analyses.storage import Storage
 from hlo_tools.graph import Graph
-from hlo_tools.linkage import Linkage
-from hlo_tools.phases import Phase
-from hlo_tools.regions import Regions
-from hlo_tools.roles import Role
+from hlo_tools.opcodes import AT_RUN_TIME_OFFSET
 from hlo_tools.rules import FactorKind
-from hlo_tools.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Problem:
         """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
         found = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
-            if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
+            if op.opcode in AT_RUN_TIME_OFFSET:
                 classes = self.compute_classes(op.inputs[0])
                 found.update(
                     c

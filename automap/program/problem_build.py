@@ -15,19 +15,18 @@ from automap.program.frozen import with_frozen
 from automap.program.imposed import imposed
 from automap.program.own_collectives import own_collectives
 from automap.program.problem import Problem
-from automap.program.storage_folding import fold_storage
 from automap.step.own_shardings import ImposedEnds
-from hlo_tools.flatten import flatten
-from hlo_tools.folding import fold
-from hlo_tools.graph import Graph
-from hlo_tools.interleaved import interleaved_rules
-from hlo_tools.linkage import Linkage, link, rules_of
+from hlo_tools.analyses.folding import fold, fold_storage
+from hlo_tools.analyses.interleaved import interleaved_rules
+from hlo_tools.analyses.linkage import Linkage, link, rules_of
+from hlo_tools.analyses.phases import Phase, phases
+from hlo_tools.analyses.regions import Regions, regions
+from hlo_tools.analyses.roles import Role, match_state, roles
+from hlo_tools.analyses.storage import Storage, storage
+from hlo_tools.graph import Graph, flatten
 from hlo_tools.module import Module
-from hlo_tools.phases import Phase, phases
-from hlo_tools.regions import Regions, regions
-from hlo_tools.roles import Role, match_state, roles
-from hlo_tools.rules import NO_RULE_NEEDED, Notation, find_rule
-from hlo_tools.storage import Storage, storage
+from hlo_tools.opcodes import NO_RULE_NEEDED
+from hlo_tools.rules import Notation, find_rule
 
 
 def build_problem(
@@ -122,7 +121,7 @@ def _linked(
 
 def interleaved(problem: Problem) -> Problem:
     """The problem as it would be if fused dimensions were stored interleaved
-    (`hlo_tools.interleaved`).
+    (`hlo_tools.analyses.interleaved`).
     """
     linkage = link(problem.graph, interleaved_rules(problem.graph, problem.linkage.rules))
     linked = _linked(

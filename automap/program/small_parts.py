@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hlo_tools.batches import Batch
-from hlo_tools.linkage import Linkage
+from hlo_tools.analyses.batches import Batch
+from hlo_tools.analyses.linkage import Linkage
 from hlo_tools.rules import FactorKind
 
 

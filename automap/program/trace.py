@@ -21,11 +21,10 @@ from automap.step.step import traced_call
 from automap.step.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
-from hlo_tools.flatten import flatten
-from hlo_tools.graph import Graph
+from hlo_tools.graph import Graph, flatten
 from hlo_tools.module import Module
-from hlo_tools.proto import decode_module
 from hlo_tools.read import read_module
+from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import Notation
 
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from hlo_tools.counts import flops
-from hlo_tools.graph import ITERATING
-from hlo_tools.linkage import Linkage
+from hlo_tools.analyses.flops import flops
+from hlo_tools.analyses.linkage import Linkage
+from hlo_tools.opcodes import ITERATING
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem
 from automap.simulate.region import Node, Region, What
 from automap.simulate.spmd_program import NEW_MEMORY, program_of
+from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Op
-from hlo_tools.phases import Phase
 
 
 # What JAX puts before everything of a step: its own name.

@@ -16,7 +16,7 @@ import numpy as np
 
 from automap.plan.codec import encode
 from automap.simulate.trace import Event, save_trace
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 # Shares of a time below this are what is left of differences of large numbers.

@@ -21,7 +21,8 @@ from automap.cost.flows import ALL_REDUCE
 from automap.cost.order import ENTER, EXIT, LATE, SPARE, Places
 from automap.cost.tables import Tables
 from automap.simulate.region import Node, Region, What
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 
 
 # `Node.number` of what is no op: the first touch of the step's memory.

@@ -14,8 +14,8 @@ from automap.space.point import Level, Point
 from automap.space.space import Space
 from automap.step.specs import ImposedSpec
 from automap.topology.mesh import Mesh
-from hlo_tools.roles import Role
-from hlo_tools.storage import Side
+from hlo_tools.analyses.roles import Role
+from hlo_tools.analyses.storage import Side
 
 
 _STATE = (Role.PARAMETER, Role.OPTIMIZER)

@@ -20,12 +20,11 @@ import numpy as np
 from automap.policy import default_policy
 from automap.program.problem import Problem
 from automap.space.batches import batch_classes
-from automap.space.leaves import LeafClass, leaf_classes
+from automap.space.leaves import LeafClass, StoredLeaves, leaf_classes
 from automap.space.point import Level, Point, SplitClasses
-from automap.space.stored_leaves import StoredLeaves
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 from hlo_tools.rules import FactorKind
 
 

@@ -29,7 +29,7 @@ from jax.sharding import (
 from automap.errors import InputError, PlanError
 from automap.jax_compat import is_unspecified, open_jaxpr, weak_shape
 from automap.step.specs import ImposedSpec, spec_text
-from hlo_tools.graph import CONSTRAINT_TARGET
+from hlo_tools.opcodes import CONSTRAINT_TARGET
 
 
 CONSTRAINT_PRIMITIVE: Final = "sharding_constraint"

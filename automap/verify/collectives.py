@@ -15,10 +15,10 @@ from typing import Literal
 from automap.cost.flows import KINDS
 from automap.planner.records import Outcome
 from automap.topology.mesh import Mesh
-from hlo_tools.collectives import compiled_collectives
-from hlo_tools.groups import Groups
+from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.proto import decode_module
+from hlo_tools.module import Groups
+from hlo_tools.read.proto import decode_module
 
 
 OTHER_DEVICES = ("?",)

@@ -25,9 +25,9 @@ from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
 from automap.verify.process import run_job
 from automap.verify.program import PlannedProgram, Program
 from automap.verify.witness import CompiledRecord, Witness
-from hlo_tools.collectives import compiled_collectives
+from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 
 
 # "Used 20.1G of 15.7G hbm", "... HLO temporaries (47.68G) exceeds ..."

@@ -13,9 +13,9 @@ from typing import Final
 from hlo_tools.errors import FileError, HloError
 from hlo_tools.files import MOST_PROGRAM_BYTES, is_gzip, read_file, unzipped
 from hlo_tools.module import Module
-from hlo_tools.module_checks import check_module
-from hlo_tools.proto import decode_module
+from hlo_tools.read.module_checks import check_module
 from hlo_tools.read.parser import Parser
+from hlo_tools.read.proto import decode_module
 
 
 _MLIR_BYTECODE: Final = b"ML\xefR"

@@ -11,8 +11,15 @@ from the user, by target or function name (`hlo_tools.rules.notation`)          
 from collections.abc import Callable, Mapping
 
 from hlo_tools.errors import HloError
-from hlo_tools.graph import CONSTRAINT, STRUCTURAL
 from hlo_tools.module import Instruction
+from hlo_tools.opcodes import (
+    COLLECTIVES,
+    CONSTRAINT,
+    ELEMENTWISE,
+    NO_RULE_NEEDED,
+    PRODUCERS,
+    RANDOM,
+)
 from hlo_tools.rules import (
     collective,
     contract,
@@ -32,9 +39,10 @@ from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder
 RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...]]], Rule]
 
 RULES: Mapping[str, RuleFunction] = {
-    **dict.fromkeys(elementwise.ELEMENTWISE, elementwise.elementwise),
-    **dict.fromkeys(elementwise.FREE_PRODUCERS, elementwise.producer),
-    **dict.fromkeys(collective.COLLECTIVES, collective.collective),
+    **dict.fromkeys(ELEMENTWISE, elementwise.elementwise),
+    **dict.fromkeys(PRODUCERS, elementwise.producer),
+    **dict.fromkeys(COLLECTIVES, collective.collective),
+    **dict.fromkeys(RANDOM, elementwise.producer),
     CONSTRAINT: elementwise.elementwise,
     "bitcast": shape.reshape,
     "broadcast": shape.broadcast,
@@ -53,9 +61,6 @@ RULES: Mapping[str, RuleFunction] = {
     "reduce-window": window.reduce_window,
     "reshape": shape.reshape,
     "reverse": shape.reverse,
-    "rng": elementwise.producer,
-    "rng-bit-generator": elementwise.producer,
-    "rng-get-and-update-state": elementwise.producer,
     "scatter": index.scatter,
     "select-and-scatter": window.select_and_scatter,
     "slice": shape.slice_,
@@ -63,15 +68,6 @@ RULES: Mapping[str, RuleFunction] = {
     "topk": reduce.along_dimension,
     "transpose": shape.transpose,
     "triangular-solve": linalg.batched_matrices,
-}
-# Loop and branch brackets move values by identity ties; tokens carry no data.
-NO_RULE_NEEDED: frozenset[str] = STRUCTURAL | {
-    "after-all",
-    "add-dependency",
-    "outfeed",
-    "send",
-    "send-done",
-    "domain",
 }
 
 
@@ -122,7 +118,6 @@ def rule_of(
 
 __all__ = [
     "CUSTOM_CALLS",
-    "NO_RULE_NEEDED",
     "RULES",
     "Factor",
     "FactorKind",

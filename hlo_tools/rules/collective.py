@@ -10,11 +10,6 @@ from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 Dims = tuple[int, ...]
 
-COLLECTIVES: frozenset[str] = frozenset(
-    """all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done all-to-all
-    collective-broadcast collective-permute collective-permute-start collective-permute-done
-    ragged-all-to-all reduce-scatter""".split()
-)
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
 
 

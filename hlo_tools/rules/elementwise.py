@@ -6,17 +6,6 @@ from hlo_tools.rules.rule import Rule, RuleBuilder
 
 Dims = tuple[int, ...]
 
-ELEMENTWISE: frozenset[str] = frozenset(
-    """abs acos acosh add and asin asinh atan2 atanh bitcast-convert cbrt ceil clamp compare complex
-    convert cosh cosine count-leading-zeros divide erf exponential exponential-minus-one floor imag
-    is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt power real
-    reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select shift-left
-    shift-right-arithmetic shift-right-logical sign sine sinh sqrt stochastic-convert subtract tan
-    tanh xor map""".split()
-)
-# Produce without reading data: any device can make any part.
-FREE_PRODUCERS: frozenset[str] = frozenset({"constant", "iota", "partition-id", "replica-id"})
-
 
 def elementwise(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Operands of the result's shape share its factors; scalars have none.

@@ -6,12 +6,12 @@ import math
 from hypothesis import given, strategies as st
 import pytest
 
-from hlo_tools.collectives import compiled_collectives
+from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
-from hlo_tools.groups import read_groups
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.proto import decode_module
-from hlo_tools.schema import INSTRUCTION
+from hlo_tools.read.groups import read_groups
+from hlo_tools.read.proto import decode_module
+from hlo_tools.read.schema import INSTRUCTION
 
 
 _HEAD = """HloModule m, num_partitions=8

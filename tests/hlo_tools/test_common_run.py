@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from hlo_tools.common_run import longest_common_run
+from hlo_tools.analyses.roles import longest_common_run
 
 
 items = st.lists(st.integers(0, 3), max_size=12)

@@ -6,7 +6,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from hlo_tools.constants import Constants, counts_up
+from hlo_tools.analyses.constants import Constants, counts_up
 from tests.steps import problem_of
 
 

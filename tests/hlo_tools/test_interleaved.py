@@ -13,7 +13,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from hlo_tools.interleaved import fused_dimensions
+from hlo_tools.analyses.interleaved import fused_dimensions
 from tests.steps import problem_of
 
 

@@ -4,10 +4,10 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from hlo_tools.flatten import flatten
-from hlo_tools.graph import LOOP_ENTER
-from hlo_tools.invariants import changes, passed_on
-from hlo_tools.proto import decode_module
+from hlo_tools.analyses.invariants import changes, passed_on
+from hlo_tools.graph import flatten
+from hlo_tools.opcodes import LOOP_ENTER
+from hlo_tools.read.proto import decode_module
 
 
 def _graph(function, *shapes):

@@ -5,14 +5,13 @@ from jax import lax, numpy as jnp
 import numpy as np
 import pytest
 
-from hlo_tools.flatten import flatten
-from hlo_tools.graph import DTYPE_BITS
+from hlo_tools.analyses.kernels import FUSERS, kernels
+from hlo_tools.analyses.liveness import buffers
+from hlo_tools.analyses.narrow import narrow_values, stored_bytes
+from hlo_tools.analyses.phases import Phase, phases
+from hlo_tools.graph import DTYPE_BITS, flatten
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.kernels import FUSERS, kernels
-from hlo_tools.liveness import buffers
-from hlo_tools.narrow import narrow_values, stored_bytes
-from hlo_tools.phases import Phase, phases
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 
 
 DEPTH, ROWS, WIDTH = 6, 256, 32

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 import pytest
 
 from hlo_tools.errors import HloError
-from hlo_tools.messages import Message, text
+from hlo_tools.read.messages import Message, text
 
 
 INNER = Message(number=(2, int))
@@ -119,4 +119,4 @@ def test_random_bytes_never_raise_anything_else(data):
 def test_no_other_pool_is_touched():
     OUTER.parse(b"")
     with pytest.raises(KeyError):
-        descriptor_pool.Default().FindFileByName("hlo_tools.proto")
+        descriptor_pool.Default().FindFileByName("hlo_tools.read.proto")

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from hlo_tools import proto
 from hlo_tools.errors import HloError
-from hlo_tools.flatten import flatten
+from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.module import Module, Shape
-from hlo_tools.module_checks import check_module
-from hlo_tools.operand_checks import ROWS
-from hlo_tools.proto import decode_module
+from hlo_tools.read import proto
+from hlo_tools.read.module_checks import check_module
+from hlo_tools.read.operand_checks import ROWS
+from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import RULES
 
 

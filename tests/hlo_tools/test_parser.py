@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pytest
 
 from hlo_tools.errors import HloError
-from hlo_tools.proto import decode_module
 from hlo_tools.read import parser as parser_module, parser_child, read_bytes
 from hlo_tools.read.parser import Parser
+from hlo_tools.read.proto import decode_module
 
 
 TEXT = b"HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  ROOT r = f32[2] negate(p)\n}\n"

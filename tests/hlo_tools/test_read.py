@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from hlo_tools.errors import HloError
-from hlo_tools.flatten import flatten
+from hlo_tools.graph import flatten
 from hlo_tools.module import NO_ATTRIBUTES, Module
-from hlo_tools.proto import decode_module
 from hlo_tools.read import read_bytes, read_module
-from hlo_tools.schema import MODULE, SHAPE
+from hlo_tools.read.proto import decode_module
+from hlo_tools.read.schema import MODULE, SHAPE
 
 
 def _step(w, table, x, ids):
@@ -125,7 +125,7 @@ _SCALAR = {"element_type": 11}
 
 
 def _of_one(shape=_SCALAR, **fields) -> bytes:
-    """A module of one instruction; `fields` are those of `hlo_tools.schema`."""
+    """A module of one instruction; `fields` are those of `hlo_tools.read.schema`."""
     fields = {"name": b"i", "opcode": b"parameter", "id": 1, **fields}
     fields["shape"] = SHAPE.message_class(**shape).SerializeToString()
     computation = {"name": b"c", "id": 1, "root_id": 1, "instructions": [fields]}

@@ -9,10 +9,10 @@ from jax import lax
 import jax.numpy as jnp
 import pytest
 
-from hlo_tools.flatten import flatten
+from hlo_tools.analyses.linkage import rules_of
+from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.linkage import rules_of
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import RULES
 from hlo_tools.rules.attention import cudnn_attention
 from tests.hlo_tools import shardy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hlo_tools.compiled.scheduled import read_schedule
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.scheduled import read_schedule
 
 
 def _config(cycles):

@@ -5,13 +5,13 @@ import json
 from hypothesis import given, settings, strategies as st
 import pytest
 
-from hlo_tools import schema
+from hlo_tools.compiled.scheduled import read_schedule
+from hlo_tools.compiled.tpu_executable import optimized_module
 from hlo_tools.errors import HloError
-from hlo_tools.flatten import flatten
+from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.proto import decode_module, module_message
-from hlo_tools.scheduled import read_schedule
-from hlo_tools.tpu_executable import optimized_module
+from hlo_tools.read import schema
+from hlo_tools.read.proto import decode_module, module_message
 
 
 _BLOCK, _HEADER = 1 << 16, 24

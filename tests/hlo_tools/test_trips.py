@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hlo_tools.flatten import flatten
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
+from hlo_tools.graph import Graph, flatten
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.proto import decode_module
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
+from hlo_tools.read.proto import decode_module
 
 
 def _graph(start, limit, body, carried) -> Graph:

@@ -14,7 +14,7 @@ import numpy as np
 
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.stored import root_of
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from automap.cost.edges import Edges
 from automap.pipeline.profile.profile import Profile
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.parts import part_of
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 _MICROBATCHES = "microbatches"

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from automap.pipeline.profile.flow import Flow, trips_of
 from automap.pipeline.profile.items import Items, Loop, Span
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, Graph
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import LOOP_ENTER
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph, HandOver
-from hlo_tools.roles import Role
+from hlo_tools.analyses.roles import Role
+from hlo_tools.graph import Graph, HandOver
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 
 
 _NOTHING: frozenset[int] = frozenset()
@@ -61,13 +62,15 @@ def _read(
                 roots[value] = _NOTHING if batched[value] else roots[source]
             continue
         depends = any(batched[v] for v in op.inputs)
-        made_of = _NOTHING
+        sources_by_output = _NOTHING
         if not depends:
             for value in op.inputs:
                 if roots[value]:
-                    made_of = made_of | roots[value] if made_of else roots[value]
+                    sources_by_output = (
+                        sources_by_output | roots[value] if sources_by_output else roots[value]
+                    )
         for value in op.outputs:
-            batched[value], roots[value] = depends, made_of
+            batched[value], roots[value] = depends, sources_by_output
 
 
 def is_stack(graph: Graph, leave: int, position: int) -> bool:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from automap.pipeline.profile.flow import Flow, is_sliced, trips_of
 from automap.program.problem import Problem
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
-from hlo_tools.kernels import Kernel
-from hlo_tools.phases import Phase
 
 
 Span = tuple[int, int]

@@ -8,8 +8,8 @@ shape (a count, factored moments) belongs to none.
 from collections.abc import Mapping
 
 from automap.program.problem import Problem
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 
 
 def optimizer_leaves(problem: Problem) -> tuple[Mapping[int, tuple[int, ...]], tuple[int, ...]]:

@@ -40,7 +40,7 @@ from automap.pipeline.profile.uses import Uses
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)

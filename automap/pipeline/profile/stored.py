@@ -15,7 +15,7 @@ import numpy as np
 from automap.pipeline.profile.leaves import optimizer_leaves
 from automap.pipeline.profile.uses import Uses
 from automap.program.problem import Problem
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 
 
 _GRADIENT_ELEMENT_BYTES = 4  # microbatches are added up in float32

@@ -22,9 +22,10 @@ from automap.pipeline.profile.flow import Flow, is_sliced, is_stack
 from automap.pipeline.profile.items import Items, Loop
 from automap.pipeline.profile.uses import UseList, Uses
 from automap.program.problem import Problem
-from hlo_tools.graph import LOOP_EXIT, STRUCTURAL, Graph, HandOver, Op
-from hlo_tools.kernels import Kernel
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph, HandOver, Op
+from hlo_tools.opcodes import LOOP_EXIT, STRUCTURAL
 
 
 @dataclass(frozen=True)

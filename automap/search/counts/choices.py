@@ -18,7 +18,7 @@ import numpy as np
 
 from automap.errors import InputError
 from automap.program.problem import Problem
-from hlo_tools.roles import Role
+from hlo_tools.analyses.roles import Role
 
 
 @dataclass(frozen=True)

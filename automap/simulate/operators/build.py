@@ -1,6 +1,6 @@
 """A problem's HLO graph as an operator graph.
 
-operators   `hlo_tools.kernels` with the factors of their rules that linkage lets an op keep split
+operators   `hlo_tools.analyses.kernels` with the factors of their rules that linkage lets an op keep split
 edges       `reads`: each stored value a kernel reads, from the kernel that wrote it
 next step   outputs that are new versions of inputs, to the kernels that read these inputs
 sums        of partial sums are added up at their end (`automap.simulate.operators.sums`)
@@ -22,10 +22,11 @@ from automap.simulate.operators.graph import (
 from automap.simulate.operators.reads import NO_FACTOR, Labels, Read, labels_of, origin, reads_of
 from automap.simulate.operators.sums import added_at_the_end
 from automap.topology.model import Device, Topology
+from hlo_tools.analyses.flops import flops
+from hlo_tools.analyses.kernels import FUSERS, Access, Kernel, kernels
 from hlo_tools.collector import collector_paused
-from hlo_tools.counts import flops
 from hlo_tools.graph import DTYPE_BITS
-from hlo_tools.kernels import CONTRACTIONS, FUSERS, Access, Kernel, kernels
+from hlo_tools.opcodes import CONTRACTIONS
 from hlo_tools.rules import FactorKind
 
 

@@ -1,7 +1,7 @@
 """The operator graph of FlexFlow (section 3): what a configuration divides, and the tensors in
 between.
 
-An operator is a kernel of the HLO graph (`hlo_tools.kernels`: fused ops belong to the kernel that
+An operator is a kernel of the HLO graph (`hlo_tools.analyses.kernels`: fused ops belong to the kernel that
 computes them). Its factors are those of its rule that can be split, and one more:
 
     PASSTHROUGH   sample, attribute or parameter dimensions of the result: each part computes its share

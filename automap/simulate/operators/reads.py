@@ -17,8 +17,9 @@ Loops hand their carries on as they are: the source of what enters or leaves one
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hlo_tools.graph import LOOP_ENTER, LOOP_EXIT, Graph
-from hlo_tools.kernels import Kernel
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.rule import DimFactors
 

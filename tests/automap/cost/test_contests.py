@@ -11,7 +11,7 @@ from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 from hlo_tools.rules import FactorKind
 from tests.steps import problem_of
 

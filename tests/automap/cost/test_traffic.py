@@ -17,7 +17,7 @@ from automap.space.point import Level
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 from tests.steps import decoder, mlp, problem_of
 
 

@@ -283,8 +283,8 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
 
 def test_names_of_roles_phases_and_collectives_are_those_of_the_graph():
     from automap.choices import Layers
-    from hlo_tools.phases import Phase as GraphPhase
-    from hlo_tools.roles import Role as GraphRole
+    from hlo_tools.analyses.phases import Phase as GraphPhase
+    from hlo_tools.analyses.roles import Role as GraphRole
 
     layers = typing.get_type_hints(PointRecord)["layers"]
     assert get_args(layers) == get_args(Layers)

@@ -18,7 +18,7 @@ from automap.search.candidate import Candidate
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 from tests.steps import images
 
 

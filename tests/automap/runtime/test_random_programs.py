@@ -17,7 +17,7 @@ from automap.api.plan import Plan
 from automap.cost.edges import majors
 from automap.planner.records import build_plan, sharded_graph
 from automap.program import trace_step
-from hlo_tools.counts import flops
+from hlo_tools.analyses.flops import flops
 from tests.automap.runtime.random_outcomes import random_outcome
 from tests.random_programs import random_program
 

@@ -11,7 +11,7 @@ from automap.config import Options
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
-from hlo_tools.roles import Role
+from hlo_tools.analyses.roles import Role
 
 
 LAYERS, WIDTH, RANK, BATCH = 3, 256, 8, 1024

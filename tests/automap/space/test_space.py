@@ -13,8 +13,8 @@ from automap.space.presets import PRESETS, feature_classes
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 from tests.steps import decoder, mlp, problem_of
 
 

@@ -8,8 +8,8 @@ from automap.cost.tables import build_tables
 from automap.pipeline.hybrid.members import Members
 from automap.pipeline.profile.profile import profile_of
 from automap.topology import get_topology
-from hlo_tools.phases import Phase
-from hlo_tools.roles import Role
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 from models.gpt import gpt_tiny
 from tests.steps import problem_of
 

@@ -16,7 +16,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from hlo_tools.phases import Phase
+from hlo_tools.analyses.phases import Phase
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from tests.steps import problem_of

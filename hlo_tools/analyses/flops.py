@@ -1,0 +1,55 @@
+"""FLOPs of an op, from its rule and shapes; bytes are those of its values (`Value.n_bytes`).
+
+dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot meets one
+                   group only; also custom calls whose rule says that they sum
+convolution        2 * result positions * kernel taps that meet real input, per input feature
+reduce and windows one per element read; everything else one per element written
+"""
+
+import math
+
+import numpy as np
+
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import FLOPS_BY_READS, NO_FLOPS, STRUCTURAL
+from hlo_tools.rules import FactorKind, Rule
+
+
+def flops(graph: Graph, op: Op, rule: Rule) -> int:
+    """Floating point operations of one execution of `op` on one device with whole tensors."""
+    if op.opcode in NO_FLOPS or op.opcode in STRUCTURAL:
+        return 0
+    if op.opcode == "dot":
+        return 2 * rule.n_iterations
+    if op.opcode == "ragged-dot":
+        return 2 * rule.n_iterations // math.prod(graph.values[op.inputs[2]].dims)
+    if op.opcode == "custom-call" and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
+        return 2 * rule.n_iterations
+    if op.opcode == "convolution":
+        return _convolution_flops(graph, op)
+    read = op.opcode in FLOPS_BY_READS
+    arrays = op.inputs if read else op.outputs
+    return max((math.prod(graph.values[v].dims) for v in arrays), default=0)
+
+
+def _convolution_flops(graph: Graph, op: Op) -> int:
+    instruction = op.instruction
+    numbers = instruction.attributes.conv
+    if numbers is None:
+        return 0
+    lhs, rhs = (graph.values[v].dims for v in op.inputs[:2])
+    result = graph.values[op.outputs[0]].dims
+    total = 2 * rhs[numbers.kernel_input_feature] * result[numbers.output_feature]
+    total *= result[numbers.output_batch]
+    spatial = zip(
+        instruction.attributes.window, numbers.input_spatial, numbers.output_spatial, strict=True
+    )
+    for window, source, target in spatial:
+        # Taps that fall on padding or between dilated elements multiply zeros, which no kernel
+        # does.
+        starts = np.arange(result[target])[:, None] * window.stride - window.padding_low
+        position = starts + np.arange(window.size)[None, :] * window.window_dilation
+        extent = (lhs[source] - 1) * window.base_dilation + 1
+        real = (position >= 0) & (position < extent) & (position % window.base_dilation == 0)
+        total *= int(real.sum())
+    return total

@@ -1,0 +1,272 @@
+"""Kernels: which values XLA writes to memory, and what each kernel reads.
+
+XLA fuses elementwise and data-moving ops into their users, so most values never exist.  A value is
+*stored* if
+
+    - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...), unless the ops that use it
+      are fused with that kernel: then what they make of it is       -> in: `_fuse_products`
+    - or it is the operand of a kernel that loads its operands (after undoing casts and transposes, which
+      kernels read through, but for tables); a `Fuser` says which do on a backend,
+    - or it is a step output or crosses a loop boundary,
+    - or several ops use it and making it again would read much more than it holds.
+
+Everything else is recomputed by each user from its *sources*: the stored values it is made from. A
+kernel is one op whose result is stored; it reads the sources of its operands. Of what is sliced on
+the way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a
+time.
+
+What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the loop adds to or
+fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.narrow`)           -> in: `_prepared`
+
+Elementwise kernels and reductions between two kernels of other kinds are fused to one with several results where the
+backend does so: what one of them reads or writes, the later ones have           -> in: `_share_reads`
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    LOOP_ENTER,
+    OWN_KERNEL,
+    READS_PART,
+    REDUCTIONS,
+    STORES_RESULT,
+    STRUCTURAL,
+    VIEWS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A stored value that a kernel reads or writes, and how many bytes of the whole (unsharded)
+    value.
+    """
+
+    value: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One op that runs by itself: stored values read and written."""
+
+    op: int
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fuser:
+    """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
+
+    `results` says whether kernels that read the same are made one, `products` whether elementwise
+    ops that alone use a contraction's result are part of it, `tables` whether an input that rows
+    are looked up in is converted whole before, or only those rows.
+    """
+
+    loads: frozenset[str]
+    results: Literal["one", "several"]
+    products: Literal["bare", "fused"]
+    tables: Literal["whole", "rows"]
+
+
+# TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
+# matrix libraries read finished operands.
+FUSERS: Mapping[str, Fuser] = {
+    "tpu": Fuser(
+        loads=OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
+    ),
+    "cuda": Fuser(loads=OWN_KERNEL, results="several", products="bare", tables="rows"),
+    "cpu": Fuser(loads=OWN_KERNEL, results="one", products="bare", tables="rows"),
+}
+_WHOLE = 1 << 62
+# A value used twice is kept if remaking it reads more than this many times its own bytes, before it
+# is rounded.
+_RECOMPUTE_RATIO = 1.5
+
+
+def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
+    """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
+    stored = _stored(graph, fuser)
+    if fuser.products == "fused":
+        _fuse_products(graph, stored)
+    sources = _Sources(graph, stored, n_bytes)
+    result: list[Kernel] = []
+    rounded: set[int] = set()
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            result.extend(_prepared(graph, index, n_bytes, rounded))
+        written = [v for v in op.outputs if sources.stored[v]]
+        if op.opcode in STRUCTURAL or not (written or op.opcode in OWN_KERNEL):
+            continue
+        reads: dict[int, int] = {}
+        for position, value in enumerate(op.inputs):
+            part = _part_of_operand(n_bytes, op, position)
+            for source, of_source in sources.of(value):
+                reads[source] = max(reads.get(source, 0), min(of_source, part))
+        is_in_place = any(graph.varies[v] for v in op.inputs[:1])
+        part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
+        result.append(
+            Kernel(
+                op=index,
+                reads=tuple(Access(source, of_source) for source, of_source in reads.items()),
+                # What is scattered into zeros writes all of them first.
+                writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
+            )
+        )
+    return _share_reads(graph, result) if fuser.results == "several" else result
+
+
+def _prepared(
+    graph: Graph, loop: int, n_bytes: Sequence[int], rounded: set[int]
+) -> Iterator[Kernel]:
+    """The kernels before a loop; `rounded` are values that have a rounded copy already."""
+    op = graph.ops[loop]
+    for value, carried in zip(op.inputs, op.outputs):
+        if not graph.values[value].dims or not graph.varies[carried]:
+            continue
+        if not graph.varies[value]:
+            yield Kernel(op=loop, reads=(), writes=(Access(carried, n_bytes[carried]),))
+        elif n_bytes[carried] < n_bytes[value] and value not in rounded:
+            rounded.add(value)
+            read, written = Access(value, n_bytes[value]), Access(carried, n_bytes[carried])
+            yield Kernel(op=loop, reads=(read,), writes=(written,))
+
+
+def _share_reads(graph: Graph, found: list[Kernel]) -> list[Kernel]:
+    """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
+    result: list[Kernel] = []
+    at_hand: set[int] = set()
+    trips = 1
+    for kernel in found:
+        op = graph.ops[kernel.op]
+        if op.opcode in OWN_KERNEL or op.trip_count != trips:
+            at_hand.clear()
+            trips = op.trip_count
+        if op.opcode not in OWN_KERNEL:
+            reads = tuple(replace(a, n_bytes=0) if a.value in at_hand else a for a in kernel.reads)
+            at_hand.update(a.value for a in (*kernel.reads, *kernel.writes))
+            kernel = replace(kernel, reads=reads)
+        result.append(kernel)
+    return result
+
+
+def _part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:
+    """Bytes an op looks at of one operand."""
+    if position == 0 and op.opcode in READS_PART:
+        return n_bytes[op.outputs[0]]
+    if position == 0:
+        return _part_of_result(n_bytes, op)
+    return _WHOLE
+
+
+def _part_of_result(n_bytes: Sequence[int], op: Op) -> int:
+    """Bytes an op changes of its result (and of the operand it updates in place)."""
+    if op.opcode == "dynamic-update-slice":
+        return n_bytes[op.inputs[1]]
+    if op.opcode == "scatter":
+        return n_bytes[op.inputs[-1]]
+    return _WHOLE
+
+
+def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
+    stored = [value.producer < 0 for value in graph.values]
+    for value in graph.outputs:
+        stored[value] = True
+    for op in graph.ops:
+        if op.opcode in STRUCTURAL:
+            for value in (*op.inputs, *op.outputs):
+                stored[value] = graph.varies[value]
+        elif op.opcode in OWN_KERNEL:
+            for value in op.outputs:
+                stored[value] = True
+            if op.opcode in fuser.loads:
+                for value in op.inputs:
+                    stored[_read_through(graph, value)] |= graph.varies[value]
+            if op.opcode == "gather" and fuser.tables == "whole":
+                table = _read_through(graph, op.inputs[0])
+                if graph.values[table].producer < 0:
+                    stored[_read_through(graph, op.inputs[0], VIEWS - {"convert"})] = True
+        elif op.opcode in STORES_RESULT:
+            for value in op.outputs:
+                stored[value] = True
+    return stored
+
+
+def _fuse_products(graph: Graph, stored: list[bool]) -> None:
+    """Store what the last elementwise op makes of a contraction's result, and not the result."""
+    for op in graph.ops:
+        if op.opcode not in CONTRACTIONS:
+            continue
+        value = last = op.outputs[0]
+        while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
+            last = user.outputs[0]
+        user = _only_user(graph, last)
+        if last != value or user is not None:
+            stored[value] = False
+            stored[last] = user is None
+
+
+def _only_user(graph: Graph, value: int) -> Op | None:
+    """The one op that uses a value, if it makes another as large of it, and nothing else."""
+    users = graph.users[value]
+    if len(users) != 1:
+        return None
+    op = graph.ops[users[0]]
+    if op.opcode in STRUCTURAL or op.opcode in OWN_KERNEL or op.opcode in REDUCTIONS:
+        return None
+    is_update = op.opcode == "dynamic-update-slice" and op.inputs[0] != value
+    before, after = (graph.values[v].n_bytes for v in (value, op.outputs[0]))
+    return op if is_update or before == after else None
+
+
+def _read_through(graph: Graph, value: int, opcodes: frozenset[str] = VIEWS) -> int:
+    """The value a kernel really loads when it is given a cast or transposed view of it."""
+    while (producer := graph.values[value].producer) >= 0:
+        op = graph.ops[producer]
+        if op.opcode not in opcodes or not op.inputs:
+            break
+        value = op.inputs[0]
+    return value
+
+
+class _Sources:
+    """Stored values each value is made from; decides on the way what recomputing would cost too
+    much.
+    """
+
+    def __init__(self, graph: Graph, stored: list[bool], n_bytes: Sequence[int]):
+        self.graph = graph
+        self.stored = stored
+        self.n_bytes = n_bytes
+        self._of: list[dict[int, int]] = [{} for _ in graph.values]
+        for value, is_stored in enumerate(stored):
+            if is_stored:
+                self._of[value] = {value: n_bytes[value]}
+        for op in graph.ops:
+            # What a contraction makes and does not store is at hand for the op that it is fused
+            # with.
+            if op.opcode not in CONTRACTIONS:
+                self._visit(op)
+
+    def of(self, value: int) -> Sequence[tuple[int, int]]:
+        """(stored value, bytes read of it) to have `value`, in a fixed order."""
+        return sorted(self._of[value].items())
+
+    def _visit(self, op: Op) -> None:
+        for value in op.outputs:
+            if self.stored[value] or not self.graph.varies[value]:
+                continue
+            sources: dict[int, int] = {}
+            for position, operand in enumerate(op.inputs):
+                part = _part_of_operand(self.n_bytes, op, position)
+                for source, of_source in self._of[operand].items():
+                    sources[source] = max(sources.get(source, 0), min(of_source, part))
+            if len(self.graph.users[value]) > 1:
+                if sum(sources.values()) > _RECOMPUTE_RATIO * self.graph.values[value].n_bytes:
+                    self.stored[value] = True
+                    sources = {value: self.n_bytes[value]}
+            self._of[value] = sources

@@ -1,0 +1,191 @@
+"""When each stored value comes into memory and when it leaves: intervals over a schedule.
+
+The schedule is the program's own order up to the loss. From there on an op runs as soon as what it
+reads is there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at
+once, and in a program written from its root backwards also all that weight gradients are made of.
+
+    position of op o      order of (start(o), depth(o), o)
+        start   o; for an op that reads a gradient, the largest start of its operands
+        depth   0; for an op that reads a gradient, one more than the largest depth of its operands
+
+Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates
+run *late*, after all that leads to a gradient, unless a further forward pass waits for them.
+
+    birth of a buffer     first p of a kernel that writes one of its values
+    death                 last p of a kernel that reads one of them
+
+A kernel that computes element by element writes over what it reads for the last time, so what it makes is born after
+it                                                                          -> in: `_overwrites`
+
+A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated
+input shares with the output that replaces it. What loops read as bfloat16 and the rest of the
+program as float32 has a rounded copy, one for all of them (`hlo_tools.analyses.narrow`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph, sources_by_output
+from hlo_tools.opcodes import KEEPS_OPERANDS, LOOP_ENTER, LOOP_EXIT, MANUAL_ENTER, MANUAL_EXIT
+
+
+Updates = Literal["early", "late"]
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Arrays over buffers. `value` is the member that says how large and how sharded the buffer is.
+
+    `birth` and `death` are inclusive positions in 0 .. n_positions - 1.
+    """
+
+    value: np.ndarray
+    birth: np.ndarray
+    death: np.ndarray
+    is_input: np.ndarray
+    n_positions: int
+    position_of_op: np.ndarray
+
+
+def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
+    """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
+    late = len(graph.ops) if updates == "late" else 0
+    leads = _leads_forward(graph, phases) if late else ()
+    keys: list[tuple[int, int]] = []
+    is_gradient = [False] * len(graph.values)
+    for index, op in enumerate(graph.ops):
+        reads_gradient = any(is_gradient[v] for v in op.inputs)
+        is_moved = phases[index] is Phase.UPDATE or reads_gradient
+        key = (index, 0)
+        if is_moved and op.opcode not in (LOOP_ENTER, LOOP_EXIT):
+            # A constant can be made any time.
+            varying = (graph.values[v].producer for v in op.inputs if graph.varies[v])
+            operands = [keys[p] for p in varying if p >= 0]
+            start = max((s for s, _ in operands), default=0)
+            if late and phases[index] is Phase.UPDATE and reads_gradient and not leads[index]:
+                start = max(start, late)
+            key = (start, 1 + max((d for s, d in operands if s == start), default=0))
+        keys.append(key)
+        for value in op.outputs:
+            is_gradient[value] = phases[index] is not Phase.FORWARD
+    position = np.empty(len(keys), np.int64)
+    position[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+    return position
+
+
+def _leads_forward(graph: Graph, phases: Sequence[Phase]) -> list[bool]:
+    """Whether each op makes something that a forward pass reads, maybe by way of other ops."""
+    read = [False] * len(graph.values)
+    leads = [False] * len(graph.ops)
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[index]
+        leads[index] = phases[index] is Phase.FORWARD or any(read[v] for v in op.outputs)
+        for value in op.inputs if leads[index] else ():
+            read[value] = True
+    return leads
+
+
+def buffers(
+    graph: Graph,
+    kernels: Sequence[Kernel],
+    phases: Sequence[Phase],
+    donated: Mapping[int, int],
+    narrow: Sequence[bool],
+    updates: Updates = "early",
+) -> Buffers:
+    """Intervals of all buffers; `donated` maps an output index to the input index it may overwrite."""
+    position = schedule(graph, phases, updates)
+    last = len(graph.ops)
+    home = _homes(graph, donated, narrow)
+    birth: dict[int, int] = {}
+    death: dict[int, int] = {}
+    member: dict[int, int] = {}
+
+    def touch(value: int, at: int) -> None:
+        buffer = home[value]
+        birth[buffer] = min(birth.get(buffer, at), at)
+        death[buffer] = max(death.get(buffer, at), at)
+        member.setdefault(buffer, value)
+
+    for value in graph.inputs:
+        touch(value, 0)
+        touch(value, last)
+    for kernel in kernels:
+        at = int(position[kernel.op])
+        for access in (*kernel.writes, *kernel.reads):
+            touch(access.value, at)
+    for index, op in enumerate(graph.ops):
+        if op.opcode in (LOOP_ENTER, LOOP_EXIT):
+            # A carry is in memory for the whole loop, whatever its trips read.
+            for value in (*op.inputs, *op.outputs):
+                if graph.varies[value]:
+                    touch(value, int(position[index]))
+    for value in graph.outputs:
+        touch(value, last)
+    inputs = {home[v] for v in graph.inputs}
+    for kernel in kernels:
+        at = int(position[kernel.op])
+        ends = {home[a.value] for a in kernel.reads if death[home[a.value]] == at} - inputs
+        begins = {home[a.value] for a in kernel.writes if birth[home[a.value]] == at}
+        for written in _overwrites(graph, kernel, home, begins, ends):
+            if death[written] > at:
+                birth[written] = at + 1
+    order = sorted(birth)
+    return Buffers(
+        value=np.array([member[b] for b in order], np.int64),
+        birth=np.array([birth[b] for b in order], np.int64),
+        death=np.array([death[b] for b in order], np.int64),
+        is_input=np.array([b in inputs for b in order], bool),
+        n_positions=last + 1,
+        position_of_op=position,
+    )
+
+
+def _overwrites(
+    graph: Graph, kernel: Kernel, home: Sequence[int], begins: set[int], ends: set[int]
+) -> Iterator[int]:
+    """The buffers of those that begin with `kernel` that take the places of some that end with it."""
+    if graph.ops[kernel.op].opcode in KEEPS_OPERANDS:
+        return
+    free = {home[a.value]: graph.values[a.value] for a in kernel.reads if home[a.value] in ends}
+    for access in kernel.writes:
+        made = graph.values[access.value]
+        place = next(
+            (b for b, v in free.items() if (v.dtype, v.dims) == (made.dtype, made.dims)), None
+        )
+        if home[access.value] in begins and place is not None:
+            del free[place]
+            yield home[access.value]
+
+
+def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> list[int]:
+    parent = list(range(len(graph.values)))
+
+    def find(value: int) -> int:
+        while parent[value] != value:
+            parent[value] = value = parent[parent[value]]
+        return value
+
+    loop_ties = [(a, b) for a, b in graph.ties if graph.varies[a]]
+    for a, b in loop_ties:
+        if narrow[a] == narrow[b]:
+            parent[find(a)] = find(b)
+    for op in graph.ops:
+        if op.opcode in (MANUAL_ENTER, MANUAL_EXIT):
+            # A device's own part is all that it has of the array.
+            for value, sources in sources_by_output(op):
+                if graph.varies[value]:
+                    parent[find(value)] = find(sources[0])
+    for output, source in donated.items():
+        parent[find(graph.outputs[output])] = find(graph.inputs[source])
+    copies: dict[int, int] = {}
+    for a, b in loop_ties:
+        if narrow[a] != narrow[b]:
+            whole, rounded = (b, a) if narrow[a] else (a, b)
+            parent[find(rounded)] = find(copies.setdefault(find(whole), rounded))
+    return [find(v) for v in range(len(graph.values))]

@@ -1,0 +1,270 @@
+"""Module -> Graph: inline calls, take tuples apart, visit each loop body once.
+
+A handler says what becomes of an instruction that is no op of its own: of calls, loops, branches,
+tuples and custom calls. It takes the flattener, the instruction and its operands, and gives the
+instruction's result                                                      -> in: `HANDLERS`
+What has none is an op.
+
+The trip count of a loop is read from its counter (`hlo_tools.graph.trips`); a loop whose count
+cannot be read is counted once and named in `Graph.assumptions`. What XLA has fused is inlined too,
+unless fusions are kept as the ops that run (`hlo_tools.compiled.scheduled`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from hlo_tools.collector import collector_paused
+from hlo_tools.errors import HloError
+from hlo_tools.graph.flattener import Flattener, Handler, Tree, flat_leaves, joined, leaves
+from hlo_tools.graph.graph import Graph
+from hlo_tools.graph.trips import trip_count
+from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
+from hlo_tools.opcodes import (
+    BRANCH_ENTER,
+    BRANCH_EXIT,
+    CONSTRAINT,
+    CONSTRAINT_TARGET,
+    IDENTITIES,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
+)
+from hlo_tools.rules.notation import Notation
+
+
+# Custom calls that hand their operand on: sharding annotations of either partitioner.
+_IDENTITY_TARGETS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+)
+# The two ends of what runs on parts of arrays (`shard_map`).
+_MANUAL_TARGETS: Mapping[str, str] = {
+    "xla.sdy.GlobalToLocalShape": MANUAL_ENTER,
+    "xla.sdy.LocalToGlobalShape": MANUAL_EXIT,
+}
+# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of
+# 64 bits.
+_MOST_TRIPS = 1 << 40
+
+# The operand that such an op hands on if it is as large as the result.
+_ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
+
+
+def _sliced(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A slice or an update of all there is, as of a stack in a loop of one trip, is no op: offsets
+    are clamped to 0.
+    """
+    whole = operands[_ALL_OF[instruction.opcode]]
+    if _has_shape(flat, whole, instruction.shape):
+        return whole
+    return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
+
+
+def _constant(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    result = flat.emit("constant", (), instruction)
+    if instruction.literal is not None and isinstance(result, int):
+        flat.constants[result] = instruction.literal
+    return result
+
+
+def _copy(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """A copy that takes time; loops begin with copies of constants."""
+    result, source = flat.emit(instruction.opcode, flat_leaves(operands), instruction), operands[0]
+    if isinstance(result, int) and source in flat.constants:
+        flat.constants[result] = flat.constants[source]
+    return result
+
+
+def _tuple(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return tuple(operands)
+
+
+def _element(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    whole = operands[0]
+    if isinstance(whole, int):
+        raise HloError(f"{instruction.name}: get-tuple-element of something that is not a tuple")
+    return whole[instruction.tuple_index]
+
+
+def _identity(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    return operands[0] if len(operands) == 1 else tuple(operands)
+
+
+def _call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    name = flat.ruled_name(instruction, operands)
+    if name is not None:
+        inputs = flat_leaves(operands)
+        as_call = replace(
+            instruction, opcode="custom-call", attributes=Attributes(custom_call_target=name)
+        )
+        return flat.emit("custom-call", inputs, as_call)
+    return flat.inline(instruction, instruction.called[0], operands)
+
+
+def _custom_call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    target = instruction.attributes.custom_call_target
+    if target in _MANUAL_TARGETS:
+        return flat.emit(_MANUAL_TARGETS[target], flat_leaves(operands), instruction)
+    is_identity = target in _IDENTITY_TARGETS
+    if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
+        return operands[0]
+    opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else "custom-call"
+    return flat.emit(opcode, flat_leaves(operands), instruction)
+
+
+def _has_shape(flat: Flattener, tree: Tree, shape: Shape) -> bool:
+    """Whether a tree's values have these dimensions; a shard_map's parts are smaller than the
+    whole.
+    """
+    if isinstance(tree, int):
+        return flat.values[tree].dims == shape.dims
+    return all(_has_shape(flat, part, e) for part, e in zip(tree, shape.elements, strict=True))
+
+
+def _while(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    body, condition = _body_and_condition(flat.module, instruction)
+    initial = tuple(leaves(operands[0]))
+    trips = instruction.attributes.trip_count
+    if trips is None:
+        trips = _read_trips(flat, instruction, condition, body, operands[0])
+    if trips == 1:  # XLA makes no loop of it, but partitions it as one
+        root = flat.inline(instruction, body.id, operands)
+        flat.ties.extend(zip(initial, leaves(root), strict=True))
+        return root
+    carried = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
+    if flat.trip_count > _MOST_TRIPS:
+        raise HloError(
+            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with "
+            "the loops around it; "
+            f"allowed: {_MOST_TRIPS}; plan fewer trips"
+        )
+    root = flat.inline(instruction, body.id, [carried])
+    flat.trip_count = outer
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_EXIT, tuple(leaves(root)), result, instruction)
+    for group in (initial, leaves(root), leaves(result)):
+        flat.ties.extend(zip(group, leaves(carried), strict=True))
+    return result
+
+
+def _read_trips(
+    flat: Flattener, loop: Instruction, condition: Computation, body: Computation, carried: Tree
+) -> int | None:
+    def initial(element: int) -> int | None:
+        leaf = carried[element] if isinstance(carried, tuple) else None
+        value = flat.constants.get(leaf) if isinstance(leaf, int) else None
+        return value if isinstance(value, int) else None
+
+    trips = trip_count(flat.module, condition, body, initial)
+    where = joined(flat.prefix, loop.op_name) or loop.name
+    if trips.count is None:
+        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
+    elif not trips.is_step_known:
+        flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
+    return trips.count
+
+
+def _body_and_condition(
+    module: Module, instruction: Instruction
+) -> tuple[Computation, Computation]:
+    # The proto lists both callees; the condition is the one that returns a single pred.
+    callees = [module.computations[i] for i in instruction.called]
+    if len(callees) != 2:
+        raise HloError(f"{instruction.name}: a while calls two computations, this {len(callees)}")
+    roots = [_root(c).shape.dtype for c in callees]
+    return (callees[0], callees[1]) if roots[1] == "pred" else (callees[1], callees[0])
+
+
+def _root(computation: Computation) -> Instruction:
+    return next(i for i in computation.instructions if i.id == computation.root_id)
+
+
+def _conditional(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    inputs = flat_leaves(operands)
+    flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
+    roots = [
+        flat.inline(instruction, branch, [argument])
+        for branch, argument in zip(instruction.called, operands[1:], strict=True)
+    ]
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    inside = tuple(leaf for root in roots for leaf in leaves(root))
+    flat.emit_with(BRANCH_EXIT, inside, result, instruction)
+    for root in roots:
+        flat.ties.extend(zip(leaves(root), leaves(result), strict=True))
+    return result
+
+
+def _async_start(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """What it calls; if its operands come with an update (gathers of SparseCores), nothing yet."""
+    called = instruction.called[0]
+    parameters = flat.module.computations[called].instructions
+    if not operands and any(i.opcode == "parameter" for i in parameters):
+        flat.awaited[instruction.id] = called
+        return ((), ())
+    return (tuple(operands), flat.inline(instruction, called, operands))
+
+
+def _async_update(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    started, *own = operands
+    if not own:
+        return started
+    return (tuple(own), flat.inline(instruction, flat.awaited[instruction.operands[0]], own))
+
+
+def _async_done(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    started = operands[0]
+    return started if isinstance(started, int) else started[1]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "call": _call,
+    "async-start": _async_start,
+    "async-update": _async_update,
+    "async-done": _async_done,
+    "fusion": _call,
+    "constant": _constant,
+    "conditional": _conditional,
+    "custom-call": _custom_call,
+    "get-tuple-element": _element,
+    "tuple": _tuple,
+    "while": _while,
+    **dict.fromkeys(_ALL_OF, _sliced),
+    **dict.fromkeys(IDENTITIES, _identity),
+}
+_RUN_AS_OPS = frozenset({"fusion", *_ALL_OF})
+KEEPING_FUSIONS = {
+    **{name: handler for name, handler in HANDLERS.items() if name not in _RUN_AS_OPS},
+    "copy": _copy,
+}
+
+
+Fusions = Literal["inlined", "kept"]
+
+
+@collector_paused()
+def flatten(
+    module: Module,
+    user_rules: Mapping[str, Notation] | None = None,
+    *,
+    fusions: Fusions = "inlined",
+) -> Graph:
+    """Inline `module` to one flat graph.
+
+    A function that has a rule for its shapes in `user_rules` becomes one custom call of its name.
+
+    Raises `HloError` where an instruction refers to a tuple element that is not there, or when
+    inlining grows past two million ops.
+    """
+    handlers = HANDLERS if fusions == "inlined" else KEEPING_FUSIONS
+    try:
+        return Flattener(module, user_rules or {}, handlers).graph()
+    except HloError:
+        raise
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise HloError(
+            f"module {module.name!r} is not well formed ({type(error).__name__}: {error}); "
+            "dump it again with XLA, or pass the StableHLO it came from"
+        ) from error

@@ -1,0 +1,141 @@
+"""How often a while loop runs, by its counter.
+
+A counter is an element c of what the loop carries, with condition c < limit and c <- c + step in
+the body, so that
+
+    trips = ceil((limit - start) / step)                                    -> in: `trip_count`
+
+The step need not be one: a TPU runs two rounds of a ring in each trip.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hlo_tools.module import Computation, Instruction, Module
+from hlo_tools.opcodes import SAME_NUMBER
+
+
+# The first value of an element of what a loop carries, None if it is not known.
+Initial = Callable[[int], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """`count` is None if it cannot be read; `is_step_known` is false where the step was taken to be
+    one.
+    """
+
+    count: int | None
+    is_step_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """What the counter is at the start of a trip, and so much more."""
+
+    added: int
+
+
+_Known = int | _Counter | None
+_ById = Mapping[int, Instruction]
+
+
+def trip_count(
+    module: Module, condition: Computation, body: Computation, initial: Initial
+) -> Trips:
+    """The trips of `counter < limit`."""
+    by_id = {i.id: i for i in condition.instructions}
+    compare = by_id[condition.root_id]
+    while compare.opcode in ("call", "copy") and len(compare.operands) == 1:
+        compare = by_id[compare.operands[0]]
+    if compare.opcode != "compare" or compare.attributes.comparison_direction != "LT":
+        return Trips(None)
+    counter, end = (by_id[i] for i in compare.operands)
+    start, limit = _bound(counter, initial), _bound(end, initial)
+    if start is None or limit is None or limit < start:
+        return Trips(None)
+    if counter.opcode != "get-tuple-element":
+        return Trips(limit - start, is_step_known=False)
+    step = _step(module, body, counter.tuple_index, initial)
+    return (
+        Trips(limit - start, is_step_known=False)
+        if step is None
+        else Trips(-(-(limit - start) // step))
+    )
+
+
+def _bound(instruction: Instruction, initial: Initial) -> int | None:
+    if instruction.opcode == "constant":
+        return _whole(instruction.literal)
+    if instruction.opcode == "get-tuple-element":
+        return initial(instruction.tuple_index)
+    return None
+
+
+def _step(module: Module, body: Computation, index: int, initial: Initial) -> int | None:
+    """What a trip adds to the counter, if it is positive and can be read."""
+    by_id = {i.id: i for i in body.instructions}
+    root = by_id[body.root_id]
+    if root.opcode != "tuple":
+        return None
+
+    def carried(element: int) -> _Known:
+        if element == index:
+            return _Counter(0)
+        after = by_id[root.operands[element]]
+        stays = after.opcode == "get-tuple-element" and after.tuple_index == element
+        return initial(element) if stays else None
+
+    def given(instruction: Instruction) -> _Known:
+        is_element = instruction.opcode == "get-tuple-element"
+        return carried(instruction.tuple_index) if is_element else None
+
+    value = _Reader(module).value(by_id, root.operands[index], given)
+    return value.added if isinstance(value, _Counter) and value.added > 0 else None
+
+
+@dataclass
+class _Reader:
+    """Reads instructions as the counter and a constant, as long as that takes few of them."""
+
+    module: Module
+    n_left: int = 1000
+
+    def value(self, by_id: _ById, at: int, given: Callable[[Instruction], _Known]) -> _Known:
+        """What an instruction is, None if neither; `given` are parameters and their elements."""
+        instruction = by_id[at]
+        self.n_left -= 1
+        if self.n_left < 0:
+            return None
+        match instruction.opcode:
+            case "parameter" | "get-tuple-element":
+                return given(instruction)
+            case "constant":
+                return _whole(instruction.literal)
+            case "add":
+                return _sum([self.value(by_id, i, given) for i in instruction.operands])
+            case "call" | "fusion":
+                arguments = [self.value(by_id, i, given) for i in instruction.operands]
+                return self._result(self.module.computations[instruction.called[0]], arguments)
+            case opcode if opcode in SAME_NUMBER:
+                return self.value(by_id, instruction.operands[0], given)
+        return None
+
+    def _result(self, called: Computation, arguments: Sequence[_Known]) -> _Known:
+        def given(instruction: Instruction) -> _Known:
+            is_argument = instruction.opcode == "parameter"
+            return arguments[instruction.parameter_number] if is_argument else None
+
+        return self.value({i.id: i for i in called.instructions}, called.root_id, given)
+
+
+def _sum(terms: Sequence[_Known]) -> _Known:
+    whole = sum(term.added if isinstance(term, _Counter) else term or 0 for term in terms)
+    counters = sum(isinstance(term, _Counter) for term in terms)
+    if None in terms or counters > 1:
+        return None
+    return _Counter(whole) if counters else whole
+
+
+def _whole(literal: object) -> int | None:
+    return literal if isinstance(literal, int) and not isinstance(literal, bool) else None
