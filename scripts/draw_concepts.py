@@ -26,7 +26,7 @@ from automap.plan.pipeline import PipelineRecord
 from automap.program.problem_build import build_problem
 from automap.quantities import seconds_text
 from automap.space.space import Space
-from hlo_tools.proto import decode_module
+from hlo_tools.read.proto import decode_module
 from models.gpt import gpt_124m
 
 

@@ -1,10 +1,10 @@
 """Golden sets: what each opcode is was written down here in other files before there was one table."""
 
-from hlo_tools.read.operand_checks import ROWS
 import pytest
 
 from hlo_tools import opcodes
 from hlo_tools.opcodes import OPCODES, Kind, Trait
+from hlo_tools.read.operand_checks import ROWS
 from hlo_tools.rules import NO_RULE_NEEDED, RULES
 
 
