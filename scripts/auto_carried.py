@@ -17,7 +17,7 @@ from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
-from scripts.auto_shardings import spec_of
+from scripts.auto_shardings import read_spec
 from scripts.scheduled import scheduled_seconds
 
 
@@ -29,17 +29,17 @@ def carried_plan(
 
     Raises `PlanError` for texts that cannot be read, and for dimensions that are split unevenly.
     """
-    found = [
+    specs = [
         _carried(leaves, texts, mesh)
         for leaves, texts in ((plan.inputs, inputs), (plan.outputs, outputs))
     ]
-    if found[0] is None or found[1] is None:
+    if specs[0] is None or specs[1] is None:
         return None
     return replace(
         plan,
         mesh=MeshRecord(axes=mesh.axes),
-        inputs=found[0],
-        outputs=found[1],
+        inputs=specs[0],
+        outputs=specs[1],
         constraints=(),
         predicted=replace(plan.predicted, collectives=()),
         search=replace(plan.search, point=None),
@@ -53,7 +53,7 @@ def _carried(
 ) -> tuple[LeafRecord, ...] | None:
     result = []
     for leaf, text in zip(leaves, texts, strict=True):
-        spec = spec_of(text, len(leaf.shape), mesh.axes)
+        spec = read_spec(text, len(leaf.shape), mesh.axes)
         if spec is None:
             return None
         result.append(replace(leaf, spec=spec))
@@ -75,5 +75,5 @@ def compiled_seconds(
         cache_folder=default_folder(),
     )
     mesh = Mesh(tuple(n for n, _ in plan.mesh.axes), tuple(s for _, s in plan.mesh.axes))
-    found = scheduled_seconds(witness, topology, mesh)
-    return None if found is None else sum(found)
+    seconds = scheduled_seconds(witness, topology, mesh)
+    return None if seconds is None else sum(seconds)

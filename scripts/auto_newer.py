@@ -22,12 +22,10 @@ PlanOf: TypeAlias = Callable[[], Plan | None]
 SecondsOf: TypeAlias = Callable[[Plan], float | None]
 
 
-def with_newer(
-    rows: Sequence[Row], plans: Mapping[Row, PlanOf], seconds_of: SecondsOf
-) -> list[Row]:
+def with_newer(rows: Sequence[Row], plans: Mapping[Row, PlanOf], measure: SecondsOf) -> list[Row]:
     """The rows of a model, with the steps of those that today's compiler is asked about."""
     asked = set(_asked(rows))
-    return [_by_newer(row, plans[row], seconds_of) if row in asked else row for row in rows]
+    return [_by_newer(row, plans[row], measure) if row in asked else row for row in rows]
 
 
 def _asked(rows: Sequence[Row]) -> Iterator[Row]:
@@ -45,12 +43,12 @@ def _near(best: Row, rows: Sequence[Row]) -> Iterator[Row]:
             yield row
 
 
-def _by_newer(row: Row, plan_of: PlanOf, seconds_of: SecondsOf) -> Row:
+def _by_newer(row: Row, make_plan: PlanOf, measure: SecondsOf) -> Row:
     try:
-        plan = plan_of()
+        plan = make_plan()
         if plan is None:
             return replace(row, note="newer: not to be carried over")
-        seconds = seconds_of(plan)
+        seconds = measure(plan)
     except (PlanError, CompilerError) as error:
         return replace(row, note=f"newer: {str(error).partition(chr(10))[0][:100]}")
     if seconds is None:

@@ -103,7 +103,7 @@ class AutoPeer:
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
     def check(self) -> None:
-        """Raise `InputError` with the way to make it if it is not the environment that is needed."""
+        """Raise `InputError`, with the way to make one, if it is not the environment needed."""
         try:
             run = subprocess.run(
                 [self.python, "-c", _VERSIONS],
@@ -112,12 +112,12 @@ class AutoPeer:
                 check=False,
                 env=_environment(),
             )
-            found = json.loads(run.stdout) if run.returncode == 0 else run.stderr.strip()[-200:]
+            installed = json.loads(run.stdout) if run.returncode == 0 else run.stderr.strip()[-200:]
         except (OSError, ValueError) as error:
-            found = str(error)
-        if found != PACKAGES:
+            installed = str(error)
+        if installed != PACKAGES:
             raise InputError(
-                f"--auto-python {self.python}: got {found}; allowed: an environment with "
+                f"--auto-python {self.python}: got {installed}; allowed: an environment with "
                 f"{PACKAGES}; make it "
                 f"with: {RECIPE}; then give --auto-python auto/bin/python"
             )

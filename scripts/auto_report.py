@@ -84,10 +84,12 @@ def newer_seconds(row: Row) -> float | None:
     return row.newer_seconds
 
 
-def fastest(rows: Sequence[Row], kind: str, seconds_of: _SecondsOf = witness_seconds) -> Row | None:
+def fastest(
+    rows: Sequence[Row], kind: str, read_seconds: _SecondsOf = witness_seconds
+) -> Row | None:
     """The row of a kind with the shortest step, None if none was compiled."""
     compiled = [
-        (s, r) for r in rows if r.origin in KINDS[kind] and (s := seconds_of(r)) is not None
+        (s, r) for r in rows if r.origin in KINDS[kind] and (s := read_seconds(r)) is not None
     ]
     return min(compiled, key=lambda pair: pair[0], default=(None, None))[1]
 
@@ -98,15 +100,15 @@ def report(rows: Sequence[Row]) -> str:
         name: [r for r in rows if r.model == name] for name in dict.fromkeys(r.model for r in rows)
     }
     lines = []
-    for of_model in models.values():
-        tried = [r for r in of_model if r.origin == AUTO]
-        own = next((r.planning_seconds for r in of_model if r.origin == OURS), None)
+    for model_rows in models.values():
+        tried = [r for r in model_rows if r.origin == AUTO]
+        own = next((r.planning_seconds for r in model_rows if r.origin == OURS), None)
         compiling = sum(r.compile_seconds for r in tried)
-        side_by_side = _Sides.of(of_model, witness_seconds).cells()
+        side_by_side = _Sides.of(model_rows, witness_seconds).cells()
         lines.append([*side_by_side, _passed(tried), _seconds(compiling), _seconds(own)])
-    newer = [_Sides.of(of_model, newer_seconds) for of_model in models.values()]
+    newer = [_Sides.of(model_rows, newer_seconds) for model_rows in models.values()]
     parts = [
-        _summary("", [_Sides.of(of_model, witness_seconds) for of_model in models.values()]),
+        _summary("", [_Sides.of(model_rows, witness_seconds) for model_rows in models.values()]),
         markdown(_HEADER, lines),
     ]
     if any(sides.seconds[OURS] is not None for sides in newer):
@@ -124,10 +126,10 @@ class _Sides:
     seconds: Mapping[str, float | None]
 
     @classmethod
-    def of(cls, rows: Sequence[Row], seconds_of: _SecondsOf) -> "_Sides":
+    def of(cls, rows: Sequence[Row], read_seconds: _SecondsOf) -> "_Sides":
         """Of the rows of a model."""
-        best = {kind: fastest(rows, kind, seconds_of) for kind in KINDS}
-        return cls(rows[0].model, best, {k: r and seconds_of(r) for k, r in best.items()})
+        best = {kind: fastest(rows, kind, read_seconds) for kind in KINDS}
+        return cls(rows[0].model, best, {k: r and read_seconds(r) for k, r in best.items()})
 
     def ratio_to(self, *kinds: str) -> float | None:
         """Ours over the best of these kinds."""
@@ -138,8 +140,8 @@ class _Sides:
     def cells(self) -> list[str]:
         """The model, the kinds and the ratio."""
         ratio = self.ratio_to(AUTO, BEST_PRESET)
-        found = [_found(self.best[kind], self.seconds[kind]) for kind in KINDS]
-        return [self.model, *found, "" if ratio is None else f"{ratio:.2f}"]
+        texts = [_fastest_text(self.best[kind], self.seconds[kind]) for kind in KINDS]
+        return [self.model, *texts, "" if ratio is None else f"{ratio:.2f}"]
 
 
 def _passed(tried: Sequence[Row]) -> str:
@@ -150,7 +152,7 @@ def _passed(tried: Sequence[Row]) -> str:
 
 def _summary(where: str, models: Sequence[_Sides]) -> str:
     ratios = [r for sides in models if (r := sides.ratio_to(AUTO, BEST_PRESET)) is not None]
-    of_presets = [r for sides in models if (r := sides.ratio_to(BEST_PRESET)) is not None]
+    preset_ratios = [r for sides in models if (r := sides.ratio_to(BEST_PRESET)) is not None]
     if not ratios:
         return ""
     beside_auto = sum(sides.ratio_to(AUTO) is not None for sides in models)
@@ -159,12 +161,12 @@ def _summary(where: str, models: Sequence[_Sides]) -> str:
         f"{statistics.geometric_mean(ratios):.2f}, worst "
         f"{max(ratios):.2f}, of {len(ratios)} models, for {beside_auto} of which AUTO had a plan"
     )
-    if of_presets:
-        text += f"; over the best preset {statistics.geometric_mean(of_presets):.2f}"
+    if preset_ratios:
+        text += f"; over the best preset {statistics.geometric_mean(preset_ratios):.2f}"
     return text + ".\n\n"
 
 
-def _found(row: Row | None, seconds: float | None) -> str:
+def _fastest_text(row: Row | None, seconds: float | None) -> str:
     if row is None or seconds is None:
         return "none"
     name = "" if row.origin in (AUTO, OURS) else f"{row.origin} "
@@ -180,8 +182,8 @@ def cells(row: Row) -> list[str]:
     times = ["", "", ""]
     if row.step is not None:
         step = row.step
-        found = (step.compute_seconds, step.collective_seconds, step.seconds)
-        times = [f"{s * 1e3:.2f}" for s in found]
+        parts = (step.compute_seconds, step.collective_seconds, step.seconds)
+        times = [f"{s * 1e3:.2f}" for s in parts]
     peak = "" if row.peak_bytes is None else f"{row.peak_bytes / GIB:.2f}"
     newer = "" if row.newer_seconds is None else f"{row.newer_seconds * 1e3:.2f}"
     return [

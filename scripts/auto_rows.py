@@ -1,7 +1,9 @@
 """All plans of a step under AUTO's own compiler: AUTO's, ours, and the presets'.
 
-    AUTO      of each mesh shape and budget, shardings by its pass inside the compiler         -> in: `_auto`
-    the rest  as the evaluator has them, with shardings of inputs, outputs and constraints      -> in: `_planned`
+    AUTO      of each mesh shape and budget, shardings by its pass in the compiler -> in: `_auto`
+    the rest  as the evaluator has them, with shardings of inputs, outputs and
+              constraints                                                     -> in: `_planned`
+
 Each program is read as `scripts.scheduled` says; today's compiler is asked by `scripts.auto_newer`.
 """
 
@@ -68,7 +70,9 @@ class Program:
     sha256: str
 
 
-def rows_of(name: str, model: Model, peer: AutoPeer, topology: Topology, asked: Asked) -> list[Row]:
+def model_rows(
+    name: str, model: Model, peer: AutoPeer, topology: Topology, asked: Asked
+) -> list[Row]:
     """All plans of a model; `name` is what the tables call it."""
     step, args = load_target(model.target, model.options)
     call = traced_call(step, args)
@@ -78,29 +82,29 @@ def rows_of(name: str, model: Model, peer: AutoPeer, topology: Topology, asked: 
     if not asked.newer or not planned:
         return rows
     carried = {
-        row: lambda found=found: carried_plan(
-            planned[0][1], _finest(topology), found.answer.inputs, found.answer.outputs
+        row: lambda reply=reply: carried_plan(
+            planned[0][1], _finest(topology), reply.answer.inputs, reply.answer.outputs
         )
-        for row, found in auto
+        for row, reply in auto
     }
     own = {row: lambda plan=plan: plan for row, plan in planned}
 
-    def seconds_of(plan: Plan) -> float | None:
+    def scheduled_step_seconds(plan: Plan) -> float | None:
         return compiled_seconds(plan, call, topology, peer.timeout_seconds)
 
-    return with_newer(rows, {**carried, **own}, seconds_of)
+    return with_newer(rows, {**carried, **own}, scheduled_step_seconds)
 
 
 def _auto(
     name: str, program: Program, peer: AutoPeer, topology: Topology, asked: Asked
 ) -> Iterator[tuple[Row, AutoResult]]:
     memory = str(topology.device.memory_bytes // GIB)
-    options_of = {"own": {}, "device": {BUDGET_OPTION: memory}}
+    options_by_budget = {"own": {}, "device": {BUDGET_OPTION: memory}}
     for shape, budget in product(asked.shapes, asked.budgets):
-        request = AutoRequest(slice=topology.name, mesh=shape, options=options_of[budget])
-        found = peer.ask(program.artifact, program.sha256, request)
+        request = AutoRequest(slice=topology.name, mesh=shape, options=options_by_budget[budget])
+        reply = peer.ask(program.artifact, program.sha256, request)
         where = f"{shape_text(shape)}, {budget} budget"
-        yield _row(name, AUTO, where, found, found.pass_seconds, topology), found
+        yield _row(name, AUTO, where, reply, reply.pass_seconds, topology), reply
 
 
 def _planned(
@@ -119,9 +123,9 @@ def _planned(
         seconds = time.process_time() - begin if origin == OURS else None
         plan = build_plan(outcome)
         program = _program(planned_program(plan, call).traced(), topology)
-        found = peer.ask(program.artifact, program.sha256, request)
+        reply = peer.ask(program.artifact, program.sha256, request)
         shape = shape_text(outcome.best.point.mesh.sizes)
-        yield _row(name, origin, shape, found, seconds, topology), plan
+        yield _row(name, origin, shape, reply, seconds, topology), plan
 
 
 def _program(traced: Any, topology: Topology) -> Program:
@@ -137,17 +141,17 @@ def _row(
     name: str,
     origin: str,
     where: str,
-    found: AutoResult,
+    reply: AutoResult,
     planning_seconds: float | None,
     topology: Topology,
 ) -> Row:
-    step, note = None, found.answer.message.partition("\n")[0][:100]
-    if found.program is not None:
+    step, note = None, reply.answer.message.partition("\n")[0][:100]
+    if reply.program is not None:
         try:
-            step = scheduled_step(gzip.decompress(found.program), topology, _finest(topology))
+            step = scheduled_step(gzip.decompress(reply.program), topology, _finest(topology))
         except HloError as error:
             note = f"cannot be read: {error}"
-    if found.answer.outcome == "out-of-memory":
+    if reply.answer.outcome == "out-of-memory":
         note = "does not fit"
     row = Row(
         model=name,
@@ -155,9 +159,9 @@ def _row(
         where=where,
         step=step,
         note=note,
-        peak_bytes=found.answer.peak_bytes,
+        peak_bytes=reply.answer.peak_bytes,
         planning_seconds=planning_seconds,
-        compile_seconds=found.answer.seconds,
+        compile_seconds=reply.answer.seconds,
     )
     click.echo(" | ".join(cells(row)), err=True)
     return row

@@ -2,9 +2,10 @@
 
     {devices=[t_1,..,t_n,r]<=[g_1,..]T(p) last_tile_dim_replicate}
 
-places the devices 0 .. N-1, laid out as g, transposed by p and read row-major, in a grid of t_1 x .. x t_n parts with r copies
-of each. Dimension k is split by mesh axes a_1 .. a_j, major first, if for every device its number of the part is
-c_1, .., c_j read as digits, where c are its coordinates on those axes          -> in: `_axes_that_number`
+places the devices 0 .. N-1, laid out as g, transposed by p and read row-major, in a grid of
+t_1 x .. x t_n parts with r copies of each. Dimension k is split by mesh axes a_1 .. a_j, major
+first, if for every device its number of the part is c_1, .., c_j read as digits, where c are its
+coordinates on those axes                                       -> in: `_axes_that_number`
 """
 
 from collections.abc import Sequence
@@ -20,11 +21,12 @@ from automap.plan.checks import Spec
 
 
 _TILES: Final = re.compile(
-    r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))( last_tile_dim_replicate)?\}"
+    r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))"
+    r"( last_tile_dim_replicate)?\}"
 )
 
 
-def spec_of(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | None:
+def read_spec(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | None:
     """The mesh axes, (name, size), that split each of `rank` dimensions by XLA's text of a
     sharding.
 
@@ -43,9 +45,9 @@ def spec_of(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | Non
         raise PlanError(f"sharding {text[:200]!r}: does not suit {rank} dimensions on {list(axes)}")
     place = np.empty(devices.size, dtype=int)
     place[devices.ravel()] = np.arange(devices.size)
-    tile_of = np.unravel_index(place, tiles)
+    tile_numbers = np.unravel_index(place, tiles)
     coordinates = np.unravel_index(np.arange(devices.size), [size for _, size in axes])
-    entries = [_axes_that_number(tile_of[d], tiles[d], axes, coordinates) for d in range(rank)]
+    entries = [_axes_that_number(tile_numbers[d], tiles[d], axes, coordinates) for d in range(rank)]
     return None if any(e is None for e in entries) else tuple(e or None for e in entries)
 
 
@@ -60,7 +62,10 @@ def _tiles(match: re.Match[str]) -> tuple[tuple[int, ...], np.ndarray]:
 
 
 def _axes_that_number(
-    tile_of: np.ndarray, parts: int, axes: Sequence[tuple[str, int]], coordinates: Sequence[Any]
+    tile_numbers: np.ndarray,
+    parts: int,
+    axes: Sequence[tuple[str, int]],
+    coordinates: Sequence[Any],
 ) -> tuple[str, ...] | None:
     """The axes, major first, whose coordinates give each device's part; None if none do."""
     for count in range(len(axes) + 1):
@@ -68,9 +73,9 @@ def _axes_that_number(
             sizes = [axes[a][1] for a in chosen]
             if prod(sizes) != parts or 1 in sizes:
                 continue
-            number = np.zeros_like(tile_of)
+            number = np.zeros_like(tile_numbers)
             for a, size in zip(chosen, sizes, strict=True):
                 number = number * size + coordinates[a]
-            if (number == tile_of).all():
+            if (number == tile_numbers).all():
                 return tuple(axes[a][0] for a in chosen)
     return None

@@ -53,8 +53,8 @@ def compiled(artifact: bytes, request: dict, folder: Path) -> dict:
     from jax.experimental import topologies
     from jaxlib import xla_client
 
-    found = topologies.get_topology_desc(platform="tpu", topology_name=request["slice"]).devices
-    devices = sorted(found, key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
+    chips = topologies.get_topology_desc(platform="tpu", topology_name=request["slice"]).devices
+    devices = sorted(chips, key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
     executable = devices[0].client.compile(
         on_all(artifact, len(devices)),
         xla_client.DeviceList(tuple(devices)),

@@ -110,9 +110,9 @@ def _least(function: Callable[[], Any], runs: int = RUNS) -> tuple[float, Any]:
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(output: Path | None) -> None:
     """Run the benchmark."""
-    found = [measure(name, make()) for name, make in track(list(programs().items()), "measuring")]
+    rows = [measure(name, make()) for name, make in track(list(programs().items()), "measuring")]
     machine = f"jax {jax.__version__}, numpy {np.__version__}, {platform.machine()}, one core"
-    table = made_by(COMMAND, machine) + markdown(HEADER, found)
+    table = made_by(COMMAND, machine) + markdown(HEADER, rows)
     if output is None:
         click.echo(table)
     else:

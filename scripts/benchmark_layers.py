@@ -1,5 +1,7 @@
 """How long an unrolled GPT takes to be planned, by its number of layers.
 
+    python -m scripts.benchmark_layers -o docs/reports/engine.md
+
     trace        JAX's tracing and lowering, and the re-emitter's
     decisions    serialized HLO to the decided problem
     search       rows of the cost model, presets and `--strategy auto`

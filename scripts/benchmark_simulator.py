@@ -1,5 +1,7 @@
 """Speed of the simulators: tasks per second, and delta against full simulation on NMT.
 
+    python -m scripts.benchmark_simulator -o docs/reports/simulator.md
+
 NMT is FlexFlow's (table 3), 40 unrolled steps, on a cluster of 8-GPU V100 hosts. A move gives a
 random operator a random configuration, as FlexFlow's search does; all times are processor seconds
 of one core.
@@ -101,8 +103,8 @@ def speeds() -> Iterator[list[str]]:
     }
     for name, tasks in graphs.items():
         simulate(tasks)
-        found = [_timed(lambda tasks=tasks: simulate(tasks)) for _ in range(3 * RUNS)]
-        rates = [len(tasks.seconds) / min(column) / 1e6 for column in zip(*found, strict=True)]
+        timings = [_timed(lambda tasks=tasks: simulate(tasks)) for _ in range(3 * RUNS)]
+        rates = [len(tasks.seconds) / min(column) / 1e6 for column in zip(*timings, strict=True)]
         edges = len(tasks.predecessors)
         yield [name, f"{N_TASKS:,}", f"{edges:,}", *(f"{rate:.1f}" for rate in rates)]
 

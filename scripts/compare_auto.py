@@ -31,7 +31,7 @@ from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from scripts.auto_peer import DEFAULT_TIMEOUT_SECONDS, RECIPE, AutoPeer
 from scripts.auto_report import report
-from scripts.auto_rows import BUDGETS, Asked, Model, rows_of, shape_text
+from scripts.auto_rows import BUDGETS, Asked, Model, model_rows, shape_text
 from scripts.tables import made_by, replace_table
 
 
@@ -40,6 +40,7 @@ TOPOLOGY = "v5e:2x4"
 
 
 _SCANNED, _STEPS, _HALF = {"layers": "scanned"}, {"steps": "scanned"}, {"dtype": "bfloat16"}
+_SORTED = {"dispatch": "sorted"}
 MODELS = {
     "mlp": Model("models.mlp:mlp", {"batch": "4096"}),
     "dlrm": Model("models.dlrm:dlrm_kaggle", {"batch": "8192"}),
@@ -51,10 +52,10 @@ MODELS = {
     "bert-48": Model("models.bert:bert_48", {"batch": "8", **_SCANNED}),
     "t5-base": Model("models.t5:t5_base", {"batch": "32", **_SCANNED}),
     "moe einsum": Model("models.moe:moe_8x", {"batch": "8", **_SCANNED, **_HALF}),
-    "moe sorted": Model("models.moe:moe_8x", {"batch": "8", "dispatch": "sorted", **_SCANNED, **_HALF}),
+    "moe sorted": Model("models.moe:moe_8x", {"batch": "8", **_SORTED, **_SCANNED, **_HALF}),
     "vgg-19": Model("models.vgg:vgg_19", {"batch": "256"}),
     "resnet-50": Model("models.resnet:resnet_50", {"batch": "256"}),
-}  # fmt: skip
+}
 
 
 @click.command(help=f"{(__doc__ or '').splitlines()[0]}\n\nMake AUTO's environment with: {RECIPE}")
@@ -111,7 +112,7 @@ def main(
         rows = [
             row
             for name in chosen
-            for row in rows_of(name, MODELS.get(name, Model(name)), peer, topology, asked)
+            for row in model_rows(name, MODELS.get(name, Model(name)), peer, topology, asked)
         ]
     except AutomapError as error:
         raise click.ClickException(str(error)) from error

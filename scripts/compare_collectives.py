@@ -232,7 +232,7 @@ def compare_model(compiler: str, model: str) -> list[Comparison]:
         for plan in PLANS
         for sizes in COMPILERS[compiler].meshes
     ]
-    return [found for found in map(compare, programs) if found is not None]
+    return [comparison for comparison in map(compare, programs) if comparison is not None]
 
 
 def report(comparisons: list[Comparison], name: str, models: tuple[str, ...]) -> str:
@@ -264,10 +264,10 @@ def _summary(comparisons: list[Comparison]) -> Iterator[str]:
 def _rows(
     comparisons: list[Comparison], meshes: tuple[tuple[int, ...], ...]
 ) -> Iterator[list[str]]:
-    def row_of(c: Comparison) -> tuple[str, str]:
+    def row_key(c: Comparison) -> tuple[str, str]:
         return c.program.model, c.program.plan
 
-    for (model, plan), group in groupby(comparisons, key=row_of):
+    for (model, plan), group in groupby(comparisons, key=row_key):
         cells = {c.program.sizes: c.cell for c in group}
         yield [model, plan, *(cells.get(sizes, "") for sizes in meshes)]
 
@@ -286,11 +286,11 @@ def main(output: Path | None, compiler: str, models: tuple[str, ...]) -> None:
     processes = os.cpu_count() if compiler == "cpu" else 1
     with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
         futures = [pool.submit(compare_model, compiler, model) for model in chosen]
-        found = [c for f in track(futures, "comparing") for c in f.result()]
+        comparisons = [c for f in track(futures, "comparing") for c in f.result()]
     if output is None:
-        click.echo(report(found, compiler, models))
+        click.echo(report(comparisons, compiler, models))
     else:
-        replace_table(output, report(found, compiler, models))
+        replace_table(output, report(comparisons, compiler, models))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ time; what the compilers said is kept (`automap.verify`), so a second run with a
 takes seconds.
 
 memory      the peak that a plan predicts beside the bytes the compiler needs
-schedules   the predicted step beside an estimate made from the TPU compiler's scheduled program: the cycles it
-            gives each of its fusions, loops times trips, and its collectives priced by the cost model; how well
-            both order the plans of a model, presets and what the search finds on two meshes, is Kendall's tau
+schedules   the predicted step beside an estimate made from the TPU compiler's scheduled program:
+            the cycles it gives each of its fusions, loops times trips, and its collectives priced
+            by the cost model; how well both order the plans of a model, presets and what the search
+            finds on two meshes, is Kendall's tau
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.witness import Witness
-from scripts.scheduled import scheduled_seconds, witness_of
+from scripts.scheduled import compile_witness, scheduled_seconds
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -72,10 +73,14 @@ MODELS = (
     Model("models.llama:llama_1b", {"batch": "8", "seq": "1024", **_SCANNED, **_HALF}),
     Model("models.gpt:gpt_124m", {"batch": "32"}),
     Model("models.gpt:gpt_124m", {"batch": "64", "remat": "layer", **_SCANNED, **_HALF}),
-    Model("models.llama:llama_1b", {"batch": "16", "seq": "2048", **_SCANNED, **_HALF}, tpu="v5p:2x2x2"),
+    Model(
+        "models.llama:llama_1b",
+        {"batch": "16", "seq": "2048", **_SCANNED, **_HALF},
+        tpu="v5p:2x2x2",
+    ),
     Model("models.vgg:vgg_19", {"batch": "256"}),
     Model("models.resnet:resnet_50", {"batch": "256"}),
-)  # fmt: skip
+)
 PLANS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("data-parallel", (8,)),
     ("zero-3", (8,)),
@@ -187,30 +192,30 @@ def _outcome(case: Case, workload: Workload) -> Outcome:
 
 
 def _result(case: Case, outcome: Outcome, call: TracedCall) -> Result:
-    return Result(case, outcome, witness_of(outcome, call))
+    return Result(case, outcome, compile_witness(outcome, call))
 
 
-def memory_report(found: list[Result]) -> str:
+def memory_report(compiled: list[Result]) -> str:
     """The table of bytes."""
     header = ["model", "plan", "machine", "GiB predicted", "GiB compiled", "ratio"]
     rows, text = [], ""
-    for platform, group in groupby(found, key=lambda r: r.case.platform):
-        of_platform = list(group)
+    for platform, group in groupby(compiled, key=lambda r: r.case.platform):
+        platform_results = list(group)
         errors = [
             abs(r.predicted_bytes / r.witness.peak_bytes - 1)
-            for r in of_platform
+            for r in platform_results
             if r.witness.memory is not None and r.witness.peak_bytes
         ]
         text += (
-            f"{platform}: {len(errors)} programs of {len({r.case.name for r in of_platform})} "
+            f"{platform}: {len(errors)} programs of {len({r.case.name for r in platform_results})} "
             "models; median error "
             f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, "
             "largest "
-            f"{max(errors):.1%}. {_verdicts(of_platform)}\n\n"
+            f"{max(errors):.1%}. {_verdicts(platform_results)}\n\n"
         )
-    for r in found:
+    for r in compiled:
         is_known = r.witness.memory is not None and r.witness.peak_bytes
-        compiled = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
+        peak = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
         ratio = f"{r.predicted_bytes / r.witness.peak_bytes:.2f}" if is_known else ""
         rows.append(
             [
@@ -218,26 +223,29 @@ def memory_report(found: list[Result]) -> str:
                 _plan_name(r.case),
                 r.case.topology.name,
                 f"{r.predicted_bytes / GIB:.2f}",
-                compiled,
+                peak,
                 ratio,
             ]
         )
     return text + markdown(header, rows)
 
 
-def _verdicts(found: list[Result]) -> str:
-    wrong = [r for r in found if r.fits and not r.witness.fits]
+def _verdicts(compiled: list[Result]) -> str:
+    wrong = [r for r in compiled if r.fits and not r.witness.fits]
     spare = [
         r
-        for r in found
+        for r in compiled
         if not r.fits
         and r.witness.fits
         and (r.witness.peak_bytes or 0) <= 0.75 * r.case.topology.device.memory_bytes
     ]
-    return f"Called fitting but refused: {len(wrong)}; refused but fitting with 25 % to spare: {len(spare)}."
+    return (
+        f"Called fitting but refused: {len(wrong)}; refused but fitting with 25 % to spare: "
+        f"{len(spare)}."
+    )
 
 
-def schedules_report(found: list[Result]) -> str:
+def schedules_report(compiled: list[Result]) -> str:
     """The table of seconds, and tau of each model."""
     header = [
         "model",
@@ -248,7 +256,7 @@ def schedules_report(found: list[Result]) -> str:
         "step scheduled ms",
     ]
     rows, taus = [], []
-    for name, group in groupby(found, key=lambda r: r.case.name):
+    for name, group in groupby(compiled, key=lambda r: r.case.name):
         pairs = []
         for r in group:
             mesh = r.outcome.best.point.mesh
@@ -268,7 +276,8 @@ def schedules_report(found: list[Result]) -> str:
             tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)
             taus.append([name, str(len(pairs)), f"{tau:.2f}"])
     values = [float(row[2]) for row in taus]
-    text = f"Kendall's tau is at least 0.9 for {sum(v >= 0.9 for v in values)} of {len(values)} models.\n\n"
+    near = sum(v >= 0.9 for v in values)
+    text = f"Kendall's tau is at least 0.9 for {near} of {len(values)} models.\n\n"
     return text + markdown(["model", "plans", "tau"], taus) + "\n" + markdown(header, rows)
 
 
@@ -288,10 +297,10 @@ def main(table: str, output: Path | None, only: str) -> None:
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
     try:
-        found = list(results(TABLES[table], only))
+        compiled = list(results(TABLES[table], only))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
-    report = REPORTS[table](found)
+    report = REPORTS[table](compiled)
     if output is None:
         click.echo(report)
         return

@@ -1,8 +1,9 @@
 """What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own
 schedule.
 
-    python -m scripts.compare_presets -o docs/reports/presets.md python -m scripts.compare_presets --witness
-    --topology v5e:2x4 --topology v5e:4x4 --topology v5p:2x2x4 -o docs/reports/presets.md
+    python -m scripts.compare_presets -o docs/reports/presets.md
+    python -m scripts.compare_presets --witness --topology v5e:2x4 --topology v5e:4x4 \
+        --topology v5p:2x2x4 -o docs/reports/presets.md
 
 With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset
 predicted within a quarter of the best preset, are compiled ahead of time for the TPU slices of the
@@ -30,7 +31,7 @@ from automap.search.candidate import Candidate
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
-from scripts.scheduled import CLOCK_HZ, scheduled_seconds, witness_of
+from scripts.scheduled import CLOCK_HZ, compile_witness, scheduled_seconds
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -137,7 +138,7 @@ def _witnessed(cell: Cell, outcome: Outcome, call: TracedCall) -> Cell:
 
     def scheduled(name: str, candidate: Candidate) -> float:
         try:
-            said = witness_of(replace(outcome, best=candidate), call, _TIMEOUT_SECONDS)
+            said = compile_witness(replace(outcome, best=candidate), call, _TIMEOUT_SECONDS)
         except CompilerError as error:
             slow.append(f"{name}: {error}")
             return math.inf
@@ -200,15 +201,15 @@ def row(cell: Cell) -> list[str]:
     ]
 
 
-def summary(found: Sequence[Cell]) -> str:
+def summary(compared: Sequence[Cell]) -> str:
     """Geometric means and the worst of both ratios."""
     lines = [
-        _summary("By the evaluator", [(c.seconds, c.preset_seconds) for c in found]),
+        _summary("By the evaluator", [(c.seconds, c.preset_seconds) for c in compared]),
         _summary(
-            "By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in found]
+            "By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in compared]
         ),
     ]
-    slow = [f"{c.model} on {c.topology}: {text}" for c in found for text in c.slow]
+    slow = [f"{c.model} on {c.topology}: {text}" for c in compared for text in c.slow]
     return "\n".join([*filter(None, lines), *slow]) + "\n\n"
 
 
@@ -246,12 +247,14 @@ def main(output: Path | None, **options: Any) -> None:
     flags = _flags(options, output)
     options["models"] = options["models"] or list(MODELS)
     try:
-        found = list(cells(**options))
+        compared = list(cells(**options))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
     table = made_by(COMMAND.format(flags=flags), platform.machine())
     columns = len(HEADER) if options["witness"] else _PREDICTED
-    table += summary(found) + markdown(HEADER[:columns], [row(cell)[:columns] for cell in found])
+    table += summary(compared) + markdown(
+        HEADER[:columns], [row(cell)[:columns] for cell in compared]
+    )
     if output is None:
         click.echo(table)
     else:

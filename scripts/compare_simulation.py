@@ -1,5 +1,7 @@
 """The simulated step beside the evaluator's estimate: every preset of some models on GPU machines.
 
+    python -m scripts.compare_simulation -o docs/reports/simulator.md
+
 The search prices a plan with `automap.cost.walk`, which walks the program once; the simulation
 issues kernels and collectives one by one. How far they are apart says what the short cut costs.
 """
@@ -91,12 +93,12 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
             )
 
 
-def rows(found: list[Difference]) -> Iterator[list[str]]:
+def rows(compared: list[Difference]) -> Iterator[list[str]]:
     """A row for each machine and preset, and one for all."""
     groups: defaultdict[tuple[str, str], list[Difference]] = defaultdict(list)
-    for it in found:
+    for it in compared:
         groups[it.topology, it.preset].append(it)
-    for (topology, preset), group in [*sorted(groups.items()), (("all", "all"), found)]:
+    for (topology, preset), group in [*sorted(groups.items()), (("all", "all"), compared)]:
         shares = np.array([it.share for it in group])
         cuts = np.quantile(shares, [0.5, 0.05, 0.95, 0.0, 1.0])
         far = int((np.abs(shares) > FAR).sum())
@@ -109,9 +111,9 @@ def rows(found: list[Difference]) -> Iterator[list[str]]:
 @click.option("-o", "--output", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(output: Path | None) -> None:
     """Print the table, or put it in OUTPUT."""
-    found = [it for make in track(MODELS.values(), "models") for it in differences(make)]
+    compared = [it for make in track(MODELS.values(), "models") for it in differences(make)]
     machine = f"{len(MODELS)} models"
-    table = made_by(COMMAND, machine) + markdown(HEADER, list(rows(found)))
+    table = made_by(COMMAND, machine) + markdown(HEADER, list(rows(compared)))
     if output is None:
         click.echo(table)
     else:

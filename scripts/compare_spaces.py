@@ -1,6 +1,8 @@
 """One program, pipelines of replicas, and hybrids on models and machines: steps, bytes of a device,
 planning time.
 
+    python -m scripts.compare_spaces -o docs/reports/pipelines.md
+
 A step is the planner's prediction; a dash says that no plan of the space fits. Planning is the
 processor's seconds of the search, without tracing; it ends by itself or within the budget, which is
 of time that passes.
@@ -86,15 +88,17 @@ def main(output: Path | None, chosen: tuple[str, ...]) -> None:
     step, args = mlp.mlp_tiny()
     for space in SPACES:
         planned(trace_step(step, args, platform="cuda"), "4xv100", space)
-    found: list[list[str]] = []
+    table_rows: list[list[str]] = []
     for model in track(chosen or list(MODELS), "models"):
         step, args = MODELS[model]()
         workload = trace_step(step, args, platform="cuda")
         for topology in TOPOLOGIES:
-            found += rows(model, workload, topology)
+            table_rows += rows(model, workload, topology)
     where = f"{platform.machine()}, {os.cpu_count()} cores"
     only = "".join(f" --model {model}" for model in chosen)
-    text = made_by(f"{COMMAND}{only} -o docs/reports/pipelines.md", where) + markdown(HEADER, found)
+    text = made_by(f"{COMMAND}{only} -o docs/reports/pipelines.md", where) + markdown(
+        HEADER, table_rows
+    )
     if output is None:
         click.echo(text)
     else:

@@ -1,8 +1,10 @@
 """Predicted step times beside measured ones, after a calibration of the machine they are measured
 on.
 
-    python -m scripts.compare_step_times -o docs/reports/step_times.md          eight fake devices of this processor
-    python -m scripts.compare_step_times --gpu -o docs/reports/step_times.md    this machine's first GPU
+    python -m scripts.compare_step_times -o docs/reports/step_times.md
+    python -m scripts.compare_step_times --gpu -o docs/reports/step_times.md
+
+The first measures eight fake devices of this processor, the second this machine's first GPU.
 
 For each model different plans are compiled and run in turn, one step each, many times over, so that
 whatever else the machine does at a time slows all of them; a plan's time is the least, which that
@@ -236,13 +238,13 @@ def main(output: Path | None, device: str, only: str, profile: Path | None) -> N
         targets=targets,
         profile_path=profile,
     )
-    found = done.session.profile
+    measured = done.session.profile
     if device == "gpu":
-        table, section = compare_on_gpu(done.topology, found), "gpu"
+        table, section = compare_on_gpu(done.topology, measured), "gpu"
     else:
         rows: list[Row] = []
         for target in track(targets, "models"):
-            rows += compare(target, done.topology, found)
+            rows += compare(target, done.topology, measured)
             click.echo(
                 f"done: {' | '.join(_tau_cells(rows[-1].model, _of(rows, rows[-1].model)))}",
                 err=True,

@@ -1,6 +1,8 @@
 """Every strategy of the registry on models and machines: the step it finds, evaluations and
 seconds.
 
+    python -m scripts.compare_strategies -o docs/reports/strategies.md
+
 All search the same space with the same evaluator and seed. A step is given as how much longer it is
 than the best that any of them found for this model on this machine; seconds are the processor's in
 the search, without tracing, while the budget is of time that passes.
@@ -42,7 +44,7 @@ MODELS: Mapping[str, Callable[[], Target]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Outcome:
     """What one strategy found in processor seconds; `ended`: within its budget.
 
     `gap` is what the step is above a proven bound, as a fraction; None if nothing was proven.
@@ -57,13 +59,13 @@ class Found:
     gap: float | None
 
 
-def searched(workload: Workload, topology: str, strategy: str, budget_seconds: float) -> Found:
+def searched(workload: Workload, topology: str, strategy: str, budget_seconds: float) -> Outcome:
     """One search."""
     options = Options(strategy=strategy, budget_seconds=budget_seconds)
     begin = time.process_time()
     outcome = find(workload, get_topology(topology), options)
     seconds = time.process_time() - begin
-    return Found(
+    return Outcome(
         strategy=strategy,
         step_seconds=outcome.best.estimate.step_seconds,
         fits=outcome.context.objective.fits(outcome.best.estimate),
@@ -86,17 +88,17 @@ def best_preset(workload: Workload, topology: str) -> float | None:
     return min(fitting, default=None)
 
 
-def row(model: str, topology: str, preset: float | None, found: list[Found]) -> list[str]:
+def row(model: str, topology: str, preset: float | None, outcomes: list[Outcome]) -> list[str]:
     """A row of the table."""
-    best = min((f.step_seconds for f in found if f.fits), default=None)
+    best = min((f.step_seconds for f in outcomes if f.fits), default=None)
     if best is None:
-        return [model, topology, "nothing fits", "", *("" for _ in found)]
+        return [model, topology, "nothing fits", "", *("" for _ in outcomes)]
     cells = [
         f"{f.step_seconds / best - 1:+.2%} ({f.evaluations:,} in {f.seconds:.1f} s"
         f"{'' if f.ended else ', not done'}){'' if f.gap is None else f', gap {f.gap:.2%}'}"
         if f.fits
         else "does not fit"
-        for f in found
+        for f in outcomes
     ]
     beside = "does not fit" if preset is None else f"{preset / best - 1:+.2%}"
     return [model, topology, f"{best * 1e3:.2f}", beside, *cells]
@@ -110,8 +112,8 @@ def rows(
         step, args = MODELS[model]()
         for topology in topologies:
             workload = trace_step(step, args, platform=get_topology(topology).platform)
-            found = [searched(workload, topology, s, budget_seconds) for s in strategies]
-            cells = row(model, topology, best_preset(workload, topology), found)
+            outcomes = [searched(workload, topology, s, budget_seconds) for s in strategies]
+            cells = row(model, topology, best_preset(workload, topology), outcomes)
             click.echo(" | ".join(cells), err=True)
             yield cells
 
@@ -132,11 +134,11 @@ def main(
     """Print the table, or put it in OUTPUT."""
     names = list(strategies or STRATEGIES)
     header = ["model", "machine", "best step, ms", "best preset", *names]
-    found = rows(list(models or MODELS), list(topologies), names, budget_seconds)
+    table_rows = rows(list(models or MODELS), list(topologies), names, budget_seconds)
     machine = f"{platform.machine()}, one core"
     chosen = "".join(f" --strategy {name}" for name in strategies)
     command = f"{COMMAND}{chosen} --budget {budget_seconds:g} -o {output}"
-    table = made_by(command, machine) + markdown(header, list(found))
+    table = made_by(command, machine) + markdown(header, list(table_rows))
     if output is None:
         click.echo(table)
     else:

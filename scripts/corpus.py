@@ -108,10 +108,10 @@ def check(entry: Entry, results: Connection) -> None:
 def _compared(expected, made, row: Row, name: str) -> str:
     if made is None:
         return "none"
-    found = expected.compare(made)
-    if found.excess > 1:
-        row.failures.append(f"{name}: {found.where} differs")
-    return "0" if found.excess == 0 else f"{found.excess:.2g}"
+    difference = expected.compare(made)
+    if difference.excess > 1:
+        row.failures.append(f"{name}: {difference.where} differs")
+    return "0" if difference.excess == 0 else f"{difference.excess:.2g}"
 
 
 def _first_line(error: Exception) -> str:
@@ -153,8 +153,8 @@ def cells(row: Row) -> list[str]:
     """A row of the table; of warnings only their number, as plans say them in full."""
     counted = [f"{len(row.notes)} warnings"] if row.notes else []
     texts = [f"**{failure}**" for failure in row.failures] + counted
-    found = {**row.cells, "step": row.entry.name, "kind": row.entry.kind, "notes": "; ".join(texts)}
-    return [found.get(column, "") for column in HEADER]
+    named = {"step": row.entry.name, "kind": row.entry.kind, "notes": "; ".join(texts)}
+    return [(row.cells | named).get(column, "") for column in HEADER]
 
 
 def kept(path: Path | None) -> dict[str, list[str]]:
@@ -167,8 +167,8 @@ def kept(path: Path | None) -> dict[str, list[str]]:
 
 def report(rows: Sequence[Sequence[str]], command: str, versions: Mapping[str, str]) -> str:
     """Totals, the libraries' versions and the table."""
-    of_step = {entry.name: entry.library for entry in ENTRIES}
-    libraries = sorted({of_step[row[0]] for row in rows})
+    library_by_step = {entry.name: entry.library for entry in ENTRIES}
+    libraries = sorted({library_by_step[row[0]] for row in rows})
     failed = sum("**" in row[-1] for row in rows)
     runs = range(len(HEADER) - 1 - len(RUNS), len(HEADER) - 1)
     worst = max((_number(row[i]) for row in rows for i in runs), default=0.0)
@@ -191,7 +191,7 @@ def _number(text: str) -> float:
 @click.argument("names", nargs=-1)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(names: tuple[str, ...], output: Path | None) -> None:
-    """Run all steps, or those whose names begin with one of NAMES; the page keeps its other rows."""
+    """Run all steps, or those whose names begin with one of NAMES; other rows are kept."""
     made = kept(output) if names else {}
     versions = {entry.library: version(entry.library) for entry in ENTRIES}
     for entry in ENTRIES:

@@ -1,6 +1,8 @@
 """What the search finds without being told: plans with names of their own, from data parallelism
 alone.
 
+    python -m scripts.discoveries -o docs/reports/discoveries.md
+
 Each case is a small workload on which a named plan is much better than data parallelism. The search
 knows no preset but data-parallel; its plan is to split what the named one splits, and to be no
 slower. Where memory is what asks for a plan, the limit is set just above what the named plan needs.
@@ -51,7 +53,7 @@ HEADER = [
 class Case:
     """A workload on which the plan `preset` is good.
 
-    `splits` are dimensions that the found plan is to split in computing, as `Plan.decisions` names
+    `splits` are dimensions that the plan is to split in computing, as `Plan.decisions` names
     them. With `room` memory is `room` times the peak of the named plan, and what is stored is to be
     split too.
     """
@@ -65,7 +67,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Discovery:
     """What the search found from `START`, beside that and the named plan; search in processor
     seconds.
     """
@@ -134,50 +136,72 @@ _EVEN = ExpertsConfig(d_model=1024, d_ff=4096, experts=8, room=1.25, dispatch="e
 _ODD = ExpertsConfig(d_model=1025, d_ff=2049, experts=16, room=1.25, dispatch="sorted")
 _HEADS = "[0]['params']['layers'][*]['attention']['k']['kernel'][1]"
 _FEED_FORWARD = "[0]['params']['layers'][*]['mlp']['down']['kernel'][0]"
+_EXPERTS = "[0]['params']['experts']['down'][0]"
+_TABLES = "[0]['params']['tables'][0]['embedding'][0]"
+_CLASSIFIER = "[0]['params']['classifier'][0]['kernel'][1]"
 _VOCABULARY = "[0]['params']['tokens']['embedding'][0]"
 CASES: Mapping[str, Case] = {
     "ZeRO-3 where memory demands it": Case(
         model="GPT, 2 layers of 2048, batch 128",
         target=partial(decoder, d_model=2048, vocab=8192, batch=128, seq=128),
-        topology="v5e:2x2", preset="zero-3", splits=("batch",), room=1.005,
+        topology="v5e:2x2",
+        preset="zero-3",
+        splits=("batch",),
+        room=1.005,
     ),
     "sequence parallelism": Case(
         model="GPT, 2 layers of 2048, 2 sequences of 2048",
         target=partial(decoder, d_model=2048, vocab=1024, batch=2, seq=2048),
-        topology="v5e:2x2", preset="sequence-parallel", splits=("[1]['targets'][1]", _HEADS, _FEED_FORWARD),
+        topology="v5e:2x2",
+        preset="sequence-parallel",
+        splits=("[1]['targets'][1]", _HEADS, _FEED_FORWARD),
     ),
     "expert parallelism, einsum dispatch": Case(
         model="8 experts 1024 x 4096",
         target=partial(mixture, _EVEN, batch=16, seq=512, vocab=1024),
-        topology="v5e:2x2", preset="expert-parallel", splits=("[0]['params']['experts']['down'][0]", "batch"),
+        topology="v5e:2x2",
+        preset="expert-parallel",
+        splits=(_EXPERTS, "batch"),
     ),
     "expert parallelism, sorted dispatch": Case(
         model="16 experts 1025 x 2049",
         target=partial(mixture, _ODD, batch=8, seq=16, vocab=1024),
-        topology="v5e:2x2", preset="megatron", splits=("[0]['params']['experts']['down'][0]",),
+        topology="v5e:2x2",
+        preset="megatron",
+        splits=(_EXPERTS,),
     ),
     "row-sharded embedding tables": Case(
         model="DLRM, 4 tables of 1,000,000 and 4 of 1,024 rows of 63",
         target=partial(tables, large=1_000_000, small=1024, batch=8192),
-        topology="v5e:2x2", preset="megatron", splits=("[0]['params']['tables'][0]['embedding'][0]", "batch"),
+        topology="v5e:2x2",
+        preset="megatron",
+        splits=(_TABLES, "batch"),
     ),
     "one weird trick, AlexNet": Case(
-        model="AlexNet, batch 256", target=alexnet.alexnet, topology="v5e:2x2", preset="one-weird-trick",
-        splits=("[0]['params']['classifier'][0]['kernel'][1]", "batch"),
+        model="AlexNet, batch 256",
+        target=alexnet.alexnet,
+        topology="v5e:2x2",
+        preset="one-weird-trick",
+        splits=(_CLASSIFIER, "batch"),
     ),
     "one weird trick, VGG-19": Case(
-        model="VGG-19, batch 256", target=partial(vgg.vgg_19, batch=256), topology="v5e:2x2", preset="one-weird-trick",
-        splits=("[0]['params']['classifier'][0]['kernel'][1]", "batch"),
+        model="VGG-19, batch 256",
+        target=partial(vgg.vgg_19, batch=256),
+        topology="v5e:2x2",
+        preset="one-weird-trick",
+        splits=(_CLASSIFIER, "batch"),
     ),
     "vocabulary-parallel softmax": Case(
         model="GPT, 2 layers of 512, 262,144 words",
         target=partial(decoder, d_model=512, vocab=262_144, batch=64, seq=64),
-        topology="v5e:2x2", preset="megatron", splits=(_VOCABULARY,),
+        topology="v5e:2x2",
+        preset="megatron",
+        splits=(_VOCABULARY,),
     ),
-}  # fmt: skip
+}
 
 
-def discovered(case: Case) -> Found:
+def discovered(case: Case) -> Discovery:
     """The search of one case."""
     topology = get_topology(case.topology)
     step, args = case.target()
@@ -188,7 +212,7 @@ def discovered(case: Case) -> Found:
     options = Options(budget_seconds=BUDGET_SECONDS, memory_limit_bytes=limit)
     begin = time.process_time()
     outcome = find(workload, topology, options, presets=(START,))
-    return Found(
+    return Discovery(
         plan=build_plan(outcome),
         start_seconds=start.step_seconds,
         start_fits=limit is None or start.peak_bytes <= limit,
@@ -197,24 +221,24 @@ def discovered(case: Case) -> Found:
     )
 
 
-def row(name: str, case: Case, found: Found) -> list[str]:
+def row(name: str, case: Case, discovery: Discovery) -> list[str]:
     """A row of the table."""
-    whole = {axis for axis, size in found.plan.mesh.axes if size > 1}
+    whole = {axis for axis, size in discovery.plan.mesh.axes if size > 1}
     split = [
         f"`{group}`" + ("" if set(axes) == whole else f" over {' x '.join(axes)}")
-        for group, axes in found.split.items()
+        for group, axes in discovery.split.items()
     ]
     if case.room is not None:
-        split.append(f"{1 - found.stored_share:.0%} of the parameters are on other devices")
-    start = f"{found.start_seconds * 1e3:.3f}{'' if found.start_fits else ', does not fit'}"
+        split.append(f"{1 - discovery.stored_share:.0%} of the parameters are on other devices")
+    start = f"{discovery.start_seconds * 1e3:.3f}{'' if discovery.start_fits else ', does not fit'}"
     return [
         name,
         case.model,
         case.topology,
         start,
-        f"{found.named_seconds * 1e3:.3f} ({case.preset})",
-        f"{found.plan.predicted.step_seconds * 1e3:.3f}",
-        f"{found.search_seconds:.1f}",
+        f"{discovery.named_seconds * 1e3:.3f} ({case.preset})",
+        f"{discovery.plan.predicted.step_seconds * 1e3:.3f}",
+        f"{discovery.search_seconds:.1f}",
         "; ".join(split),
     ]
 

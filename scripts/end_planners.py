@@ -5,7 +5,8 @@ what is left behind.
     verify       the same, while a compiler runs in a process of its own
     terminate    SIGTERM: status 143, or 0 with a plan
     interrupt    SIGINT: status 130, or 0 with a plan
-    cache        eight processes plan one step with one cache, and half of them are killed: the others have equal plans
+    cache        eight processes plan one step with one cache, and half of them are killed: the
+                 others have equal plans
 
 Each run has folders of its own for the plan, the cache and temporary files; what is in them
 afterwards, and which processes of it still run, is counted. Moments are uniform over 1.8 times what
@@ -107,19 +108,19 @@ HEADER: Final = [
 
 def ended(way: Way, moments_seconds: Sequence[float], workers: int) -> Outcomes:
     """Planners that get the signal of a way, one at each moment after their start."""
-    found = Outcomes()
+    outcomes = Outcomes()
     # A shell has its background ignore SIGINT, which planners would inherit; what is caught is not
     # inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadPoolExecutor(workers) as pool:
         for one in pool.map(lambda moment: _ended_once(way, moment), moments_seconds):
-            found.runs += 1
-            found.ended.update(one.ended)
-            found.lost += one.lost
-            found.files_left += one.files_left
-            found.processes_left += one.processes_left
-            found.slowest_seconds = max(found.slowest_seconds, one.slowest_seconds)
-    return found
+            outcomes.runs += 1
+            outcomes.ended.update(one.ended)
+            outcomes.lost += one.lost
+            outcomes.files_left += one.files_left
+            outcomes.processes_left += one.processes_left
+            outcomes.slowest_seconds = max(outcomes.slowest_seconds, one.slowest_seconds)
+    return outcomes
 
 
 def undisturbed_seconds(way: Way, workers: int) -> float:
@@ -133,7 +134,7 @@ def undisturbed_seconds(way: Way, workers: int) -> float:
 
 
 def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
-    found = Outcomes(runs=1)
+    outcomes = Outcomes(runs=1)
     with _folders() as folders:
         plan = folders["plan"] / "plan.json"
         plan.write_text(_OLD)
@@ -149,20 +150,20 @@ def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 _, said = process.communicate()
-                found.ended["did not hear it"] += 1
+                outcomes.ended["did not hear it"] += 1
             else:
                 is_counted = has_begun or SIGNALS[way] == signal.SIGKILL
-                found.ended[_ending(process.returncode, said) if is_counted else TOO_EARLY] += 1
-            found.slowest_seconds = time.monotonic() - max(asked, start)
-        found.processes_left = _processes_left(folders["temporary"])
+                outcomes.ended[_ending(process.returncode, said) if is_counted else TOO_EARLY] += 1
+            outcomes.slowest_seconds = time.monotonic() - max(asked, start)
+        outcomes.processes_left = _processes_left(folders["temporary"])
         if problem := _problem(plan, process.returncode):
-            found.lost.append(f"{problem} {moment_seconds} s: {said[-2000:]}")
-        found.files_left = _left(folders, plan)
-    return found
+            outcomes.lost.append(f"{problem} {moment_seconds} s: {said[-2000:]}")
+        outcomes.files_left = _left(folders, plan)
+    return outcomes
 
 
 def _catches_termination(pid: int) -> bool:
-    """Whether the first line of the command has run, by the mask of signals that a process handles."""
+    """Whether the command's first line has run, by the mask of signals that a process handles."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, mask = line.partition(":")
@@ -228,12 +229,12 @@ def _problem(plan: Path, status: int) -> str:
 def _processes_left(temporary: Path) -> int:
     """How many processes still have the folder of a planner in their command or environment."""
     end = time.monotonic() + _GONE_SECONDS
-    while (count := sum(1 for _ in _processes_of(temporary))) and time.monotonic() < end:
+    while (count := sum(1 for _ in _processes_using(temporary))) and time.monotonic() < end:
         time.sleep(0.1)
     return count
 
 
-def _processes_of(temporary: Path) -> Iterator[int]:
+def _processes_using(temporary: Path) -> Iterator[int]:
     wanted = f"TMPDIR={temporary}".encode()
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -244,8 +245,8 @@ def _processes_of(temporary: Path) -> Iterator[int]:
 def _left(folders: dict[str, Path], *expected: Path) -> list[str]:
     """Files that are no plan, and in the cache no entry that another planner could use."""
     entries = {*folders["cache"].glob("*.json"), *folders["cache"].glob("*.pb.gz")}
-    found = (path for folder in folders.values() for path in folder.rglob("*"))
-    return [path.name for path in found if path not in {*expected, *entries}]
+    files = (path for folder in folders.values() for path in folder.rglob("*"))
+    return [path.name for path in files if path not in {*expected, *entries}]
 
 
 class _folders:
@@ -266,7 +267,7 @@ def cached_together(rounds: int, random_moments: random.Random, seconds: float) 
     """Rounds of eight planners with one cache, half of which are killed; those left alone must have
     equal plans.
     """
-    found = Outcomes()
+    outcomes = Outcomes()
     for number in range(rounds):
         with _folders() as folders:
             together = [_cached(folders) for _ in range(_TOGETHER)]
@@ -280,18 +281,18 @@ def cached_together(rounds: int, random_moments: random.Random, seconds: float) 
                 process.kill()
             texts = [process.communicate()[0] for process in together]
             for process in together:
-                found.ended[_ending(process.returncode, "")] += 1
+                outcomes.ended[_ending(process.returncode, "")] += 1
                 if process.returncode > 0:
-                    found.lost.append(f"status {process.returncode}")
-            found.runs += len(together)
+                    outcomes.lost.append(f"status {process.returncode}")
+            outcomes.runs += len(together)
             alone = {t for t, p in zip(texts, together, strict=True) if p.returncode == 0}
             entries = list(folders["cache"].glob("*.json"))
             if len(alone) > 1 or len(entries) > 1:
-                found.lost.append(f"{len(alone)} plans, {len(entries)} entries")
-            found.lost += [str(p.name) for p in entries if _problem(p, 1)]
-            found.files_left += _left(folders)
-            found.processes_left += _processes_left(folders["temporary"])
-    return found
+                outcomes.lost.append(f"{len(alone)} plans, {len(entries)} entries")
+            outcomes.lost += [str(p.name) for p in entries if _problem(p, 1)]
+            outcomes.files_left += _left(folders)
+            outcomes.processes_left += _processes_left(folders["temporary"])
+    return outcomes
 
 
 def _cached(folders: dict[str, Path]) -> subprocess.Popen[str]:
@@ -320,15 +321,16 @@ _OLD: Final = (
 def main(share: float, rounds: int, workers: int, seed: int, output: Path | None) -> None:
     """End planners and count what is lost and left."""
     moments = random.Random(seed)
-    command = f"python -m scripts.end_planners --share {share:g} --rounds {rounds} -o docs/reports/trust.md"
+    given = f"--share {share:g} --rounds {rounds}"
+    command = f"python -m scripts.end_planners {given} -o docs/reports/trust.md"
     made = made_by(command, f"{platform.machine()}, {os.cpu_count()} cores")
     rows: list[list[str]] = []
 
-    def record(name: str, found: Outcomes) -> None:
+    def record(name: str, outcomes: Outcomes) -> None:
         """Write down the table so far, as the whole takes half an hour."""
-        for problem in (*found.lost, *found.files_left):
+        for problem in (*outcomes.lost, *outcomes.files_left):
             click.echo(problem, err=True)
-        rows.append(found.row(name))
+        rows.append(outcomes.row(name))
         click.echo(rows[-1])
         if output is not None:
             replace_table(output, made + markdown(HEADER, rows), "ended planners")

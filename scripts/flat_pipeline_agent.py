@@ -48,7 +48,7 @@ def config(episodes: int) -> RainbowConfig:
     )
 
 
-def lines_of(problem: Problem) -> np.ndarray:
+def cost_lines(problem: Problem) -> np.ndarray:
     """C, A and W, float32 [3 n]: seconds of one device, and of the slowest link, over the greatest
     of all.
     """
@@ -67,7 +67,7 @@ class FlatEnv:
     def __init__(self, problems: list[Problem], n_envs: int, seed: int):
         """All at the first action."""
         self._problems = problems
-        self._lines = np.stack([lines_of(problem) for problem in problems])
+        self._lines = np.stack([cost_lines(problem) for problem in problems])
         self._source = np.random.default_rng(seed)
         self._drawn = np.zeros(n_envs, np.int64)
         self._taken = np.zeros((n_envs, _STEPS), np.int64)
@@ -103,7 +103,9 @@ class FlatEnv:
         self._step += 1
         if self._step < _STEPS:
             return Outcome(np.zeros(n, np.float32), np.zeros(n, bool))
-        rewards = [-np.log(found.seconds / self._bound(row)) for row, found in self.partitions()]
+        rewards = [
+            -np.log(partition.seconds / self._bound(row)) for row, partition in self.partitions()
+        ]
         self.begin(self._source.integers(len(self._problems), size=n))
         return Outcome(np.array(rewards, np.float32), np.ones(n, bool))
 
@@ -113,13 +115,13 @@ class FlatEnv:
 
     def partitions(self) -> list[tuple[int, Partition]]:
         """(number of the problem, partition) of every environment at its end."""
-        found = []
+        ended = []
         for row, taken in zip(self._drawn, self._taken):
             cuts = np.array([0, *taken[0::2], SIZE.points], np.int64)
             parts = np.array([0, *taken[1::2], _UNITS], np.int64)
             seconds = value(self._problems[row].arrays, cuts, parts)
-            found.append((int(row), Partition(cuts, parts, seconds)))
-        return found
+            ended.append((int(row), Partition(cuts, parts, seconds)))
+        return ended
 
     def _bound(self, row: int) -> float:
         arrays = self._problems[row].arrays
@@ -145,4 +147,4 @@ def played(agent: Agent, problems: list[Problem]) -> list[Partition]:
         # The last step would begin new episodes.
         last = agent.act(env.observe(), 0.0, source)
     env.finish(last)
-    return [found for _, found in env.partitions()]
+    return [partition for _, partition in env.partitions()]

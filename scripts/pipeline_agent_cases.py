@@ -25,14 +25,14 @@ METHOD_HEADER = ["mean gap", "median", "within 1 %", "optimum hit", "none", "ms"
 Method = Callable[[Problem], Partition | None]
 
 
-def score(found: Candidates) -> np.ndarray:
+def score(options: Candidates) -> np.ndarray:
     """Q of the shipped agent."""
-    return values(shipped_weights(), found)
+    return values(shipped_weights(), options)
 
 
-def bound_score(found: Candidates) -> np.ndarray:
+def bound_score(options: Candidates) -> np.ndarray:
     """Without learning: the step with the good division of what is left."""
-    return found.baseline
+    return options.baseline
 
 
 def _greedy(problem: Problem, of: Score) -> Partition | None:
@@ -71,9 +71,9 @@ class Gaps:
         """As `METHOD_HEADER` says."""
         gaps = np.array(self.gaps)
         fits = gaps[np.isfinite(gaps)]
-        found = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
+        shares = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
         return [
-            *found,
+            *shares,
             f"{(gaps <= 0.01).mean():.2f}",
             f"{(gaps <= HIT).mean():.2f}",
             str(len(gaps) - len(fits)),
@@ -85,15 +85,15 @@ def measured(
     problems: Iterable[tuple[Problem, float]], methods: dict[str, Method]
 ) -> dict[str, Gaps]:
     """Every method on (problem, V of its optimum in seconds)."""
-    found = {name: Gaps() for name in methods}
+    gaps_by_method = {name: Gaps() for name in methods}
     for problem, least in problems:
         for name, method in methods.items():
             begin = time.process_time()
             best = method(problem)
-            found[name].seconds.append(time.process_time() - begin)
+            gaps_by_method[name].seconds.append(time.process_time() - begin)
             seconds = np.inf if best is None else best.seconds
-            found[name].gaps.append(max(seconds / least - 1.0, 0.0))
-    return found
+            gaps_by_method[name].gaps.append(max(seconds / least - 1.0, 0.0))
+    return gaps_by_method
 
 
 class Optima:

@@ -1,8 +1,10 @@
 """Lessons for the pipeline agent: states of generated problems with what their actions are worth.
 
 q*(a) = log(L0 / L) of the best partition that goes on with a:
-    two or three actions left  of every candidate that loses at most MOST_LOSS, by search -> in: `all_worths`
-    more                of the best one, by the exact solver with the tail frozen    -> in: `frozen`, `_best_worth`
+    two or three actions left   of every candidate that loses at most MOST_LOSS, by search
+                                                                -> in: `all_worths`
+    more                        of the best one, by the exact solver with the tail frozen
+                                                                -> in: `frozen`, `_best_worth`
 
 States are those on the exact solver's path and those that the agent itself comes to (as DAgger),
 random ones now and then.
@@ -68,7 +70,7 @@ def drawn_size(rng: np.random.Generator) -> Size:
     return Size(stages=stages, points=points, servers=servers, per_server=per_server)
 
 
-def lessons_of(seed: int, score: Score) -> Iterator[Lesson]:
+def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
     """The lessons of one problem: on the best path, and on the one that `score` plays."""
     rng = np.random.default_rng([seed, 1])
     size = drawn_size(rng)
@@ -85,20 +87,22 @@ def lessons_of(seed: int, score: Score) -> Iterator[Lesson]:
         yield from _path_lessons(game, solved.best)
     state = game.start
     for h in range(size.stages - 1, 1, -1):
-        found = candidates(game, state)
-        q = score(found)
+        options = candidates(game, state)
+        q = score(options)
         if h <= 3:
-            lesson = all_worths(game, state, found, q)
+            lesson = all_worths(game, state, options, q)
             yield lesson
             if h == 3:
                 place = int(np.nanargmax(lesson.worth))
-                then = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
+                then = after(
+                    game.arrays, state, int(options.points[place]), int(options.units[place])
+                )
                 found_then = candidates(game, then)
                 yield all_worths(game, then, found_then, score(found_then))
         elif state.decided:
             yield from _best_worth(game, state, score)
         place = int(rng.integers(min(len(q), 16))) if rng.random() < _RANDOM else int(q.argmax())
-        state = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
+        state = after(game.arrays, state, int(options.points[place]), int(options.units[place]))
 
 
 def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
@@ -111,28 +115,28 @@ def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
         state = after(game.arrays, state, *wanted)
 
 
-def _lesson(found: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
-    row = np.full(len(found.points), np.nan, np.float32)
-    row[(found.points == wanted[0]) & (found.units == wanted[1])] = worth
-    return Lesson(found, row)
+def _lesson(options: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
+    row = np.full(len(options.points), np.nan, np.float32)
+    row[(options.points == wanted[0]) & (options.units == wanted[1])] = worth
+    return Lesson(options, row)
 
 
-def all_worths(game: Game, state: State, found: Candidates, q: np.ndarray) -> Lesson:
+def all_worths(game: Game, state: State, options: Candidates, q: np.ndarray) -> Lesson:
     """What every candidate is worth that loses at most MOST_LOSS."""
     arrays, heads = game.arrays, game.heads
-    steps, best = np.full(len(found.least), np.inf), found.made.min()
+    steps, best = np.full(len(options.least), np.inf), options.made.min()
     for place in np.argsort(-q, kind="stable"):
         bound = best * (1.0 + MOST_LOSS)
-        if found.least[place] > bound:
+        if options.least[place] > bound:
             continue
-        then = after(arrays, state, int(found.points[place]), int(found.units[place]))
+        then = after(arrays, state, int(options.points[place]), int(options.units[place]))
         if game.stages - then.decided == 2:
             steps[place] = actions(arrays, heads, then)[0].min()
         else:
             steps[place] = last_two(arrays, heads, then, bound)[0]
         best = min(best, steps[place])
     worth = np.where(np.isfinite(steps), np.log(game.bound_seconds) - np.log(steps), np.nan)
-    return Lesson(found, worth.astype(np.float32))
+    return Lesson(options, worth.astype(np.float32))
 
 
 def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
@@ -155,7 +159,7 @@ def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
 
 
 def frozen(arrays: Arrays, state: State) -> Arrays:
-    """The problem in which only the head of a state is left to decide: nothing else fits, or ends."""
+    """The problem in which only the head of a state is left to decide."""
     n, units = arrays.n_points, arrays.n_units
     j, e = state.cuts[0], state.parts[0]
     stages = set(zip(state.cuts, state.cuts[1:]))
@@ -188,9 +192,9 @@ def batched(lessons: list[Lesson]) -> Lessons:
     worth = np.full((len(lessons), N_CANDIDATES), np.nan, np.float32)
     states.mask[:] = False
     for row, lesson in enumerate(lessons):
-        found, count = lesson.candidates, len(lesson.worth)
-        states.flat[row], states.features[row, :count] = found.flat, found.features
-        states.baseline[row, :count], states.mask[row, :count] = found.baseline, True
+        options, count = lesson.candidates, len(lesson.worth)
+        states.flat[row], states.features[row, :count] = options.flat, options.features
+        states.baseline[row, :count], states.mask[row, :count] = options.baseline, True
         worth[row, :count] = lesson.worth
     return Lessons(states, worth)
 

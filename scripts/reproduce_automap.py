@@ -1,6 +1,8 @@
 """Auto-MAP's operator partitioning and auto data parallelism: what is split, and how long the
 agents take to find it.
 
+    python -m scripts.reproduce_automap -o docs/reports/automap_tables.md
+
 For each model and task the exact optimum of the paper's count, what greed finds, and the agents of
 both modes: the paper's and ours. The figure has the best plan of each agent by the decisions made.
 """
@@ -96,7 +98,7 @@ class Case:
     best: np.ndarray
     optimum_seconds: float
     without_residual: int | None
-    found: Mapping[Mode, Found]
+    results: Mapping[Mode, Found]
 
     @property
     def target(self) -> int:
@@ -104,19 +106,19 @@ class Case:
         return self.choices.count(self.best)
 
 
-def cases_of(name: str, budget_seconds: float, seed: int) -> list[Case]:
+def model_cases(name: str, budget_seconds: float, seed: int) -> list[Case]:
     """All tasks of one model, or one random case."""
     if name in RANDOM:
         choices = random_choices(RANDOM[name], seed)
         return [solved(name, PARTITIONING, choices, None, budget_seconds, seed)]
     step, args = MODELS[name].make()
     problem = trace_step(step, args, platform="cuda", layers="apart").problem
-    found = []
-    for task, choices_of in TASKS.items():
-        choices = choices_of(problem, AXIS_SIZE)
+    cases = []
+    for task, make_choices in TASKS.items():
+        choices = make_choices(problem, AXIS_SIZE)
         without = _without_residual(problem, choices) if task == PARTITIONING else None
-        found.append(solved(name, task, choices, without, budget_seconds, seed))
-    return found
+        cases.append(solved(name, task, choices, without, budget_seconds, seed))
+    return cases
 
 
 def solved(
@@ -131,7 +133,7 @@ def solved(
     start = time.perf_counter()
     best = optimum(choices)
     took = time.perf_counter() - start
-    found = {
+    results = {
         mode: find(
             choices,
             mode,
@@ -142,7 +144,7 @@ def solved(
         )
         for mode in MODES
     }
-    return Case(name, task, choices, best, took, without_residual, found)
+    return Case(name, task, choices, best, took, without_residual, results)
 
 
 def _without_residual(problem: Problem, choices: Choices) -> int | None:
@@ -184,7 +186,7 @@ TIME_HEADER = [
 def result_row(case: Case) -> list[str]:
     """What is split."""
     choices = case.choices
-    counts = [choices.count(case.found[mode].split) for mode in MODES]
+    counts = [choices.count(case.results[mode].split) for mode in MODES]
     return [
         case.model,
         case.task,
@@ -200,7 +202,7 @@ def result_row(case: Case) -> list[str]:
 
 def time_row(case: Case) -> list[str]:
     """How long it took to find the optimum; in brackets the whole budget where it was not found."""
-    paper_mode, our_mode = (case.found[mode] for mode in MODES)
+    paper_mode, our_mode = (case.results[mode] for mode in MODES)
     return [
         case.model,
         case.task,
@@ -217,10 +219,10 @@ def _paper(case: Case) -> Paper:
     return MODELS[case.model].paper if is_papers else Paper("", "")
 
 
-def _effort(case: Case, found: Found) -> tuple[str, str]:
-    is_found = bool(found.improvements) and found.improvements[-1].count >= case.target
-    texts = f"{found.seconds:.1f}", f"{found.steps:,}"
-    return texts if is_found else (f"({texts[0]})", f"({texts[1]})")
+def _effort(case: Case, result: Found) -> tuple[str, str]:
+    is_best = bool(result.improvements) and result.improvements[-1].count >= case.target
+    texts = f"{result.seconds:.1f}", f"{result.steps:,}"
+    return texts if is_best else (f"({texts[0]})", f"({texts[1]})")
 
 
 def split_rows(case: Case) -> list[list[str]]:
@@ -244,9 +246,9 @@ def draw(cases: list[Case], path: Path) -> None:
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
         for index, case in enumerate(cases):
-            for mode, found in case.found.items():
-                steps = [it.steps for it in found.improvements] + [found.steps]
-                shares = [it.count / case.target for it in found.improvements]
+            for mode, result in case.results.items():
+                steps = [it.steps for it in result.improvements] + [result.steps]
+                shares = [it.count / case.target for it in result.improvements]
                 axes.step(
                     steps,
                     shares + shares[-1:] if shares else [0.0],
@@ -284,8 +286,11 @@ def main(output: Path | None, budget: float, seed: int) -> None:
             target_count=_ENDLESS,
         )
     names = [*MODELS, *RANDOM]
-    cases = [case for name in track(names, "models") for case in cases_of(name, budget, seed)]
-    machine = f"torch {torch.__version__}, {platform.machine()}, one thread, at most {budget:g} s for each agent, seed {seed}"
+    cases = [case for name in track(names, "models") for case in model_cases(name, budget, seed)]
+    machine = (
+        f"torch {torch.__version__}, {platform.machine()}, one thread, "
+        f"at most {budget:g} s for each agent, seed {seed}"
+    )
     tables = {
         "partition results": markdown(RESULT_HEADER, [result_row(case) for case in cases]),
         "time to target": markdown(TIME_HEADER, [time_row(case) for case in cases]),

@@ -1,14 +1,16 @@
 """FlexFlow's evaluation, simulated: throughput of data parallelism, of experts' plans and of what
 its search finds.
 
+    python -m scripts.reproduce_flexflow -o docs/reports/flexflow.md
+
 Six models on its two clusters (Jia et al. 2019, table 3, section 8): a batch of as many samples for
 each device, and more of them for more devices, so that samples per second would grow with the
 devices.
 
     data       data parallelism
-    expert     one weird trick (Krizhevsky 2014) for what has convolutions: the batch in convolutions, features in
-               fully connected layers; for recurrent models (Wu et al. 2016) data parallelism over hosts, within a host
-               each layer on a device of its own
+    expert     one weird trick (Krizhevsky 2014) for what has convolutions: the batch in
+               convolutions, features in fully connected layers; for recurrent models (Wu et al.
+               2016) data parallelism over hosts, within a host each layer on a device of its own
     found      the best of walks from both over SOAP configurations (`automap.search.soap`)
 
 Memory is not regarded, as in the paper. The second table compares delta and full simulation on the
@@ -150,8 +152,8 @@ def _features(it: Case, layer: Layer) -> Split | None:
         ]
         if operator.compute_seconds and operator.phase == "forward" and features:
             degree = math.gcd(features[-1].size, it.n_devices)
-            of_batch = ((it.batch_class, it.n_devices // degree),)
-            degrees = ((features[-1].group_class, degree), *of_batch)
+            batch_split = ((it.batch_class, it.n_devices // degree),)
+            degrees = ((features[-1].group_class, degree), *batch_split)
             return Split(degrees, tuple(range(it.n_devices)))
     return None
 
@@ -168,7 +170,7 @@ def _layer_per_device(it: Case) -> list[Split]:
     return splits
 
 
-def found(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -> SoapResult:
+def search_from(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -> SoapResult:
     """The best of walks from each start, which share the seconds."""
     budget = SoapBudget(
         least_proposals=MOST_PROPOSALS // 10,
@@ -191,19 +193,21 @@ def found(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -
 def throughput_row(name: str, cluster: str, it: Case, seconds: float) -> list[str]:
     """One row of the first table."""
     starts = [data_parallel(it.graph, it.n_devices), expert(it)]
-    of_data, of_expert = (Simulator(it.graph, it.machine, s).makespan_seconds for s in starts)
+    data_seconds, expert_seconds = (
+        Simulator(it.graph, it.machine, s).makespan_seconds for s in starts
+    )
     begin = time.monotonic()
-    best = found(it, starts, seconds)
+    best = search_from(it, starts, seconds)
     took = time.monotonic() - begin
-    rates = [f"{it.batch / s:,.0f}" for s in (of_data, of_expert, best.step_seconds)]
+    rates = [f"{it.batch / s:,.0f}" for s in (data_seconds, expert_seconds, best.step_seconds)]
     return [
         name,
         cluster,
         f"{it.n_devices}",
         f"{len(it.graph.operators):,}",
         *rates,
-        f"{of_data / best.step_seconds:.2f}",
-        f"{min(of_data, of_expert) / best.step_seconds:.2f}",
+        f"{data_seconds / best.step_seconds:.2f}",
+        f"{min(data_seconds, expert_seconds) / best.step_seconds:.2f}",
         f"{best.proposals:,}",
         f"{best.accepted:,}",
         f"{took:.0f}",

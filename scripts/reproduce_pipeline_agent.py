@@ -1,5 +1,6 @@
-"""The tables of docs/reports/pipeline_agent.md: the shipped agent on held-out problems, on real profiles,
-and Auto-MAP's Table 8.
+"""The shipped agent on held-out problems, on real profiles, and in Auto-MAP's Table 8.
+
+    python -m scripts.reproduce_pipeline_agent -o docs/reports/pipeline_agent.md
 
 Gaps are above the optimum that the exact solver proved; problems for which it could not, in two
 seconds, are left out and counted. Milliseconds are of the processor, in one thread, medians.
@@ -66,11 +67,11 @@ def held_out(optima: Optima) -> list[list[str]]:
     rows = []
     for count, size in track(SIZES, "held-out problems"):
         held = HeldOut(range(FIRST_SEED, FIRST_SEED + count), size, optima)
-        found = measured(held, METHODS)
+        gaps_by_method = measured(held, METHODS)
         devices = size.servers * size.per_server
         what = f"{size.stages} stages, {size.points} points, {devices} devices"
         counted = f"{count - held.unproven} of {count}"
-        rows += [[what, counted, name, *gaps.cells()] for name, gaps in found.items()]
+        rows += [[what, counted, name, *gaps.cells()] for name, gaps in gaps_by_method.items()]
     return rows
 
 
@@ -88,8 +89,8 @@ def baseline(episodes: int) -> list[list[str]]:
     played = dict(zip(map(id, problems), flat_pipeline_agent.played(agent, problems)))
     name = f"flat agent, {episodes:,} episodes ({minutes:.1f} min)"
     methods: dict[str, Method] = {**METHODS, name: lambda problem: played[id(problem)]}
-    found = measured(proven, methods)
-    rows = [[method, *gaps.cells()] for method, gaps in found.items()]
+    gaps_by_method = measured(proven, methods)
+    rows = [[method, *gaps.cells()] for method, gaps in gaps_by_method.items()]
     # It played all problems at once before.
     return [row if row[0] != name else [*row[:-1], "-"] for row in rows]
 
@@ -127,9 +128,12 @@ def on_profiles(cases: list[Case]) -> list[list[str]]:
             solved = optimum(problem.arrays, stages)
             if solved.best is not None and solved.proven:
                 proven.append((problem, solved.best.seconds))
-        found = measured(proven, METHODS)
+        gaps_by_method = measured(proven, METHODS)
         counted = f"{len(proven)} of {len(problems)}"
-        rows += [[f"{stages} stages", counted, name, *gaps.cells()] for name, gaps in found.items()]
+        rows += [
+            [f"{stages} stages", counted, name, *gaps.cells()]
+            for name, gaps in gaps_by_method.items()
+        ]
     return rows
 
 
@@ -140,16 +144,16 @@ def table_8(case: Case) -> list[str]:
         name: METHODS[name] for name in ("agent, greedy", "agent, beams and local search")
     }
     best = optimum(arrays, case.stages).best
-    found = infer(arrays, case.stages, shipped_weights())
-    assert best is not None and found is not None  # noqa: S101 - memory is no limit here
+    inferred = infer(arrays, case.stages, shipped_weights())
+    assert best is not None and inferred is not None  # noqa: S101 - memory is no limit here
     gaps = measured([(Problem(arrays, case.fabric, case.stages), best.seconds)], methods)
     greedy, whole = gaps.values()
     return [
         case.model,
         case.configuration,
-        _inner(found.cuts),
-        _inner(found.parts),
-        f"{found.seconds:.3f}",
+        _inner(inferred.cuts),
+        _inner(inferred.parts),
+        f"{inferred.seconds:.3f}",
         f"{1e3 * whole.seconds[0]:.1f}",
         f"{whole.gaps[0]:.2%}",
         f"{greedy.gaps[0]:.2%}",

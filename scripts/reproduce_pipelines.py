@@ -1,6 +1,8 @@
 """Auto-MAP's Table 7: pipelines of Bert-48 and T5 on configurations A, B and C: solver, baselines
 and online training.
 
+    python -m scripts.reproduce_pipelines -o docs/reports/pipelines.md
+
 The paper's setting: 128 points, as many stages as servers, 16 microbatches, device cuts anywhere,
 no limit of memory, transfers over the link at the boundary. Seconds are of search only; profiles
 take what `automap plan` takes. Those of online training are processor seconds of one thread.
@@ -102,7 +104,7 @@ class Case:
         points = self.points
         forward, backward = points.seconds(1)
         line = np.diff(forward + backward)
-        found = from_lines(
+        lines = from_lines(
             line,
             points.cut_bytes[1:],
             np.zeros(len(line)),
@@ -110,7 +112,7 @@ class Case:
             Terms(microbatches=MICROBATCHES, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
             forward_share=float(forward[-1] / (forward[-1] + backward[-1])),
         )
-        return found._replace(gradient_bytes=points.gradient_bytes, may_cut=points.may_cut)
+        return lines._replace(gradient_bytes=points.gradient_bytes, may_cut=points.may_cut)
 
 
 def profile(make: Callable[[], Any]) -> Profile:
@@ -181,7 +183,7 @@ def online(case: Case) -> list[str]:
 
 def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
     begin = time.process_time()
-    found = find(
+    outcome = find(
         arrays,
         case.stages,
         case.fabric.parted_by,
@@ -189,7 +191,7 @@ def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
         seed=0,
         deadline=Deadline.after(BUDGET_SECONDS),
     )
-    return found, time.process_time() - begin
+    return outcome, time.process_time() - begin
 
 
 def _boundaries(case: Case, partition: Partition) -> tuple[str, str, str]:
@@ -216,15 +218,15 @@ def bounds(case: Case) -> Iterator[list[str]]:
             if best is None:
                 continue
             simulated = simulated_seconds(arrays, best)
-            found = value(arrays, best.cuts, best.parts)
+            least_seconds = value(arrays, best.cuts, best.parts)
             yield [
                 case.model,
                 case.configuration,
                 schedule.name.lower().replace("one_f_one_b", "1f1b"),
                 str(microbatches),
-                f"{found:.3f}",
+                f"{least_seconds:.3f}",
                 f"{simulated:.3f}",
-                f"{max(1 - found / simulated, 0.0):.1%}",
+                f"{max(1 - least_seconds / simulated, 0.0):.1%}",
             ]
 
 
@@ -253,8 +255,8 @@ def main(output: Path | None, tables: tuple[str, ...], chosen: tuple[str, ...]) 
         for name, (topology, stages) in CONFIGURATIONS.items():
             fabric = fabric_of(get_topology(topology), "adjacent")
             case = Case(model, name, points, fabric, stages)
-            for table, (_, rows_of) in wanted.items():
-                rows[table] += rows_of(case)
+            for table, (_, make_rows) in wanted.items():
+                rows[table] += make_rows(case)
     where = f"{platform.machine()}, {os.cpu_count()} cores"
     for table, (header, _) in wanted.items():
         text = made_by(COMMAND, where) + markdown(header, rows[table])

@@ -1,8 +1,9 @@
 """The seconds of a step as the TPU compiler scheduled it, without a TPU.
 
-The compiler gives each of its fusions a number of cycles; loops count them as often as they run, and the clock makes
-seconds of them.  Collectives have no cycles in its program and are priced by the cost model. Those that run beside the
-kernels (permutes of rings) count as far as they outlast all of them        -> in: `scheduled_step`
+The compiler gives each of its fusions a number of cycles; loops count them as often as they run,
+and the clock makes seconds of them. Collectives have no cycles in its program and are priced by the
+cost model. Those that run beside the kernels (permutes of rings) count as far as they outlast all
+of them                                                         -> in: `scheduled_step`
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class ScheduledStep:
         return self.compute_seconds + self.collective_seconds
 
 
-def witness_of(
+def compile_witness(
     outcome: Outcome, call: TracedCall, timeout_seconds: float = DEFAULT_COMPILE_TIMEOUT_SECONDS
 ) -> Witness:
     """What the compiler of the outcome's machine makes of its plan, kept between runs.
@@ -78,8 +79,8 @@ def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep
     """
     compute = read_schedule(data).cycles / CLOCK_HZ[topology.device.name]
     inline = beside = 0.0
-    found = compiled_collectives(decode_module(data))
-    for _, tensors in groupby(found, key=lambda c: c.message):
+    collectives = compiled_collectives(decode_module(data))
+    for _, tensors in groupby(collectives, key=lambda c: c.message):
         first, *others = tensors
         kind = CollectiveKind(first.kind)
         axes = axes_of(first.groups, mesh.axes, is_pairs=kind == CollectiveKind.PERMUTE)

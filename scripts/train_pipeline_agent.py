@@ -24,7 +24,7 @@ from rl.checkpoint import Checkpoint, load, save
 from rl.env import Observation
 from rl.imitation import Imitator, Lessons
 from rl.train import one_thread
-from scripts.pipeline_lessons import SHAPE, Lesson, batched, joined, lessons_of, rows
+from scripts.pipeline_lessons import SHAPE, Lesson, batched, joined, problem_lessons, rows
 
 
 WIDTH = 64
@@ -36,17 +36,17 @@ parts.
 """
 
 
-def files_of(number: int, folder: Path) -> tuple[Path, Path]:
+def round_paths(number: int, folder: Path) -> tuple[Path, Path]:
     """(lessons, weights) of a round."""
     return folder / f"lessons-{number}.safetensors", folder / f"weights-{number}.safetensors"
 
 
-def score_of(imitator: Imitator) -> Score:
+def choose_score(imitator: Imitator) -> Score:
     """Q by the weights of now; what is known without learning if nothing was learnt."""
     if not imitator.updates:
-        return lambda found: found.baseline
+        return lambda options: options.baseline
     weights = imitator.weights()
-    return lambda found: values(weights, found)
+    return lambda options: values(weights, options)
 
 
 def make_lessons(
@@ -55,12 +55,12 @@ def make_lessons(
     """The lessons of problems, kept in a file; None if time was up before."""
     if path.exists():
         return from_arrays(load(path).arrays)
-    found: list[Lesson] = []
+    collected: list[Lesson] = []
     for seed in progress.track(seeds, description="lessons"):
         if time.monotonic() > ended:
             return None
-        found += lessons_of(seed, score)
-    lessons = batched(found)
+        collected += problem_lessons(seed, score)
+    lessons = batched(collected)
     save(path, Checkpoint({**lessons.states.arrays(), "worth": lessons.worth}, {}))
     return lessons
 
@@ -119,22 +119,26 @@ def main(
     lots: list[Lessons] = []
     with Progress(transient=True) as progress:
         for number in progress.track(range(rounds), description="rounds"):
-            of_lessons, of_weights = files_of(number, folder)
+            lessons_path, weights_path = round_paths(number, folder)
             begin = time.process_time()
             first = 1_000_000 * (seed + 1) + number * problems
             lot = make_lessons(
-                range(first, first + problems), score_of(imitator), of_lessons, ended, progress
+                range(first, first + problems),
+                choose_score(imitator),
+                lessons_path,
+                ended,
+                progress,
             )
             if lot is None:
                 break
             lots.append(lot)
-            if of_weights.exists():
-                imitator.restore(load(of_weights).arrays)
+            if weights_path.exists():
+                imitator.restore(load(weights_path).arrays)
                 continue
             middle = time.process_time()
             everything = joined(lots)
             loss = learn(imitator, everything, updates, seed, progress)
-            save(of_weights, Checkpoint(imitator.arrays(), {}))
+            save(weights_path, Checkpoint(imitator.arrays(), {}))
             row = (
                 number,
                 imitator.updates,

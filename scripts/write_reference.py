@@ -26,28 +26,34 @@ HELP_COLUMNS: Final = 100
 COMMAND_HEAD: Final = """\
 # The command
 
-Made by `python -m scripts.write_reference -o docs/reference` from the command's own help. In a shell, `automap --help` and
-`automap COMMAND --help` print the same.
+Made by `python -m scripts.write_reference -o docs/reference` from the command's own help. In a
+shell, `automap --help` and `automap COMMAND --help` print the same.
 
-TARGET is `module:function`, where the function returns `(step, args)`, or a path to HLO text, an HLO proto, StableHLO or a folder of XLA
-dumps. Results go to standard output; everything else, and whatever a target prints, to standard error, so that `--json` is JSON.
+TARGET is `module:function`, where the function returns `(step, args)`, or a path to HLO text, an
+HLO proto, StableHLO or a folder of XLA dumps. Results go to standard output; everything else, and
+whatever a target prints, to standard error, so that `--json` is JSON.
 
-The first Ctrl-C in a search ends it with the best plan it has, which is written and printed; before the search, and for the second one, the
-command ends at once. In Python a search does the same, and puts your own handler of the signal back. What plan files, targets, shared caches
-and signals can and cannot do is told in [trust](../reports/trust.md).
+The first Ctrl-C in a search ends it with the best plan it has, which is written and printed;
+before the search, and for the second one, the command ends at once. In Python a search does the
+same, and puts your own handler of the signal back. What plan files, targets, shared caches and
+signals can and cannot do is told in [trust](../reports/trust.md).
 """
 PLAN_HEAD: Final = f"""\
 # The plan file
 
 Made by `python -m scripts.write_reference -o docs/reference` from the records of `automap/plan`.
 
-A plan file is JSON. It begins with `"format": "{FORMAT}"` and `"version": {VERSION}`; its other fields are those of the first record below. `automap.Plan`
-has the same fields as attributes: `plan.mesh.axes`, `plan.inputs[0].spec`, `plan.predicted.peak_bytes`. Loading a file never runs code, and refuses what is
-missing, unknown, of another type, out of range or at odds with the rest, with the field's path.
+A plan file is JSON. It begins with `"format": "{FORMAT}"` and `"version": {VERSION}`; its other
+fields are those of the first record below. `automap.Plan` has the same fields as attributes:
+`plan.mesh.axes`, `plan.inputs[0].spec`, `plan.predicted.peak_bytes`. Loading a file never runs
+code, and refuses what is missing, unknown, of another type, out of range or at odds with the
+rest, with the field's path.
 
-Inputs and outputs are in flattened argument order. A path is `jax.tree_util.keystr` of the leaf in the tuple of positional arguments
-(`[0]['params']['w1']`); that of a keyword argument begins with its name (`['rng']`). A *spec* has one entry for each dimension: null, or the list of mesh axes that
-split it, major first. A name that is a keyword of Python has an underscore behind it there and none in the file.
+Inputs and outputs are in flattened argument order. A path is `jax.tree_util.keystr` of the leaf
+in the tuple of positional arguments (`[0]['params']['w1']`); that of a keyword argument begins
+with its name (`['rng']`). A *spec* has one entry for each dimension: null, or the list of mesh
+axes that split it, major first. A name that is a keyword of Python has an underscore behind it
+there and none in the file.
 """
 
 

@@ -198,7 +198,7 @@ def _pool(rng, shape):
 
 
 def _number(x: Any) -> Any:
-    """A small number that depends on the data, but not on the order in which a device adds it up."""
+    """A small number that depends on the data, not on the order in which a device adds it up."""
     return jnp.floor(jnp.abs(x.mean() * 50 + 0.37)).astype(jnp.int32)
 
 
@@ -327,13 +327,30 @@ def _barrier(rng, shape):
 
 
 FAMILIES: dict[str, Callable[[Random, list[Shape]], Step | None]] = {
-    "unary": _on_one(_unary), "binary": _binary, "broadcast": _on_one(_broadcast),
-    "reshape": _on_one(_reshape), "transpose": _on_one(_transpose, 2), "matmul": _matmul,
-    "convolution": _convolution, "reduce": _on_one(_reduce), "argmax": _on_one(_argmax),
-    "cumulative": _on_one(_cumulative), "pool": _on_one(_pool), "take": _on_one(_take),
-    "scatter": _on_one(_scatter), "slice": _on_one(_slice), "dynamic slice": _on_one(_dynamic_slice),
-    "concatenate": _concatenate, "pad": _on_one(_pad), "reverse": _on_one(_reverse),
-    "sort": _on_one(_sort), "top k": _on_one(_top_k), "fft": _on_one(_fft),
-    "cholesky": _on_one(_cholesky, 2), "branch": _on_one(_branch), "loop": _on_one(_loop),
-    "random bits": _on_one(_random_bits), "barrier": _on_one(_barrier),
-}  # fmt: skip
+    "unary": _on_one(_unary),
+    "binary": _binary,
+    "broadcast": _on_one(_broadcast),
+    "reshape": _on_one(_reshape),
+    "transpose": _on_one(_transpose, 2),
+    "matmul": _matmul,
+    "convolution": _convolution,
+    "reduce": _on_one(_reduce),
+    "argmax": _on_one(_argmax),
+    "cumulative": _on_one(_cumulative),
+    "pool": _on_one(_pool),
+    "take": _on_one(_take),
+    "scatter": _on_one(_scatter),
+    "slice": _on_one(_slice),
+    "dynamic slice": _on_one(_dynamic_slice),
+    "concatenate": _concatenate,
+    "pad": _on_one(_pad),
+    "reverse": _on_one(_reverse),
+    "sort": _on_one(_sort),
+    "top k": _on_one(_top_k),
+    "fft": _on_one(_fft),
+    "cholesky": _on_one(_cholesky, 2),
+    "branch": _on_one(_branch),
+    "loop": _on_one(_loop),
+    "random bits": _on_one(_random_bits),
+    "barrier": _on_one(_barrier),
+}

@@ -249,7 +249,7 @@ def low_rank() -> Case:
 
 
 def recurrent_state() -> Case:
-    """The hidden state goes on from one batch to the next, and is reset where an episode is done."""
+    """The hidden state goes on from batch to batch, and is reset where an episode is done."""
 
     def step(state, batch):
         def value(p):

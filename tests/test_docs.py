@@ -95,3 +95,16 @@ def _defined(module: ast.Module) -> Iterator[str]:
             yield node.target.id
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
+
+
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_that_writes_a_page_says_which(script: Path):
+    source = script.read_text()
+    if "replace_table(" in source and script.name != "tables.py":
+        usage = re.compile(rf"python -m scripts\.{script.stem}\b[^\n]*(?:\\\n[^\n]*)?-o (docs/\S+)")
+        pages = usage.findall(ast.get_docstring(ast.parse(source)) or "")
+        assert pages
+        assert all((ROOT / page).exists() for page in pages)

@@ -79,21 +79,24 @@ def test_a_process_finds_its_own_packages_and_compiler(peer, monkeypatch):
     """
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/elsewhere/libtpu.so")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    body = "import os; assert not {os.environ.get(n) for n in ('TPU_LIBRARY_PATH', 'PYTHONPATH')} - {None, ''}"
+    body = (
+        "import os; names = ('TPU_LIBRARY_PATH', 'PYTHONPATH'); "
+        "assert not {os.environ.get(name) for name in names} - {None, ''}"
+    )
     assert peer(body).ask(b"abc", "sha", REQUEST).answer.outcome == "done"
 
 
 def test_a_program_is_asked_about_once(peer):
-    found = peer().ask(b"abc", "sha", REQUEST)
-    assert found.answer == decode(AutoAnswer, ANSWER, "")
-    assert found.program == b"cba"
-    assert found.pass_seconds == 3.25
+    reply = peer().ask(b"abc", "sha", REQUEST)
+    assert reply.answer == decode(AutoAnswer, ANSWER, "")
+    assert reply.program == b"cba"
+    assert reply.pass_seconds == 3.25
     assert json.loads((peer().python.with_name("asked")).read_text()) == {
         "slice": "v5e:2x4",
         "mesh": [2, 4],
         "options": {"flag": "1"},
     }
-    assert peer().ask(b"abc", "sha", REQUEST) == found
+    assert peer().ask(b"abc", "sha", REQUEST) == reply
     assert _asked(peer()) == 1
     peer().ask(b"abc", "sha", AutoRequest(slice="v5e:2x4", mesh=None))
     peer().ask(b"abc", "another", REQUEST)
@@ -102,17 +105,17 @@ def test_a_program_is_asked_about_once(peer):
 
 def test_one_that_is_not_ready_in_time_is_asked_again_only_with_more_time(peer):
     slow = "time.sleep(60)"
-    found = peer(slow, timeout_seconds=0.5).ask(b"abc", "sha", REQUEST)
-    assert found.answer.outcome == "timeout"
-    assert found.program is None
-    assert peer(timeout_seconds=0.4).ask(b"abc", "sha", REQUEST) == found
+    reply = peer(slow, timeout_seconds=0.5).ask(b"abc", "sha", REQUEST)
+    assert reply.answer.outcome == "timeout"
+    assert reply.program is None
+    assert peer(timeout_seconds=0.4).ask(b"abc", "sha", REQUEST) == reply
     assert peer(timeout_seconds=60.0).ask(b"abc", "sha", REQUEST).answer.outcome == "done"
 
 
 def test_a_process_that_dies_is_an_answer_that_is_not_kept(peer):
-    found = peer("raise SystemExit('out of luck')").ask(b"abc", "sha", REQUEST)
-    assert found.answer.outcome == "died"
-    assert "out of luck" in found.answer.message
+    reply = peer("raise SystemExit('out of luck')").ask(b"abc", "sha", REQUEST)
+    assert reply.answer.outcome == "died"
+    assert "out of luck" in reply.answer.message
     assert peer().ask(b"abc", "sha", REQUEST).answer.outcome == "done"
 
 
@@ -223,10 +226,10 @@ def _planned(*names):
     """Plans that are their names, and what today's compiler says of them in milliseconds."""
     asked = []
 
-    def plan_of(name):
+    def make_plan(name):
         return lambda: asked.append(name) or name
 
-    return asked, [plan_of(name) for name in names]
+    return asked, [make_plan(name) for name in names]
 
 
 def test_todays_compiler_is_asked_about_the_fastest_and_presets_near_it():
@@ -239,10 +242,10 @@ def test_todays_compiler_is_asked_about_the_fastest_and_presets_near_it():
         _row("megatron", 6.5),
     ]
     asked, plans = _planned(*range(len(rows)))
-    found = with_newer(rows, dict(zip(rows, plans, strict=True)), lambda plan: plan * 1e-3)
+    newer = with_newer(rows, dict(zip(rows, plans, strict=True)), lambda plan: plan * 1e-3)
     assert asked == [1, 2, 3, 4]
-    assert [row.newer_seconds for row in found] == [None, 0.001, 0.002, 0.003, 0.004, None]
-    assert [replace(row, newer_seconds=None) for row in found] == rows
+    assert [row.newer_seconds for row in newer] == [None, 0.001, 0.002, 0.003, 0.004, None]
+    assert [replace(row, newer_seconds=None) for row in newer] == rows
 
 
 def _refused(error):
@@ -253,7 +256,7 @@ def _refused(error):
 
 
 @pytest.mark.parametrize(
-    ("plan", "seconds_of", "note"),
+    ("plan", "measure", "note"),
     [
         (None, lambda plan: 1.0, "newer: not to be carried over"),
         ("plan", lambda plan: None, "newer: does not fit"),
@@ -261,6 +264,6 @@ def _refused(error):
         ("plan", _refused(PlanError("another mesh")), "newer: another mesh"),
     ],
 )
-def test_what_todays_compiler_refuses_is_noted(plan, seconds_of, note):
+def test_what_todays_compiler_refuses_is_noted(plan, measure, note):
     row = _row("ours", 4.0)
-    assert with_newer([row], {row: lambda: plan}, seconds_of) == [replace(row, note=note)]
+    assert with_newer([row], {row: lambda: plan}, measure) == [replace(row, note=note)]

@@ -1,4 +1,4 @@
-"""XLA's text of shardings: read back from what JAX itself writes, and forms that only XLA writes."""
+"""XLA's text of shardings: what JAX itself writes, and forms that only XLA writes."""
 
 from itertools import permutations
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from automap.errors import PlanError
 from automap.jax_compat import lowered_for_gspmd
-from scripts.auto_shardings import spec_of
+from scripts.auto_shardings import read_spec
 
 
 AXES = (("a", 2), ("b", 3), ("c", 2))
@@ -44,7 +44,7 @@ def _texts_of_jax(specs):
 
 def test_what_jax_writes_is_read_back():
     for spec, text in zip(SPECS, _texts_of_jax(SPECS), strict=True):
-        assert spec_of(text, 2, AXES) == spec, text
+        assert read_spec(text, 2, AXES) == spec, text
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_what_jax_writes_is_read_back():
     ],
 )
 def test_forms_that_xla_writes(text, spec):
-    assert spec_of(text, 2, (("a", 4), ("b", 2))) == spec
+    assert read_spec(text, 2, (("a", 4), ("b", 2))) == spec
 
 
 @pytest.mark.parametrize("text", ["{maximal device=0}", "", "{devices=[2,2]<=[4]}", "{manual}"])
 def test_what_is_no_split_of_these_devices_is_refused(text):
     with pytest.raises(PlanError, match="sharding"):
-        spec_of(text, 2, (("a", 4), ("b", 2)))
+        read_spec(text, 2, (("a", 4), ("b", 2)))

@@ -9,9 +9,9 @@ import pytest
 from scripts.end_planners import TOO_EARLY, cached_together, ended
 
 
-def _check(found, *endings):
-    assert (found.lost, found.files_left, found.processes_left) == ([], [], 0)
-    assert set(found.ended) <= {"done", *endings}, found.ended
+def _check(outcomes, *endings):
+    assert (outcomes.lost, outcomes.files_left, outcomes.processes_left) == ([], [], 0)
+    assert set(outcomes.ended) <= {"done", *endings}, outcomes.ended
 
 
 @pytest.mark.slow

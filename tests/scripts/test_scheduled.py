@@ -30,7 +30,8 @@ HloModule step, num_partitions=8
 ENTRY %main (x: f32[1024]) -> f32[1024] {{
   %x = f32[1024] parameter(0)
   %next = f32[1024] collective-permute(%x), channel_id=1, source_target_pairs={{{{0,1}},{{1,0}}}}
-  %sum = f32[1024] all-reduce(%next), channel_id=2, replica_groups={groups}, use_global_device_ids=true, to_apply=%add
+  %sum = f32[1024] all-reduce(%next), channel_id=2, replica_groups={groups},
+    use_global_device_ids=true, to_apply=%add
   ROOT %out = f32[1024] exponential(%sum), backend_config={config}
 }}
 """)
