@@ -27,6 +27,7 @@ from jax.experimental import topologies
 from rich.progress import track
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.errors import InputError
 from automap.planner.records import build_plan
@@ -37,9 +38,6 @@ from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.topology.model import Platform
 from automap.verify.collectives import (
-    CPU,
-    TPU,
-    Backend,
     Transfer,
     compiled_transfers,
     predicted_transfers,
@@ -101,7 +99,6 @@ class Compiler:
     topology: str
     meshes: tuple[tuple[int, ...], ...]
     models: tuple[str, ...]
-    backend: Backend
     rewrites: frozenset[str]
     made_on: str
     command: str
@@ -110,7 +107,7 @@ class Compiler:
 
 COMPILERS = {
     "cpu": Compiler(
-        f"cpu:{DEVICES}", ((8,), (4, 2), (2, 2, 2)), tuple(MODELS), CPU, frozenset(),
+        f"cpu:{DEVICES}", ((8,), (4, 2), (2, 2, 2)), tuple(MODELS), frozenset(),
         f"{platform.machine()} CPU with {DEVICES} devices",
         "python -m scripts.compare_collectives -o docs/reports/collectives.md",
         {"xla_backend_optimization_level": 0},
@@ -119,7 +116,7 @@ COMPILERS = {
         "v5e:2x4", ((8,), (2, 4)),
         # Convolutions and unrolled LSTMs take it minutes each.
         ("mlp", "gpt", "t5", "bert", "llama", "vit", "moe", "mamba", "gpt, scanned", "t5, scanned"),
-        TPU, frozenset({"all-gather", "reduce-scatter", "all-to-all", "collective-permute"}),
+        frozenset({"all-gather", "reduce-scatter", "all-to-all", "collective-permute"}),
         "compiled for v5e:2x4 ahead of time by libtpu on a CPU host",
         "python -m scripts.compare_collectives --compiler tpu -o docs/reports/collectives_tpu.md",
         {},
@@ -196,7 +193,7 @@ def compare(program: Program) -> Comparison | None:
         text = compiled.as_text() or ""
     except jax.errors.JaxRuntimeError:
         return None
-    predicted = predicted_transfers(outcome, compiler.backend)
+    predicted = predicted_transfers(outcome, backend_for(program.compiler))
     is_warned = any("sharding changes" in warning for warning in plan.warnings)
     return Comparison(
         program=program,

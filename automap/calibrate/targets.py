@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
 from automap.cost.measured import parts_of
 from automap.cost.shardings import shardings
@@ -23,7 +24,7 @@ from automap.topology.model import Topology
 
 def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature, ...]:
     """Distinct signatures, those of the first presets first."""
-    space = Space(workload.problem)
+    space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
     tables = build_tables(workload.problem, topology.platform)
     evaluator = Evaluator(tables, workload.problem.n_classes, topology)
     found: dict[Signature, None] = {}

@@ -54,8 +54,8 @@ from math import ceil, log2, prod
 from operator import mul
 from typing import Final
 
+from automap.backends import Algorithm
 from automap.cost.kinds import CollectiveKind
-from automap.cost.protocols import Algorithm
 from automap.topology.spans import Span
 
 

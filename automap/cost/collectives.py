@@ -3,8 +3,8 @@
     t(B) = min over k of  alpha_k + beta_k B                                  -> in: `CollectiveCost.seconds`
 
 One line for every algorithm and protocol that the hardware's library can choose (`automap.cost.algorithms`,
-`automap.cost.protocols`): NCCL takes the fastest for the size, ring or tree, LL, LL128 or Simple; a TPU slice
-has the rings of its torus alone. A minimum of rising lines is rising and concave, so the bandwidth B / t(B)
+`automap.backends.protocols`): NCCL takes the fastest for the size, ring or tree, LL, LL128 or
+Simple; a TPU slice has the rings of its torus alone. A minimum of rising lines is rising and concave, so the bandwidth B / t(B)
 rises with B: small messages ride a line with a low alpha, large ones one with a low beta. Only lines that
 are lowest somewhere are kept                                                 -> in: `_lowest`
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap.backends import SentSpan, backend_for
 from automap.cost.algorithms import LINES, Line
 from automap.cost.kinds import CollectiveKind as CollectiveKind
-from automap.cost.protocols import PROTOCOLS, SentSpan
 from automap.topology.model import Platform, Topology
 from automap.topology.spans import Span, spans
 
@@ -66,7 +66,7 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
     if not group:
         return _FREE
     lines = []
-    for protocol in PROTOCOLS[platform]:
+    for protocol in backend_for(platform).protocols:
         sent = [
             SentSpan(level=span.level, ranks=span.ranks, stride=span.stride, protocol=protocol)
             for span in group

@@ -26,6 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
+from automap.backends import Backend, backend_for
 from automap.cost.kernel_table import KernelTable
 from automap.cost.loop_fills import FAST_BYTES
 from automap.cost.measured import MeasuredKernels
@@ -47,11 +48,12 @@ class Roofline:
     def seconds(self, sharding: Shardings) -> np.ndarray:
         """Of each distinct kernel once, [kernels]."""
         table, device = self.kernels, self.topology.device
+        has_tiles = self._backend.pads(device)
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
         laying, fast = np.zeros(len(flops)), device.memory_bytes_per_s("elementwise")
-        if device.matmul_tile > 1 and len(table.tables.access):
+        if has_tiles and len(table.tables.access):
             of_kernel = table.traffic_kernel[table.tables.access]
             factors = sharding.factor_of_axis[table.op_row[of_kernel]]
             found = table.tables.in_memory(
@@ -62,17 +64,17 @@ class Roofline:
             seconds += found.copied_bytes / device.memory_bytes_per_s("copy")
             seconds += found.launches * device.launch_seconds
             laying = np.bincount(of_kernel, weights=seconds, minlength=len(flops))
-        if device.matmul_tile > 1 and len(table.few_rows.access):
+        if has_tiles and len(table.few_rows.access):
             laying += self._few_rows_bytes(sharding, local) / fast
         if device.on_chip_bytes:
             share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
             local *= np.where(table.near_bytes > 0, share, 1.0)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
-        if device.matmul_tile > 1:
+        if has_tiles:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
             flops *= self._group_flops
-        is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & (device.matmul_tile > 1)
+        is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & has_tiles
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
@@ -90,6 +92,10 @@ class Roofline:
         extra = uses.extra_bytes(dims, sharding.sizes, numbers)
         np.maximum.at(found, table.traffic_kernel[uses.access], extra)
         return found
+
+    @property
+    def _backend(self) -> Backend:
+        return backend_for(self.topology.platform)
 
     @cached_property
     def _sides(self) -> tuple["_Sizes", ...]:

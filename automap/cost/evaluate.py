@@ -4,7 +4,7 @@ step = compute + waiting
 compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`;
             where a step's memory is new to it, also its first touch: bytes that are no input's, at the peak
 collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
-            collectives of gradients and parameters into messages of COMBINE_BYTES, but not those of a loop's trips
+            collectives of gradients and parameters into messages of the backend's `combine_bytes`, but not those of a loop's trips
                                                                               -> in: `_collective`
 waiting     all of collective where a device does one thing after the other; where collectives run beside
             kernels, what is left of it                   -> in: `automap.cost.overlap`, `automap.cost.rings`
@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap.cost.backends import HABITS, Habit
+from automap.backends import Backend, backend_for
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.flows import ALL_GATHER, KINDS
@@ -35,8 +35,6 @@ from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
 
-# XLA:GPU's default threshold for merging small collectives (xla_gpu_*_combine_threshold_bytes).
-COMBINE_BYTES = 30 * 1024 * 1024
 # Seconds that are all waited for are one sum in two orders, up to this fraction.
 _ROUNDING = 1e-9
 
@@ -98,7 +96,7 @@ class Evaluator:
         found, of_kernel = priced.found, priced.of_kernel
         busy = float(priced.of_collective @ found.count)
         waiting = busy
-        if Habit.ASYNCHRONOUS in self.habits:
+        if self.backend.collectives == "beside kernels":
             waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
         peak_bytes, fresh_seconds = self._peak(priced.sharding, found)
@@ -134,10 +132,10 @@ class Evaluator:
     def timed(self, sharding: Shardings, found: Collectives, of_kernel: np.ndarray) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         of_collective = self._collective(found, sharding.sizes)
-        if self.topology.device.matmul_tile > 1:
+        if self.backend.pads(self.topology.device):
             of_collective += copy_seconds(self.tables, sharding, found, self.topology.device)
         beside = np.zeros(len(of_collective))
-        if Habit.RINGS in self.habits:
+        if self.backend.scattered_products == "rings":
             rings = with_rings(
                 self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
             )
@@ -151,9 +149,9 @@ class Evaluator:
         return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @property
-    def habits(self) -> frozenset[Habit]:
-        """What the backend does beyond partitioning."""
-        return HABITS[self.topology.platform]
+    def backend(self) -> Backend:
+        """The compiler of the topology, and its library for collectives."""
+        return backend_for(self.topology.platform)
 
     @cached_property
     def roofline(self) -> Roofline:
@@ -176,10 +174,12 @@ class Evaluator:
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""
         merged = found.combinable
-        if Habit.MERGES_GATHERS not in self.habits:
+        if self.backend.combines == "sums":
             merged = merged & (found.kind != ALL_GATHER)
         of_edge = found.edge + np.where(found.on_operand, len(self.tables.results.count), 0)
-        messages = np.clip(found.n_bytes / COMBINE_BYTES, self._least_messages[of_edge], 1.0)
+        messages = np.clip(
+            found.n_bytes / self.backend.combine_bytes, self._least_messages[of_edge], 1.0
+        )
         messages = np.where(merged, messages, 1.0)
         seconds = np.zeros(len(messages))
         of_link = (found.kind << len(sizes)) + found.mask

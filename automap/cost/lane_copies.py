@@ -9,6 +9,8 @@ all-to-all     what is exchanged stands apart, so that what moves from the last 
 What is copied is read and written once more, at the speed of copies (libtpu 0.0.51)          -> in: `copy_seconds`
 """
 
+from typing import Final
+
 import numpy as np
 
 from automap.cost.edges import Edges
@@ -16,8 +18,10 @@ from automap.cost.flows import ALL_GATHER, ALL_TO_ALL
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.space.leaves import LANES
 from automap.topology.model import Device
+
+
+_LANES: Final = 128
 
 
 def copy_seconds(
@@ -36,7 +40,7 @@ def copy_seconds(
         part = edges.last_size[edge] / np.where(gathered, sharding.sizes, 1).prod(axis=1)
         is_copied = np.where(
             found.kind[entries] == ALL_GATHER,
-            (gathered & axes).any(axis=1) & (part % LANES != 0),
+            (gathered & axes).any(axis=1) & (part % _LANES != 0),
             ((stored | made) & axes).any(axis=1),
         )
         copied[entries] = np.where(is_copied, 2 * found.n_bytes[entries], 0.0)

@@ -9,11 +9,11 @@ numbers a core three times that of memory accesses (two loops that write stacks 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 import math
+from typing import Literal
 
-from automap.cost.backends import Habit
 from hlo_tools.analyses.kernels import Access, Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
@@ -26,10 +26,13 @@ FAST_BYTES = 2**23
 
 
 def filled(
-    graph: Graph, found: Sequence[Kernel], phases: Sequence[Phase], habits: Collection[Habit]
+    graph: Graph,
+    found: Sequence[Kernel],
+    phases: Sequence[Phase],
+    loop_zeros: Literal["by byte", "by number"],
 ) -> list[Kernel]:
     """The kernels without those that write zeros which are only allocated."""
-    writes_numbers = Habit.FILLS in habits
+    writes_numbers = loop_zeros == "by number"
     shared = _of_several_loops(graph) if writes_numbers else frozenset[object]()
     result = list[Kernel]()
     for kernel in found:

@@ -5,10 +5,8 @@ nothing else to do: what that is for each kind of collective, and what comes whe
 `automap.cost.walk`. Here the collectives and kernels of a plan are put where it wants them.
 
 Nothing is hidden that has no computation beside it: the sum of waits is at least collectives -
-computation. Which backends do so says `automap.cost.backends`. XLA's GPU pipeline makes all
-collectives asynchronous and moves their ends behind independent kernels (seen in its programs, jax
-0.10.2, 2026-11); its TPU pipeline does so only for rings (`automap.cost.rings`), CPU runs one thing
-after the other.
+computation. Which backends do so says
+`automap.backends.Backend.collectives`.
 """
 
 import numpy as np

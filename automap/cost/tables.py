@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from automap.cost.backends import HABITS, Habit
+from automap.backends import backend_for
 from automap.cost.contests import Contests, build_contests, like_tensors
 from automap.cost.edges import Copies, Edges, rank_of
 from automap.cost.halos import Windows, windows_of
@@ -40,7 +40,7 @@ from automap.cost.result_edges import result_edges
 from automap.cost.turned import turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.analyses.kernels import FUSERS, Kernel, kernels
+from hlo_tools.analyses.kernels import Kernel, kernels
 from hlo_tools.analyses.liveness import Buffers, buffers
 from hlo_tools.analyses.narrow import narrow_values, stored_bytes
 
@@ -115,24 +115,25 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     turned_values, turned_ops = turned(problem)
     value_rows, row_of_value = _value_rows(problem, turned_values)
     op_rows, row_of_op = _op_rows(problem, row_of_value, turned_ops)
-    habits = HABITS[platform]
-    is_narrow = Habit.NARROWS in habits
+    backend = backend_for(platform)
+    is_narrow = backend.float32_products == "bfloat16"
     operands, copies = operand_edges(problem, row_of_value, row_of_op, op_rows, narrows=is_narrow)
-    order = "loops first" if Habit.LOOPS_FIRST in habits else "terms first"
     results, edge_of_op = result_edges(
         problem,
         row_of_value,
         row_of_op,
         op_rows,
-        order=order if Habit.SIMPLIFIES in habits else None,
+        order=None if backend.sums == "apart" else backend.sums,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
-    kernel_list = filled(graph, kernels(graph, FUSERS[platform], n_bytes), problem.phases, habits)
+    kernel_list = filled(
+        graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
+    )
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes
     )
-    updates = "late" if Habit.ASYNCHRONOUS in habits else "early"
+    updates = "late" if backend.collectives == "beside kernels" else "early"
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)
     return Tables(
         value_rows=value_rows,

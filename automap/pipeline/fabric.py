@@ -3,7 +3,7 @@
 Devices stand in the topology's order, U *units* of `unit_devices` each; a stage has units [d, e).
 
     reduce[d, e]       seconds per byte of gradients that the stage's replicas sum, by the evaluator's collectives
-                       on the levels that the range spans (hierarchical), in messages of COMBINE_BYTES
+                       on the levels that the range spans (hierarchical), in messages that the backend merges
                                                                        -> in: `_reduce`, `_group`
     transfer[d, e, f]  seconds per byte of what stage [d, e) sends to stage [e, f)
         adjacent       (Auto-MAP section 4.4) over one link of the level that parts e - 1 from e
@@ -21,8 +21,8 @@ from typing import Final, Literal
 
 import numpy as np
 
+from automap.backends import backend_for
 from automap.cost.collectives import group_cost
-from automap.cost.evaluate import COMBINE_BYTES
 from automap.cost.kinds import CollectiveKind
 from automap.numba_jit import Array, compiled
 from automap.topology.model import Topology
@@ -93,12 +93,13 @@ def _parted_by(topology: Topology, unit: int, n: int) -> np.ndarray:
 def _reduce(topology: Topology, unit: int, n: int) -> np.ndarray:
     result = np.zeros((n + 1, n + 1))
     known: dict[tuple[Span, ...], float] = {}
+    message_bytes = backend_for(topology.platform).combine_bytes
     for d in range(n):
         for e in range(d + 1, n + 1):
             group = _group(topology, d * unit, e * unit)
             if group not in known:
                 cost = group_cost(CollectiveKind.ALL_REDUCE, topology.platform, group)
-                known[group] = float(cost.seconds(COMBINE_BYTES)) / COMBINE_BYTES
+                known[group] = float(cost.seconds(message_bytes)) / message_bytes
             result[d, e] = known[group]
     return result
 

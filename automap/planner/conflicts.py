@@ -164,7 +164,8 @@ class Conflicts:
     def _best_interleaved(self) -> Estimate | None:
         """The best of a short climb on the plan's mesh, if fused dimensions were interleaved."""
         evaluator = self.context.evaluator
-        space = Space(interleaved(self.context.space.problem))
+        old = self.context.space
+        space = Space(interleaved(old.problem), old.stored_multiple)
         tables = build_tables(space.problem, evaluator.topology.platform)
         context = replace(
             self.context,

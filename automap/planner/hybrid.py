@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import time
 
+from automap.backends import backend_for
 from automap.config import Options
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.hybrid.pricing import Pricer
@@ -21,7 +22,8 @@ def plan_hybrid(
     """The best pipeline with sharded stages that is faster than a bound, else why there is none."""
     start = time.monotonic()
     workload, topology, limits = setup.workload, setup.topology, setup.limits
-    pricer = Pricer(setup.points.profile, Space(workload.problem), topology, options.profile)
+    space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
+    pricer = Pricer(setup.points.profile, space, topology, options.profile)
     found = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
     if found.best is None:
         return None, no_hybrid_fits(found, limits, topology.name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import math
 from typing import Any, Final
 
+from automap.backends import backend_for
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
@@ -110,7 +111,7 @@ def rebuilt(
         )
     if profile is not None:
         profile.check_suits(topology)
-    space = Space(workload.problem)
+    space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
     split_classes = space.split_classes(restored(_point(plan), space, mesh))
     evaluator = Evaluator(
         build_tables(workload.problem, topology.platform),

@@ -143,7 +143,8 @@ def _priced_by(
     problem = workload.problem
     tables = build_tables(problem, topology.platform)
     evaluator = Evaluator(tables, problem.n_classes, topology, options.profile)
-    return Pinned(Space(problem), evaluator, pins)
+    space = Space(problem, evaluator.backend.stored_multiple)
+    return Pinned(space, evaluator, pins)
 
 
 def check_known(workload: Workload, options: Options) -> None:

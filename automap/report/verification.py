@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from automap.backends import Backend
 from automap.quantities import bytes_text, seconds_text
-from automap.verify.collectives import Backend
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
@@ -98,8 +98,8 @@ def _collectives(comparison: Comparison, backend: Backend) -> Iterator[str]:
         if differing
         else "as predicted"
     )
-    if differing and backend.habit:
-        yield f"  ({backend.habit})"
+    if differing and backend.compiled.note:
+        yield f"  ({backend.compiled.note})"
     yield from map(_row, comparison.rows[:_SHOWN_ROWS])
     if len(comparison.rows) > _SHOWN_ROWS:
         yield f"  and {len(comparison.rows) - _SHOWN_ROWS} more kinds"

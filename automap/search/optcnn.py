@@ -19,7 +19,6 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.backends import Habit
 from automap.search.candidate import Candidate
 from automap.search.context import EQUAL, SearchContext
 from automap.search.factored.cells import Rows
@@ -108,7 +107,7 @@ class Summing:
 
 def runs_beside(context: SearchContext) -> bool:
     """Whether collectives run beside kernels, so that a step is shorter than the sum of its parts."""
-    return Habit.ASYNCHRONOUS in context.evaluator.habits
+    return context.evaluator.backend.collectives == "beside kernels"
 
 
 def optcnn(context: SearchContext) -> None:

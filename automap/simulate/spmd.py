@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from automap.cost.backends import HABITS, Habit
+from automap.backends import backend_for
 from automap.simulate.issue import Issue, in_line, on_two_lanes
 from automap.simulate.region import Node, Region
 from automap.simulate.tasks import Tasks, Timeline, simulate
@@ -116,7 +116,7 @@ def simulate_spmd(
     program: Region, platform: Platform, most_tasks: int = MOST_TASKS
 ) -> SpmdTimeline:
     """One step of a program on one device of a platform, with at most about `most_tasks` tasks."""
-    is_beside = Habit.ASYNCHRONOUS in HABITS[platform]
+    is_beside = backend_for(platform).collectives == "beside kernels"
     issue = on_two_lanes(program) if is_beside else in_line(program)
     emitter = _Emitter(_most_trips(program, most_tasks), LINK if is_beside else COMPUTE)
     emitter.region(program, issue, (), 1.0)

@@ -23,12 +23,6 @@ from hlo_tools.analyses.folding import update_groups
 from hlo_tools.analyses.roles import Role
 
 
-# Elements side by side in a TPU's tiles. Where parts of a longer last dimension are no multiple of
-# it, what is gathered of them is copied into another order and back: 3.5 ms of a step of T5-base on
-# v5p:2x2x4, 2.4 of ViT-B/16 (libtpu 0.0.51, 2026-11).
-LANES = 128
-
-
 @dataclass(frozen=True, slots=True)
 class LeafClass:
     """Equal parameters. Tuples are per dimension; `none` (the problem's n_classes) where nothing
@@ -126,11 +120,13 @@ def storage_dim(
     stored: Collection[int],
     to_come: int,
     none: int,
+    multiple: int,
 ) -> int | None:
     """Dimension along which to keep a leaf split by an axis (its name and size), or None.
 
     `parts[d]` is how many ways dimension d is split already, `stored` are dimensions that other
     axes store along, and `to_come` in how many parts this axis and later ones keep the leaf.
+    `multiple` is the backend's `stored_multiple`.
     Preferred: what the user's code splits along the axis, the furthest reach, then parts that are
     whole rows of tiles, then one of `stored`, as axes on one dimension are gathered and scattered
     by one collective, then a dimension nothing splits yet, then the largest.
@@ -140,7 +136,7 @@ def storage_dim(
 
     def preferred(d: int) -> tuple[int, ...]:
         size, is_last = leaf.dims[d], d == len(leaf.dims) - 1
-        is_whole = not is_last or size < LANES or size % (parts[d] * to_come * LANES) == 0
+        is_whole = not is_last or size < multiple or size % (parts[d] * to_come * multiple) == 0
         return (d == given, leaf.reach[d], is_whole, d in stored, parts[d] == 1, size, -d)
 
     allowed = (
@@ -157,17 +153,21 @@ def storage_dims(
     wanted: Sequence[bool],
     parts: Sequence[int],
     none: int,
+    multiple: int,
 ) -> tuple[int | None, ...]:
     """Along each axis (name, size) the dimension that a leaf is kept split on, None where it is not
     `wanted` or none is left.
 
-    `parts[d]` is how many ways computation splits dimension d.
+    `parts[d]` is how many ways computation splits dimension d, `multiple` what a part of the last
+    dimension should be a multiple of.
     """
     left, stored = list(parts), set[int]()
     to_come = math.prod(size for (_, size), is_wanted in zip(axes, wanted) if is_wanted)
     found: list[int | None] = []
     for axis, is_wanted in zip(axes, wanted, strict=True):
-        dim = storage_dim(leaf, axis, left, stored, to_come, none) if is_wanted else None
+        dim = None
+        if is_wanted:
+            dim = storage_dim(leaf, axis, left, stored, to_come, none, multiple)
         if dim is not None:
             left[dim] *= axis[1]
             stored.add(dim)
@@ -190,10 +190,13 @@ class _Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredLeaves:
-    """Leaves of one space; `none` is the class of no dimension."""
+    """Leaves of one space; `none` is the class of no dimension, `multiple` the backend's
+    `stored_multiple`.
+    """
 
     leaves: Sequence[LeafClass]
     none: int
+    multiple: int
     _known: dict[_Question, tuple[tuple[int, int], ...]] = field(default_factory=dict, repr=False)
 
     def of_axes(self, point: Point, parts_of: Mapping[int, int]) -> list[dict[int, None]]:
@@ -226,7 +229,9 @@ class StoredLeaves:
         """(axis, storage class) of one leaf."""
         leaf = self.leaves[question.number]
         wanted = [not is_taken for is_taken in question.taken]
-        dims = storage_dims(leaf, question.mesh.axes, wanted, question.parts, self.none)
+        dims = storage_dims(
+            leaf, question.mesh.axes, wanted, question.parts, self.none, self.multiple
+        )
         found: list[tuple[int, int]] = []
         for axis, dim in enumerate(dims):
             if dim is None:

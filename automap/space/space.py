@@ -30,9 +30,12 @@ from hlo_tools.rules import FactorKind
 
 @dataclass(frozen=True)
 class Space:
-    """Decisions available for a problem."""
+    """Decisions available for a problem; `stored_multiple` is a fact of the backend
+    (`automap.backends.Backend`).
+    """
 
     problem: Problem
+    stored_multiple: int = 128
 
     @cached_property
     def leaves(self) -> tuple[LeafClass, ...]:
@@ -223,7 +226,7 @@ class Space:
 
     @cached_property
     def _stored_leaves(self) -> StoredLeaves:
-        return StoredLeaves(self.leaves, self.problem.n_classes)
+        return StoredLeaves(self.leaves, self.problem.n_classes, self.stored_multiple)
 
     def label(self, group_class: int) -> str | None:
         """The largest parameter or batch dimension of a compute class, as `path[dim]`.

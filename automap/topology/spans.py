@@ -13,7 +13,7 @@ away than another -> in: `_join`.
 
 How fast a span is, per device and in one direction -> in: `Span.bytes_per_s`: a level gives
 bytes_per_s / shared_by, because the program is the same everywhere and all the devices that share a
-link talk at once. What a protocol leaves of it is in `automap.cost.protocols`. On a ring or line
+link talk at once. What a protocol leaves of it is in `automap.backends.protocols`. On a ring or line
 with stride t the t interleaved groups share the links and each neighbour is t hops away, so a group
 gets 1/t. A span closes into a ring only when its level is one
 and the span reaches around it (stride * ranks = n_l); otherwise it is a line, whose end devices

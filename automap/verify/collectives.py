@@ -2,16 +2,16 @@
 
 Both sides are multisets of (kind, mesh axes, bytes), one element per tensor and execution; bytes
 are the full buffer on one device (`automap.cost.collectives`). What a backend is known to do
-differently (`Backend`) is applied to the prediction.
+differently (`Backend.compiled`) is applied to the prediction.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
-from typing import Literal
 
+from automap.backends import Backend
 from automap.cost.flows import KINDS
 from automap.planner.records import Outcome
 from automap.topology.mesh import Mesh
@@ -34,37 +34,6 @@ class Transfer:
     n_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """What a backend's partitioner does with a kind of collective: `runs_as` maps kind to kind.
-
-    `merges` is "into buffers" where tensors are concatenated before they are sent, so that their
-    number is lost and only bytes can be compared. `habit` says in words what it makes of
-    collectives without being asked, that no prediction foresees.
-    """
-
-    runs_as: Mapping[str, str]
-    habit: str = ""
-    merges: Literal["into tuples", "into buffers"] = "into tuples"
-
-
-CPU = Backend(
-    {"reduce-scatter": "all-reduce"},
-    habit="the CPU compiler computes bfloat16 in float32 and may send it so, with twice the bytes",
-)
-"""XLA's CPU pipeline has no pass that merges an all-reduce and a slice to a reduce-scatter."""
-TPU = Backend(
-    {},
-    habit="the TPU compiler sends what a product needs in pieces while it computes (as permutes), and turns "
-    "gathers and scatters of many small tensors into other collectives",
-)
-GPU = Backend(
-    {},
-    merges="into buffers",
-    habit="the GPU compiler concatenates tensors before it sends them: their number says nothing",
-)
-
-
 def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:
     """The collectives of a search's best plan, as a backend runs them."""
     split_classes = outcome.context.space.split_classes(outcome.best.point)
@@ -75,7 +44,9 @@ def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]
     for kind, mask, n_bytes, count in rows:
         name = KINDS[kind].value
         axes = tuple(n for a, n in enumerate(names) if mask >> a & 1)
-        result[Transfer(backend.runs_as.get(name, name), axes, round(n_bytes))] += int(count)
+        result[Transfer(backend.compiled.runs_as.get(name, name), axes, round(n_bytes))] += int(
+            count
+        )
     return result
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from automap.backends import Backend
 from automap.plan.record import PlanRecord
-from automap.verify.collectives import Backend
 from automap.verify.witness import CompiledRecord, Witness
 
 
@@ -100,7 +100,7 @@ def rows_of(
     for record in plan.predicted.collectives:
         # XLA's groups say nothing of axes of size one.
         axes = tuple(axis for axis in record.axes if sizes[axis] > 1)
-        entry = counts[backend.runs_as.get(record.kind, record.kind), axes]
+        entry = counts[backend.compiled.runs_as.get(record.kind, record.kind), axes]
         entry[0] += record.count
         entry[1] += record.bytes
     for found in compiled:
@@ -125,7 +125,7 @@ def rows_of(
 def _agrees(counts: list[int], backend: Backend) -> bool:
     n_predicted, predicted, n_compiled, compiled = counts
     is_near = abs(predicted - compiled) <= TOLERANCE * max(predicted, compiled)
-    return is_near and (n_predicted == n_compiled or backend.merges == "into buffers")
+    return is_near and (n_predicted == n_compiled or backend.compiled.merges == "into buffers")
 
 
 def places_of(

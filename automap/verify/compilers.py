@@ -15,11 +15,11 @@ from importlib.util import find_spec
 import re
 from typing import Final
 
+from automap.backends import Backend, backend_for
 from automap.choices import CompilerName
 from automap.errors import CompilerError
 from automap.topology.model import Platform, Topology
 from automap.topology.tpu import GENERATIONS
-from automap.verify.collectives import CPU, GPU, TPU, Backend
 from automap.verify.gpu_targets import gpu_target
 
 
@@ -40,7 +40,11 @@ class Compiler:
     module: str
     extra: str | None
     packages: tuple[str, ...]
-    backend: Backend
+
+    @property
+    def backend(self) -> Backend:
+        """What it does with programs."""
+        return backend_for(self.platform)
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """(package, version) of all that decides its answers."""
@@ -63,16 +67,15 @@ class Compiler:
 COMPILERS: Final[Mapping[CompilerName, Compiler]] = {
     "cpu": Compiler(
         name="cpu", title="the CPU compiler", platform="cpu", module="jaxlib", extra=None,
-        packages=("jax-automap", "jax", "jaxlib"), backend=CPU,
+        packages=("jax-automap", "jax", "jaxlib"),
     ),
     "gpu": Compiler(
         name="gpu", title="the GPU compiler", platform="cuda", module="jax_cuda12_plugin",
         extra="gpu-compiler", packages=("jax-automap", "jax", "jaxlib", "nvidia-cuda-nvcc-cu12", "jax-cuda12-pjrt"),
-        backend=GPU,
     ),
     "tpu": Compiler(
         name="tpu", title="the TPU compiler", platform="tpu", module="libtpu", extra="tpu",
-        packages=("jax-automap", "jax", "jaxlib", "libtpu"), backend=TPU,
+        packages=("jax-automap", "jax", "jaxlib", "libtpu"),
     ),
 }  # fmt: skip
 

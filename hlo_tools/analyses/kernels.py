@@ -22,7 +22,7 @@ Elementwise kernels and reductions between two kernels of other kinds are fused 
 backend does so: what one of them reads or writes, the later ones have           -> in: `_share_reads`
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -73,15 +73,6 @@ class Fuser:
     tables: Literal["whole", "rows"]
 
 
-# TPU kernels compute elementwise producers while they feed the matrix unit; the GPU's and the CPU's
-# matrix libraries read finished operands.
-FUSERS: Mapping[str, Fuser] = {
-    "tpu": Fuser(
-        loads=OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
-    ),
-    "cuda": Fuser(loads=OWN_KERNEL, results="several", products="bare", tables="rows"),
-    "cpu": Fuser(loads=OWN_KERNEL, results="one", products="bare", tables="rows"),
-}
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
 # is rounded.

@@ -5,7 +5,8 @@ from jax import lax, numpy as jnp
 import numpy as np
 import pytest
 
-from hlo_tools.analyses.kernels import FUSERS, kernels
+from automap.backends import backend_for
+from hlo_tools.analyses.kernels import kernels
 from hlo_tools.analyses.liveness import buffers
 from hlo_tools.analyses.narrow import narrow_values, stored_bytes
 from hlo_tools.analyses.phases import Phase, phases
@@ -29,7 +30,7 @@ def _graph(step, *shapes):
 
 
 def _kernels(graph, platform):
-    return kernels(graph, FUSERS[platform], stored_bytes(graph, _wide(graph)))
+    return kernels(graph, backend_for(platform).fuser, stored_bytes(graph, _wide(graph)))
 
 
 def _wide(graph):
@@ -169,7 +170,9 @@ def test_a_loop_that_multiplies_what_it_does_not_change_has_a_rounded_copy():
     graph = _graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
     narrow = narrow_values(graph)
     sizes = stored_bytes(graph, narrow)
-    live = buffers(graph, kernels(graph, FUSERS["tpu"], sizes), phases(graph, {}), {}, narrow)
+    live = buffers(
+        graph, kernels(graph, backend_for("tpu").fuser, sizes), phases(graph, {}), {}, narrow
+    )
     stored = sorted(sizes[v] for v in live.value if graph.values[v].dims == (WIDTH, WIDTH))
     whole = 4 * WIDTH * WIDTH
     assert stored == [whole // 2, whole, whole]  # the copy, the input, the result

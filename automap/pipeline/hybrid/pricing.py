@@ -23,7 +23,6 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.backends import Habit
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator, Priced
 from automap.cost.overlap import waiting_seconds
@@ -226,7 +225,7 @@ class Pricer:
         """w."""
         found, of_collective = priced.found, priced.of_collective * in_each
         busy = float(of_collective @ found.count)
-        if not busy or Habit.ASYNCHRONOUS not in evaluator.habits:
+        if not busy or evaluator.backend.collectives == "in line":
             return 1.0
         of_kernel = np.where(self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.of_kernel)
         return waiting_seconds(self.tables.order, of_kernel, found, of_collective) / busy

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from automap.cost.backends import Habit
 from automap.cost.evaluate import Evaluator
 from automap.cost.order import KERNEL, LATE, SPARE, Order, Places
 from automap.search.factored.model import Features
@@ -50,7 +49,7 @@ class Weights:
 def weights_of(evaluator: Evaluator, features: Features) -> Weights:
     """All valid weights of a problem."""
     n = features.value_rows
-    if Habit.ASYNCHRONOUS not in evaluator.habits:
+    if evaluator.backend.collectives == "in line":
         return Weights(np.ones(n), np.full(n, -1), 0, sparse.csr_matrix((0, 0)), np.zeros(0))
     tables = evaluator.tables
     # The free numbers: the weight of each feature, a, and the greatest weight of an urgent

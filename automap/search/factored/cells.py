@@ -22,7 +22,6 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.backends import Habit
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator
 from automap.search.factored.variables import Numbering
@@ -171,7 +170,8 @@ def cells_of(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         rows.cell((), operands=(edge, *before))
         for edge, before in enumerate(_before(tables.operands))
     ]
-    kernels, is_ringed = tables.kernels, Habit.RINGS in rows.evaluator.habits
+    kernels = tables.kernels
+    is_ringed = rows.evaluator.backend.scattered_products == "rings"
     starts = np.searchsorted(kernels.traffic_kernel, np.arange(len(kernels.op_row) + 1))
     reads = [set(kernels.traffic_row[start:end].tolist()) for start, end in zip(starts, starts[1:])]
     products: dict[int, list[int]] = {}

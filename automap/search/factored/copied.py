@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from automap.cost.backends import Habit
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator
 from automap.cost.few_rows import FewRows
@@ -103,7 +102,8 @@ class Copied:
         counts = np.diff(starts)[which]
         before = np.cumsum(counts) - counts
         access = np.repeat(starts[which] - before, counts) + np.arange(counts.sum())
-        is_product = (table.product_edge[which] >= 0) & (Habit.RINGS in self.evaluator.habits)
+        is_ringed = self.evaluator.backend.scattered_products == "rings"
+        is_product = (table.product_edge[which] >= 0) & is_ringed
         edge, row = np.full(len(which), -1), np.full(len(which), -1)
         made = np.flatnonzero(is_product)
         edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])

@@ -28,6 +28,7 @@ class Stored:
         """
         leaf = self.rows.space.leaves[number]
         candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
+        multiple = self.rows.space.stored_multiple
         held = self.rows.axes_of_leaf[number]
         masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
         of_dim = tuple(
@@ -58,7 +59,9 @@ class Stored:
                     for a, level in enumerate(of_axis)
                 )
                 if wanted not in found:
-                    kept = storage_dims(leaf, self.variables.mesh.axes, wanted, parts, none)
+                    kept = storage_dims(
+                        leaf, self.variables.mesh.axes, wanted, parts, none, multiple
+                    )
                     found[wanted] = tuple(-1 if d is None else d for d in kept)
                 dims[(*place, choice)] = found[wanted]
         self._known[key] = dims, is_full

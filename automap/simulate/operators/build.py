@@ -8,6 +8,7 @@ sums        of partial sums are added up at their end (`automap.simulate.operato
 
 from dataclasses import dataclass, field
 
+from automap.backends import backend_for
 from automap.cost.sums import merged_sums
 from automap.jaxpr.names import readable
 from automap.program.problem import Problem
@@ -23,7 +24,7 @@ from automap.simulate.operators.reads import NO_FACTOR, Labels, Read, labels_of,
 from automap.simulate.operators.sums import added_at_the_end
 from automap.topology.model import Device, Topology
 from hlo_tools.analyses.flops import flops
-from hlo_tools.analyses.kernels import FUSERS, Access, Kernel, kernels
+from hlo_tools.analyses.kernels import Access, Kernel, kernels
 from hlo_tools.collector import collector_paused
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.opcodes import CONTRACTIONS
@@ -59,7 +60,7 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
     """The operators of one step, timed on the topology's device."""
     builder = _Builder(problem, topology.device)
     n_bytes = [value.n_bytes for value in problem.graph.values]
-    for kernel in kernels(problem.graph, FUSERS[topology.platform], n_bytes):
+    for kernel in kernels(problem.graph, backend_for(topology.platform).fuser, n_bytes):
         _add(builder, kernel)
     for output, position in problem.state_map.items():
         made = builder.written.get(origin(problem.graph, problem.graph.outputs[output]))

@@ -4,8 +4,9 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
+from automap.backends.protocols import PLAIN
+from automap.backends.xla_gpu.nccl import NCCL
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.cost.protocols import NCCL, PLAIN
 from automap.topology import get_topology
 
 

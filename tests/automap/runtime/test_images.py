@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
@@ -17,7 +18,7 @@ from automap.program import trace_step
 from automap.search.candidate import Candidate
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 from hlo_tools.analyses.phases import Phase
 from tests.steps import images
 
@@ -77,7 +78,7 @@ def test_halos_are_exchanged_as_predicted(sizes, dims):
     mesh = Mesh(("a", "b", "c")[: len(sizes)], sizes)
     outcome = _outcome(workload, mesh, dims)
     compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
-    predicted = predicted_transfers(outcome, CPU)
+    predicted = predicted_transfers(outcome, backend_for("cpu"))
     assert compiled_transfers(compiled.as_text(), mesh) == predicted
     assert any(transfer.kind == "collective-permute" for transfer in predicted)
     got = jax.device_get(Plan.of(build_plan(outcome)).jit(step)(*values))

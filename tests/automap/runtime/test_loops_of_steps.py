@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 from models import gpt, mlp
 from models.training import random_batch
 
@@ -55,7 +56,7 @@ def test_a_loop_of_steps(name, preset, n_steps):
     batches = random_batch(many, 0)
     planned = plan.jit(steps)
     found = compiled_transfers(planned.lower(state, batches).compile().as_text(), MESH)
-    assert found == predicted_transfers(outcome, CPU)
+    assert found == predicted_transfers(outcome, backend_for("cpu"))
     want = jax.device_get(jax.jit(steps)(state, batches)[1]["loss"])
     got = jax.device_get(planned(state, batches)[1]["loss"])
     np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -21,13 +21,14 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 from models.training import random_batch
 
 
@@ -103,4 +104,4 @@ def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     )
     assert max(jax.tree.leaves(beyond_noise)) <= 1e-4
     text = planned.lower(state, batch).compile().as_text()
-    assert predicted_transfers(outcome, CPU) == compiled_transfers(text, mesh)
+    assert predicted_transfers(outcome, backend_for("cpu")) == compiled_transfers(text, mesh)

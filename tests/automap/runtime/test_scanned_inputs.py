@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
@@ -18,7 +19,7 @@ from automap.search.candidate import Candidate
 from automap.space.point import Level, Point
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 
 
 WORDS, WIDTH, BATCH, STEPS = 64, 32, 16, 5
@@ -65,7 +66,7 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     compiled = plan.jit(step).lower(params, tokens).compile()
     # XLA may move what is scanned at once, before the loop.
     found = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
-    assert found == bytes_of_kinds(predicted_transfers(outcome, CPU))
+    assert found == bytes_of_kinds(predicted_transfers(outcome, backend_for("cpu")))
     want, got = jax.jit(step)(params, tokens), plan.jit(step)(params, tokens)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got[0], want[0])
@@ -105,6 +106,6 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
     )
     compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
     found = compiled_transfers(compiled.as_text(), mesh)
-    wanted = predicted_transfers(outcome, CPU)
+    wanted = predicted_transfers(outcome, backend_for("cpu"))
     # Devices that change places for the words are not what is asked here.
     assert {t: n for t, n in found.items() if t.kind != "collective-permute"} == wanted

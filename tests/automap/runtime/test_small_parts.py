@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
@@ -19,7 +20,7 @@ from automap.search.candidate import Candidate
 from automap.search.moves import Part, moves
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 from models.moe import TINY, init, moe_tiny
 from models.training import random_batch
 
@@ -50,8 +51,8 @@ def test_a_router_left_whole(preset):
     planned = plan.jit(step)
     text = planned.lower(state, batch).compile().as_text()
     found = compiled_transfers(text, mesh)
-    assert found == predicted_transfers(outcome, CPU)
-    assert found.total() < Counter(predicted_transfers(split, CPU)).total()
+    assert found == predicted_transfers(outcome, backend_for("cpu"))
+    assert found.total() < Counter(predicted_transfers(split, backend_for("cpu"))).total()
     # The step gives up its state.
     got = jax.device_get(planned(jax.tree.map(jnp.copy, state), batch)[1])
     want = jax.device_get(step(state, batch)[1])

@@ -97,7 +97,7 @@ def test_what_is_stored_in_parts_is_cut_where_tiles_are_not(dims, sizes, expecte
         imposed=None,
     )
     axes = [(f"axis{a}", size) for a, size in enumerate(sizes)]
-    assert storage_dims(leaf, axes, [True] * len(axes), (1,) * n, 9) == expected
+    assert storage_dims(leaf, axes, [True] * len(axes), (1,) * n, 9, 128) == expected
 
 
 def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():

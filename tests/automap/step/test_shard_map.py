@@ -14,6 +14,7 @@ import pytest
 
 import automap
 from automap.api.plan import Plan
+from automap.backends import backend_for
 from automap.config import Options
 from automap.errors import InputError
 from automap.planner.records import build_plan
@@ -21,7 +22,7 @@ from automap.planner.sharding import find
 from automap.program import read_workload, trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import CPU, compiled_transfers, predicted_transfers
+from automap.verify.collectives import compiled_transfers, predicted_transfers
 
 
 AXES = {"data": 4, "model": 2}
@@ -202,7 +203,7 @@ def test_what_is_sent_is_what_is_predicted(name):
     plan = Plan.of(build_plan(outcome))
     compiled = plan.jit(step).lower(*args).compile().as_text()
     laid = Mesh(tuple(AXES), tuple(AXES.values()))
-    assert compiled_transfers(compiled, laid) == predicted_transfers(outcome, CPU)
+    assert compiled_transfers(compiled, laid) == predicted_transfers(outcome, backend_for("cpu"))
 
 
 ONE = {"data": 1, "model": 1}

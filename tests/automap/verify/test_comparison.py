@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from automap.api.plan import Plan
+from automap.backends.xla_cpu import XLA_CPU
+from automap.backends.xla_gpu import XLA_GPU
+from automap.backends.xla_tpu import XLA_TPU
 from automap.plan.record import CollectiveRecord
-from automap.verify.collectives import CPU, GPU, TPU
 from automap.verify.comparison import compare, rows_of
 from automap.verify.compiling import _bytes_it_needs, _first_name
 from automap.verify.messages import LeafErrors
@@ -47,7 +49,7 @@ def test_rows_sum_phases_and_sizes_and_the_largest_difference_comes_first():
         _compiled("all-reduce", ("data",), 2, 100),
         _compiled("all-gather", ("model",), 1, 600),
     )
-    rows = rows_of(plan, compiled, TPU)
+    rows = rows_of(plan, compiled, XLA_TPU)
     assert [(r.kind, r.difference_bytes, r.agrees) for r in rows] == [
         ("all-gather", 400, False),
         ("all-to-all", 20, False),
@@ -58,11 +60,11 @@ def test_rows_sum_phases_and_sizes_and_the_largest_difference_comes_first():
 def test_what_a_backend_is_known_to_do_is_no_difference():
     plan = _plan(("reduce-scatter", ("data",), 2, 800))
     as_cpu = (_compiled("all-reduce", ("data",), 2, 400),)
-    assert rows_of(plan, as_cpu, CPU)[0].agrees
-    assert not all(row.agrees for row in rows_of(plan, as_cpu, TPU))
+    assert rows_of(plan, as_cpu, XLA_CPU)[0].agrees
+    assert not all(row.agrees for row in rows_of(plan, as_cpu, XLA_TPU))
     as_gpu = (_compiled("reduce-scatter", ("data",), 1, 800),)
-    assert rows_of(plan, as_gpu, GPU)[0].agrees
-    assert not rows_of(plan, as_gpu, TPU)[0].agrees
+    assert rows_of(plan, as_gpu, XLA_GPU)[0].agrees
+    assert not rows_of(plan, as_gpu, XLA_TPU)[0].agrees
 
 
 def test_places_are_those_of_the_rows_that_differ_with_their_lines():
@@ -75,7 +77,7 @@ def test_places_are_those_of_the_rows_that_differ_with_their_lines():
     # Two equations of one line stand together.
     again = _compiled("all-reduce", ("data",), 3, 64, site="13")
     witness = dataclasses.replace(WITNESS, collectives=(*compiled, again))
-    found = compare(plan, witness, TPU, {"12": "model.py:3", "13": "model.py:3"})
+    found = compare(plan, witness, XLA_TPU, {"12": "model.py:3", "13": "model.py:3"})
     places = [(p.bytes, p.count, p.source) for p in found.places]
     assert places == [(4096, 1, ""), (64, 5, "model.py:3")]
     predicted = plan.predicted.peak_bytes
@@ -86,7 +88,7 @@ def test_a_refusal_has_no_error_but_what_it_would_need():
     refused = dataclasses.replace(
         WITNESS, fits=False, memory=None, refusal="too large", collectives=None
     )
-    found = compare(_plan(), refused, TPU, {})
+    found = compare(_plan(), refused, XLA_TPU, {})
     assert found.memory_error is None and found.rows is None
     assert found.compiled_peak_bytes == WITNESS.peak_bytes
 

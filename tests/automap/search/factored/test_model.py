@@ -10,7 +10,6 @@ from jax import lax
 import numpy as np
 import pytest
 
-from automap.cost.backends import Habit
 from automap.search.exact.plans import costs
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
@@ -88,7 +87,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
         return
     estimate = evaluator.evaluate(context.space.split_classes(point))
     seconds = estimate.step_seconds
-    if Habit.ASYNCHRONOUS in evaluator.habits:
+    if evaluator.backend.collectives == "beside kernels":
         seconds += estimate.hidden_seconds
     limit = context.objective.memory_limit_bytes
     apart = costs(evaluator, features, context.space.split_classes(point), limit)

@@ -15,16 +15,14 @@ Simple fences whole chunks. A row says what one costs:
 The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU
 slices and CPU devices move data by XLA itself, in one way each: rings of the torus, and a meeting
 in shared memory whose steps are taken to grow with the logarithm of the devices (an assumption).
-
-Source: NCCL, src/graph/tuning.cc at commit 01afd20a (baseLat, hwLat and the refinements of busBw).
-That LL128 needs NVLink, and that LL's steps over PCIe take 1.0 us, is left out.
+Which protocols there are is each backend's own; NCCL's are in `automap.backends.xla_gpu`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from automap.topology.model import Platform, Reach
+from automap.topology.model import Reach
 from automap.topology.spans import Span
 
 
@@ -78,41 +76,3 @@ PLAIN: Final = Protocol(
     bandwidth_fraction=1.0,
 )
 """What a level's own numbers say."""
-
-
-def _nccl(
-    algorithm: Algorithm,
-    name: str,
-    *,
-    start_us: float,
-    host_us: float,
-    network_us: float,
-    bandwidth_fraction: float,
-) -> Protocol:
-    return Protocol(
-        algorithm=algorithm,
-        name=name,
-        start_seconds=start_us * 1e-6,
-        host_step_seconds=host_us * 1e-6,
-        network_step_seconds=network_us * 1e-6,
-        bandwidth_fraction=bandwidth_fraction,
-    )
-
-
-NCCL: Final = (
-    _nccl("ring", "LL", start_us=3.6, host_us=0.47, network_us=2.7, bandwidth_fraction=1 / 4),
-    _nccl("ring", "LL128", start_us=10.0, host_us=1.9, network_us=4.0, bandwidth_fraction=0.92),
-    _nccl("ring", "Simple", start_us=8.4, host_us=3.4, network_us=9.6, bandwidth_fraction=1.0),
-    _nccl("tree", "LL", start_us=4.4, host_us=0.52, network_us=5.0, bandwidth_fraction=0.9 / 3.8),
-    _nccl(
-        "tree", "LL128", start_us=4.4, host_us=1.2, network_us=8.5, bandwidth_fraction=0.9 * 0.915
-    ),
-    _nccl("tree", "Simple", start_us=0.0, host_us=28.0, network_us=50.0, bandwidth_fraction=0.9),
-)
-
-PROTOCOLS: Final[Mapping[Platform, tuple[Protocol, ...]]] = {
-    "tpu": (PLAIN,),
-    "cpu": (replace(PLAIN, algorithm="halving"),),
-    "cuda": NCCL,
-}
-"""Platform -> the ways its collectives are sent; each collective takes the fastest for its size."""

@@ -1,0 +1,74 @@
+"""What one compiler does with a program beyond partitioning it, as far as plans depend on it.
+
+A backend is data: `cost`, `space` and `search` ask the backend of a topology's platform
+(`automap.backends.backend_for`) and never the name of a compiler or of a device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from automap.backends.protocols import Protocol
+from automap.topology.model import Device, Platform
+from hlo_tools.analyses.kernels import Fuser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledCollectives:
+    """How collectives stand in a compiled program, beside those that the partitioner makes.
+
+    `runs_as` maps a kind to the kind that it becomes. `merges` is "into buffers" where tensors are
+    concatenated before they are sent, so that their number is lost and only bytes can be compared.
+    `note` says in words what the compiler does unasked, that no prediction foresees; it may be "".
+    """
+
+    runs_as: Mapping[str, str] = field(default_factory=dict)
+    merges: Literal["into tuples", "into buffers"] = "into tuples"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One compiler, with the library that moves data for it.
+
+    fuser               which ops become one kernel
+    protocols           the ways to send a message; each collective takes the fastest for its size
+    compiled            how its collectives are read
+    sums                partial sums that are added are reduced once: terms of a sum first, or sums
+                        of a loop's trips first, or each is reduced where it is made
+                        (`automap.cost.sums`); where they are merged, indices are seen through too
+    float32_products    whether operands of a product are rounded, stored and moved as bfloat16
+                        (`hlo_tools.analyses.narrow`)
+    collectives         whether they run beside kernels (`automap.cost.overlap`); updates are late
+                        then (`hlo_tools.analyses.liveness`)
+    combines            what small collectives become one message: sums of gradients, and gathers of
+                        parameters too
+    combine_bytes       the size that messages are merged up to
+    loop_zeros          whether stacks of several loops are one tensor of zeros, written number by
+                        number (`automap.cost.loop_fills`)
+    scattered_products  whether a product and the reduce-scatter of its result are one loop
+                        (`automap.cost.rings`)
+    layout              whether arrays and the matrix unit's operands are padded to tiles
+    stored_multiple     ZeRO prefers dimensions whose parts are a multiple of so many numbers
+    """
+
+    name: str
+    platform: Platform
+    fuser: Fuser
+    protocols: tuple[Protocol, ...]
+    compiled: CompiledCollectives
+    sums: Literal["apart", "terms first", "loops first"]
+    float32_products: Literal["float32", "bfloat16"]
+    collectives: Literal["in line", "beside kernels"]
+    combines: Literal["sums", "sums and gathers"]
+    combine_bytes: int
+    loop_zeros: Literal["by byte", "by number"]
+    scattered_products: Literal["apart", "rings"]
+    layout: Literal["rows", "tiles"]
+    stored_multiple: int
+
+    def pads(self, device: Device) -> bool:
+        """Whether arrays are padded to the tiles of a device; one whose unit has a side of 1 has
+        none.
+        """
+        return self.layout == "tiles" and device.matmul_tile > 1

@@ -1,0 +1,35 @@
+"""XLA:CPU: one kernel after the other, on devices that meet in one memory."""
+
+from dataclasses import replace
+from typing import Final
+
+from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.protocols import PLAIN
+from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.opcodes import OWN_KERNEL
+
+
+XLA_CPU: Final = Backend(
+    name="xla_cpu",
+    platform="cpu",
+    # The matrix library reads finished operands.
+    fuser=Fuser(loads=OWN_KERNEL, results="one", products="bare", tables="rows"),
+    protocols=(replace(PLAIN, algorithm="halving"),),
+    compiled=CompiledCollectives(
+        # No pass of it merges an all-reduce and a slice to a reduce-scatter.
+        runs_as={"reduce-scatter": "all-reduce"},
+        note="the CPU compiler computes bfloat16 in float32 and may send it so, with twice the "
+        "bytes",
+    ),
+    sums="apart",
+    float32_products="float32",
+    collectives="in line",
+    combines="sums",
+    # XLA:GPU's threshold: no pass of this pipeline is known that merges messages.
+    combine_bytes=30 * 1024 * 1024,
+    loop_zeros="by byte",
+    scattered_products="apart",
+    layout="rows",
+    # A TPU's tiles: nothing here asks for it, but plans were always made so.
+    stored_multiple=128,
+)

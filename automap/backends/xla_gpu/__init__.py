@@ -1,0 +1,37 @@
+"""XLA:GPU with NCCL: collectives on a stream of their own beside kernels.
+
+Its pipeline makes all collectives asynchronous and moves their ends behind independent kernels
+(seen in its programs, jax 0.10.2, 2026-11).
+"""
+
+from typing import Final
+
+from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.xla_gpu.nccl import NCCL
+from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.opcodes import OWN_KERNEL
+
+
+XLA_GPU: Final = Backend(
+    name="xla_gpu",
+    platform="cuda",
+    # The matrix library reads finished operands.
+    fuser=Fuser(loads=OWN_KERNEL, results="several", products="bare", tables="rows"),
+    protocols=NCCL,
+    compiled=CompiledCollectives(
+        merges="into buffers",
+        note="the GPU compiler concatenates tensors before it sends them: their number says "
+        "nothing",
+    ),
+    sums="terms first",
+    float32_products="float32",
+    collectives="beside kernels",
+    combines="sums and gathers",
+    # The default of xla_gpu_all_reduce_combine_threshold_bytes and its like.
+    combine_bytes=30 * 1024 * 1024,
+    loop_zeros="by byte",
+    scattered_products="apart",
+    layout="rows",
+    # A TPU's tiles: nothing here asks for it, but plans were always made so.
+    stored_multiple=128,
+)
