@@ -19,8 +19,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FOLDERS = ("automap", "docs", "examples", "hlo_tools", "models", "rl", "scripts", "tests")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*\w")
 MODULE = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})(?:\.[A-Za-z_]\w*)+(?![\w/-])")
+FILE = re.compile(r"`(\w+\.py)`")
+# Names of code: with an underscore, or of several capitalized words.
+NAME = re.compile(r"`([A-Za-z]+_\w+|[A-Z][a-z]+(?:[A-Z][a-z]+)+)(?:\(\))?`")
+BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 # Packages of this repository are inside of automap in a wheel.
+# Files that readers make as they follow a page.
+MADE = {"train.py", "kernel.py"}
 IN_A_WHEEL = {"automap.hlo_tools", "automap.rl"}
 
 
@@ -52,6 +58,8 @@ def test_what_a_page_names_exists(page: Path):
     missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     missing += [path for path in PATH.findall(text) if not _is_path(path)]
     missing += [name for name in MODULE.findall(text) if not _is_name(name)]
+    missing += [file for file in FILE.findall(text) if file not in _files() and file not in MADE]
+    missing += [name for name in NAME.findall(BLOCK.sub("", text)) if name not in _words()]
     assert not missing
 
 
@@ -61,6 +69,24 @@ def test_a_name_that_is_gone_is_noticed():
     assert _is_name("automap.plan") and _is_name("automap.Plan.load")
     assert _is_name("automap.errors.PlanError") and not _is_name("automap.errors.NoSuchError")
     assert not _is_name("automap.no_such_module")
+
+
+def _sources() -> Iterator[Path]:
+    for folder in ("automap", "examples", "hlo_tools", "models", "rl", "scripts", "tests"):
+        yield from (ROOT / folder).rglob("*.py")
+    yield from ROOT.glob("*.py")
+
+
+@cache
+def _files() -> frozenset[str]:
+    """Names of the files of the sources."""
+    return frozenset(path.name for path in _sources())
+
+
+@cache
+def _words() -> frozenset[str]:
+    """Every word of the sources: a name that a page uses, JAX's too, stands somewhere."""
+    return frozenset(word for path in _sources() for word in re.findall(r"\w+", path.read_text()))
 
 
 def _is_path(path: str) -> bool:
