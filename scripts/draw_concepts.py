@@ -5,6 +5,7 @@
 planning.svg    from a step to a plan, with the numbers of GPT-124M on v5e:4x4
 split.svg       a perceptron's matrices under data parallelism and under Megatron, by their plans
 schedules.svg   GPipe and 1F1B on four equal stages with eight microbatches, by the simulator
+allreduce.svg   seconds of an all-reduce over its bytes on three machines, by the cost model
 
 `tests/scripts/test_draw_concepts.py` draws them again and compares.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 import json
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -22,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 import automap
+from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.plan.pipeline import PipelineRecord
 from automap.program.problem_build import build_problem
 from automap.quantities import seconds_text
@@ -238,7 +241,7 @@ def pipeline_events(schedule: str) -> list[dict[str, Any]]:
         return json.loads(path.read_text())["traceEvents"]
 
 
-def draw_schedules(events_of: Callable[[str], list[dict[str, Any]]] = pipeline_events) -> str:
+def draw_schedules() -> str:
     """One row for each stage, one box for each pass with its microbatch's number."""
     shapes = []
     left, height, points_per_microsecond = 96, 24, 0.0185
@@ -248,7 +251,7 @@ def draw_schedules(events_of: Callable[[str], list[dict[str, Any]]] = pipeline_e
         for stage in range(STAGES):
             y = top + stage * (height + 4)
             shapes.append(text(48, y + height / 2, f"stage {stage}", size=12))
-        for event in events_of(schedule):
+        for event in pipeline_events(schedule):
             kind = event.get("cat")
             if kind not in _SHADE_OF_KIND:
                 continue
@@ -268,6 +271,50 @@ def draw_schedules(events_of: Callable[[str], list[dict[str, Any]]] = pipeline_e
 _SHADE_OF_KIND: Final = {"forward": SHADES[0], "backward": SHADES[1], "all-reduce": SHADES[2]}
 
 
+LINE_INKS: Final = {"8xh100": "#0550ae", "2x8xh100": "#953800", "v5e:4x4": "#1a7f37"}
+"""Machines of the picture of all-reduces, with the ink of each."""
+LEAST_EXPONENT, MOST_EXPONENT = 3, 9
+LEAST_MICROSECONDS_EXPONENT, MOST_MICROSECONDS_EXPONENT = 0, 5
+POINTS_PER_DECADE: Final = 8
+
+
+def draw_allreduce() -> str:
+    """Both axes are logarithmic: straight and flat is latency, straight and rising is bandwidth."""
+    left, top, width, height = 90, 24, 520, 300
+    shapes = [rectangle(left, top, width, height, PAPER)]
+
+    def across(exponent: float) -> float:
+        return left + width * (exponent - LEAST_EXPONENT) / (MOST_EXPONENT - LEAST_EXPONENT)
+
+    def down(exponent: float) -> float:
+        decades = MOST_MICROSECONDS_EXPONENT - LEAST_MICROSECONDS_EXPONENT
+        return top + height * (1 - (exponent - LEAST_MICROSECONDS_EXPONENT) / decades)
+
+    for exponent in range(LEAST_EXPONENT, MOST_EXPONENT + 1):
+        label = f"{10 ** (exponent % 3)} {_THOUSANDS_OF_BYTES[exponent // 3]}"
+        shapes.append(text(across(exponent), top + height + 16, label, size=11))
+    for exponent in range(LEAST_MICROSECONDS_EXPONENT, MOST_MICROSECONDS_EXPONENT + 1):
+        label = seconds_text(10.0**exponent / 1e6)
+        shapes.append(text(left - 32, down(exponent), label, size=11))
+    for number, (machine, ink) in enumerate(LINE_INKS.items()):
+        topology = automap.get_topology(machine)
+        cost = collective_cost(
+            CollectiveKind.ALL_REDUCE, topology, (topology.device_count,), axes=(0,)
+        )
+        steps = range((MOST_EXPONENT - LEAST_EXPONENT) * POINTS_PER_DECADE + 1)
+        exponents = [LEAST_EXPONENT + step / POINTS_PER_DECADE for step in steps]
+        points = " ".join(
+            f"{across(e):.1f},{down(math.log10(float(cost.seconds(10.0**e)) * 1e6)):.1f}"
+            for e in exponents
+        )
+        shapes.append(f'<polyline points="{points}" fill="none" stroke="{ink}" stroke-width="2"/>')
+        shapes.append(text(left + 70, top + 20 + 20 * number, machine, ink=ink))
+    return picture(640, 360, "Seconds of an all-reduce over all devices of a machine", shapes)
+
+
+_THOUSANDS_OF_BYTES: Final = ("B", "kB", "MB", "GB")
+
+
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True
@@ -278,6 +325,7 @@ def main(output: Path) -> None:
     (output / "planning.svg").write_text(draw_planning(count_planning()))
     (output / "split.svg").write_text(draw_split())
     (output / "schedules.svg").write_text(draw_schedules())
+    (output / "allreduce.svg").write_text(draw_allreduce())
 
 
 if __name__ == "__main__":

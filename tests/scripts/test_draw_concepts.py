@@ -10,6 +10,7 @@ DRAWN = {
     "planning.svg": lambda: draw_concepts.draw_planning(draw_concepts.count_planning()),
     "split.svg": draw_concepts.draw_split,
     "schedules.svg": draw_concepts.draw_schedules,
+    "allreduce.svg": draw_concepts.draw_allreduce,
 }
 
 
