@@ -37,7 +37,7 @@ def _step(state, batch):
     return clipped, norm
 
 
-@pytest.mark.slow  # a smaller one is in tests/hlo_tools/test_regions.py
+@pytest.mark.slow  # a smaller one is in tests/hlo_tools/analyses/test_regions.py
 def test_a_norm_of_gradients_gathers_no_kernels():
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = {

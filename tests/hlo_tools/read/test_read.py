@@ -216,11 +216,11 @@ ENTRY %e (p: f32[8,8]) -> f32[8,8] {
 
 
 def test_protobuf_without_its_compiled_part_reads_the_same():
-    code = "import sys; from hlo_tools import proto; print(proto.decode_module(sys.stdin.buffer.read()))"
+    code = "import sys; from hlo_tools.read import proto; print(proto.decode_module(sys.stdin.buffer.read()))"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         input=PROTO,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
         env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
         capture_output=True,
         check=False,

@@ -146,7 +146,7 @@ def test_a_child_ends_with_its_parent(tmp_path, sent):
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", _INTERRUPTED, str(script)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

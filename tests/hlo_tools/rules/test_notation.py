@@ -4,7 +4,7 @@ import pytest
 
 from hlo_tools.errors import HloError
 from hlo_tools.rules import FactorKind, parse_notation
-from tests.hlo_tools.test_rules import GOLDEN, rules_and_shapes
+from tests.hlo_tools.rules.test_rules import GOLDEN, rules_and_shapes
 
 
 @pytest.mark.parametrize("row", GOLDEN, ids=lambda row: f"{row[0]} {row[3]}")

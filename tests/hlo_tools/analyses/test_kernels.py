@@ -1,0 +1,132 @@
+"""What is stored and read: small steps with the answer by hand."""
+
+import jax
+from jax import lax, numpy as jnp
+import pytest
+
+from automap.backends import backend_for
+from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.narrow import stored_bytes
+from tests.hlo_tools.graphs import graph_of
+
+
+DEPTH, ROWS, WIDTH = 6, 256, 32
+ACTIVATION_BYTES = 4 * ROWS * WIDTH
+
+
+def _kernels(graph, platform):
+    return kernels(graph, backend_for(platform).fuser, stored_bytes(graph, _wide(graph)))
+
+
+def _wide(graph):
+    return [False] * len(graph.values)
+
+
+def _relu_chain(weights, x):
+    for i in range(DEPTH):
+        x = jax.nn.relu(x @ weights[i])
+    return x.sum()
+
+
+def _scanned(weights, x):
+    return lax.scan(lambda c, w: (jax.nn.relu(c @ w), None), x, weights)[0].sum()
+
+
+@pytest.mark.parametrize(("platform", "stored_per_layer"), [("cpu", 2), ("cuda", 2), ("tpu", 1)])
+def test_a_relu_is_stored_where_contractions_load_their_operands(platform, stored_per_layer):
+    graph = graph_of(_relu_chain, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    written = [
+        a for k in _kernels(graph, platform) for a in k.writes if a.n_bytes == ACTIVATION_BYTES
+    ]
+    # The last relu feeds a sum, which computes it on the way.
+    assert len(written) == stored_per_layer * (DEPTH - 1) + 1
+
+
+def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
+    graph = graph_of(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    (dot,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "dot"]
+    loop_counter = 4
+    assert {a.n_bytes for a in dot.reads} == {ACTIVATION_BYTES, 4 * WIDTH * WIDTH, loop_counter}
+
+
+def test_a_gather_reads_the_rows_it_returns():
+    graph = graph_of(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
+    (gather,) = [k for k in _kernels(graph, "cpu") if graph.ops[k.op].opcode == "gather"]
+    assert sum(a.n_bytes for a in gather.reads) <= 4 * WIDTH * 4 + 64
+
+
+def test_fused_kernels_read_what_they_share_once():
+    def step(x):
+        y = x * 2
+        return y.sum(0), y.sum(1), (y * y).sum()
+
+    graph = graph_of(step, (ROWS, WIDTH))
+    read = {
+        platform: [sum(a.n_bytes for a in k.reads) for k in _kernels(graph, platform)]
+        for platform in ("cpu", "cuda")
+    }
+    assert read["cpu"] == [ACTIVATION_BYTES] * 3
+    assert read["cuda"] == [ACTIVATION_BYTES, 0, 0]
+
+
+@pytest.mark.parametrize(("platform", "written"), [("cpu", ["dot", "add"]), ("tpu", ["add"])])
+def test_what_alone_uses_a_product_is_fused_with_it_on_tpu(platform, written):
+    graph = graph_of(lambda a, b, c: a @ b + c, (8, 16), (16, 4), (8, 4))
+    found = _kernels(graph, platform)
+    assert [graph.ops[k.op].opcode for k in found if k.writes] == written
+    read = sum(a.n_bytes for k in found for a in k.reads)
+    product = 4 * 8 * 4
+    operands = 4 * (8 * 16 + 16 * 4 + 8 * 4)
+    assert read == operands + (product if platform == "cpu" else 0)
+
+
+def test_a_product_that_others_use_too_is_written():
+    graph = graph_of(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
+    found = _kernels(graph, "tpu")
+    assert "dot" in [graph.ops[k.op].opcode for k in found if k.writes]
+
+
+def test_zeros_that_a_loop_adds_to_are_written_before_it():
+    def step(weights, x):
+        def loss(w):
+            return lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=3)[0].sum()
+
+        return jax.grad(loss)(weights)
+
+    graph = graph_of(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    fills = [
+        a.n_bytes
+        for k in _kernels(graph, "cpu")
+        if graph.ops[k.op].opcode == "while"
+        for a in k.writes
+        if not k.reads
+    ]
+    assert 4 * WIDTH * WIDTH in fills  # the sum of the weight's gradients
+    assert 4 * 3 * ROWS * WIDTH in fills  # a stack of residuals
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_input", "whole"),
+    [
+        ("tpu", True, {"convert"}),
+        ("tpu", False, {"sine"}),
+        ("cuda", True, set()),
+        ("cpu", True, set()),
+    ],
+)
+def test_a_table_that_is_given_is_converted_whole_before_rows_are_looked_up(
+    platform, is_input, whole
+):
+    """As libtpu 0.0.51 does with embeddings; what a step makes is read through."""
+
+    def step(table):
+        table = table if is_input else jnp.sin(table)
+        return table.astype("bfloat16")[jnp.arange(8) * 3]
+
+    graph = graph_of(step, (64, WIDTH))
+    made = {
+        graph.ops[k.op].opcode
+        for k in _kernels(graph, platform)
+        if any(graph.values[a.value].dims == (64, WIDTH) for a in k.writes)
+    }
+    assert made == whole
