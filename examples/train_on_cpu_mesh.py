@@ -47,8 +47,7 @@ def main() -> None:
     kernel = state["params"]["layers"][0]["mlp"]["up"]["kernel"]
     console.print(
         f"mlp.up.kernel {kernel.shape} is {kernel.sharding.spec}: "
-        f"{kernel.addressable_shards[0].data.shape} "
-        "on each device",
+        f"{kernel.addressable_shards[0].data.shape} on each device",
         highlight=False,
         markup=False,
     )

@@ -13,7 +13,7 @@ import torch
 
 from rl.config import RainbowConfig
 from rl.env import EnvShape, Observation
-from rl.networks import build_network, inputs_of
+from rl.networks import build_network, network_inputs
 from rl.replay import Batch
 from rl.targets import Head, Step, errors
 
@@ -37,6 +37,7 @@ class Agent:
         """First weights follow from the seed."""
         self._config = config
         self._online, self._target = (build_network(shape, config, seed) for _ in range(2))
+        # The target network is only ever copied to, so its gradients would be work for nothing.
         self._target.requires_grad_(False)
         self._head = Head(config.distribution)
         self._adam = torch.optim.Adam(self._online.parameters(), lr=config.learning_rate)
@@ -49,7 +50,7 @@ class Agent:
 
     def values(self, observation: Observation) -> np.ndarray:
         """Q of all actions, float32 [n, A], -inf where not allowed."""
-        inputs = inputs_of(observation)
+        inputs = network_inputs(observation)
         with torch.inference_mode():
             return self._head.q(self._online(inputs), inputs).numpy()
 
@@ -60,8 +61,11 @@ class Agent:
         best.
         """
         mask = observation.mask
+        # Drawn for every state, also for those that take the best: the source then moves alike
+        # whatever epsilon is.
         drawn = np.where(mask, source.random(mask.shape), -1.0).argmax(1)
         is_random = source.random(len(mask)) < epsilon
+        # While epsilon is 1 the network need not be asked.
         best = drawn if is_random.all() else self.values(observation).argmax(1)
         return np.where(is_random, drawn, best)
 
@@ -69,22 +73,23 @@ class Agent:
         """One update."""
         t = batch.transitions
         step = Step(
-            now=inputs_of(t.now),
+            now=network_inputs(t.now),
             actions=torch.from_numpy(t.actions),
             returns=torch.from_numpy(t.returns),
             discounts=torch.from_numpy(t.discounts),
-            after=inputs_of(t.after),
+            after=network_inputs(t.after),
         )
-        found = errors(self._online, self._target, self._head, step)
-        loss = (torch.from_numpy(batch.weights) * found.losses).mean()
+        batch_errors = errors(self._online, self._target, self._head, step)
+        loss = (torch.from_numpy(batch.weights) * batch_errors.losses).mean()
         self._adam.zero_grad()
         loss.backward()
+        # A surprising batch must not throw the weights far away.
         torch.nn.utils.clip_grad_norm_(self._online.parameters(), MOST_GRADIENT)
         self._adam.step()
         self._updates += 1
         if self._updates % self._config.target_every == 0:
             self._target.load_state_dict(self._online.state_dict())
-        return Learned(loss.item(), found.surprises.numpy())
+        return Learned(loss.item(), batch_errors.surprises.numpy())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Weights of both networks and the optimizer's state, for a checkpoint."""

@@ -41,6 +41,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}
     header = {"format": FORMAT, "scalars": json.dumps(checkpoint.scalars)}
+    # In the same folder, so that the move is within one file system and cannot be seen half done.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(arrays, beside, metadata=header)

@@ -42,6 +42,7 @@ class Observation:
         """The fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    # numpy's rule: a slice is a view, a list of numbers is a copy.
     def rows(self, rows: Any) -> "Observation":
         """Those rows; a copy where numpy makes one."""
         return Observation(*(array[rows] for array in self.arrays().values()))

@@ -5,10 +5,8 @@ action is worth.
          + (Q(a*) - q*(a*))^2                                                what it is worth
          + mean over the actions a that are known to lose at most NEAR of (Q(a) - q*(a))^2
 
-q* is NaN where it is not known: such an action is taken to be worse than every known one. Adam, the
-learning rate
-falls linearly to a tenth over the run
-                                                                             -> in: `Imitator.learn`
+q* is NaN where it is not known: such an action is taken to be worse than every known one. Adam; the
+learning rate falls linearly to a tenth over the run                         -> in: `Imitator.learn`
 """
 
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ import torch
 from torch import nn
 
 from rl.env import EnvShape, Observation
-from rl.networks import ActionNetwork, inputs_of, weights_of
+from rl.networks import ActionNetwork, network_inputs, network_weights
 
 
 WEIGHT = 0.004
@@ -64,7 +62,7 @@ class Imitator:
 
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of the network's weights by name."""
-        return weights_of(self._network)
+        return network_weights(self._network)
 
     def values(self, states: Observation) -> np.ndarray:
         """Q [m, A], -inf where not allowed."""
@@ -78,9 +76,11 @@ class Imitator:
         worth = worth.masked_fill(~known, -torch.inf)
         best, at = worth.max(1, keepdim=True)
         target = ((worth - best) / TEMPERATURE).softmax(1)
+        # Actions that are not allowed have -inf, which times a target of zero would be NaN.
         logs = (q / TEMPERATURE).log_softmax(1).masked_fill(~lessons_mask(lessons), 0.0)
         ranking = -(target * logs).sum(1)
         value = (q.gather(1, at) - best).squeeze(1) ** 2
+        # Far from the best only the order counts; there the network need not be exact.
         near = known & (worth >= best - NEAR)
         errors = torch.where(near, q - worth, 0.0) ** 2
         loss = (WEIGHT * ranking + value + errors.sum(1) / near.sum(1)).mean()
@@ -120,7 +120,7 @@ class Imitator:
         self._done = int(arrays["updates"][0])
 
     def _q(self, states: Observation) -> torch.Tensor:
-        inputs = inputs_of(states)
+        inputs = network_inputs(states)
         q = inputs.baseline + self._network(inputs).squeeze(-1)
         return q.masked_fill(~inputs.mask, -torch.inf)
 

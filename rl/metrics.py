@@ -33,13 +33,20 @@ class Row:
 MEANINGS: Mapping[str, str] = {
     "steps": "steps of single environments so far",
     "episodes": "episodes that have ended so far",
-    "mean_return": "mean sum of rewards, without discount, of the episodes that ended since the last row",
+    "mean_return": (
+        "mean sum of rewards, without discount, of the episodes that ended since the last row"
+    ),
     "best_return": "the greatest sum of rewards of any episode so far",
     "epsilon": "share of actions that are random now",
     "beta": "how much of the bias of prioritized replay is undone now",
     "updates": "batches learnt from so far",
-    "loss": "mean weighted loss of the updates since the last row (Huber of delta, or cross-entropy)",
-    "surprise": "mean error of the updates since the last row: |delta|, or the cross-entropy; what priorities are made of",
+    "loss": (
+        "mean weighted loss of the updates since the last row (Huber of delta, or cross-entropy)"
+    ),
+    "surprise": (
+        "mean error of the updates since the last row: |delta|, or the cross-entropy; what "
+        "priorities are made of"
+    ),
     "held": "transitions in the replay",
 }
 
@@ -56,7 +63,9 @@ class CsvLog:
     """A CSV file with one line for each row; it is complete after each."""
 
     def __init__(self, path: Path, resumed_at: int = 0):
-        """Start a file, or go on after the rows up to step `resumed_at` of the one that is there."""
+        """Start a file, or go on after the rows up to step `resumed_at` of the one that is
+        there.
+        """
         self._path = path
         kept: list[dict[str, str]] = []
         if resumed_at and path.exists():

@@ -33,16 +33,20 @@ class NStep:
     def push(
         self, now: Observation, actions: np.ndarray, outcome: Outcome, after: Observation
     ) -> Transitions:
-        """Add a step of every environment; returns the transitions that it completes, oldest first."""
+        """Add a step of every environment; returns the transitions that it completes, oldest
+        first.
+        """
         slot = int(self._pushed[0]) % self._n_steps
         self._pushed += 1
         self._now.put(slot, now)
         self._actions[slot], self._returns[slot] = actions, 0.0
         self._ages[slot], self._open[slot] = 0, True
+        # What this reward counts for each open step: its age is how long ago it was taken.
         factor = np.float32(self._gamma) ** self._ages.astype(np.float32)
         self._returns += np.where(self._open, factor * outcome.rewards, np.float32(0.0))
         self._ages += self._open
         complete = self._open & (outcome.dones | (self._ages == self._n_steps))
+        # Oldest first: the slot after the current one is the one that was written longest ago.
         by_age = (slot + 1 + np.arange(self._n_steps)) % self._n_steps
         places, envs = np.nonzero(complete[by_age])
         at = by_age[places], envs
@@ -53,6 +57,8 @@ class NStep:
             actions=self._actions[at],
             returns=self._returns[at],
             discounts=np.where(outcome.dones[envs], np.float32(0.0), discounts),
+            # After an end this is the next episode's first state, which a discount of zero leaves
+            # out.
             after=after.rows(envs),
         )
 

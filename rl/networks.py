@@ -33,7 +33,7 @@ class Inputs:
     mask: Tensor
 
 
-def inputs_of(observation: Observation) -> Inputs:
+def network_inputs(observation: Observation) -> Inputs:
     """Tensors on the arrays of an observation, nothing is copied."""
     return Inputs(*(torch.from_numpy(array) for array in observation.arrays().values()))
 
@@ -41,6 +41,7 @@ def inputs_of(observation: Observation) -> Inputs:
 def duel(values: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """Z [m, A, K] of values [m, 1, K] and advantages [m, A, K] under a mask [m, A]."""
     allowed = mask.unsqueeze(-1)
+    # Only over what is allowed: an action that cannot be taken says nothing of the state.
     mean = (advantages * allowed).sum(1, keepdim=True) / allowed.sum(1, keepdim=True)
     return values + advantages - mean
 
@@ -83,6 +84,7 @@ class ActionNetwork(nn.Module):
         mean = (h * allowed).sum(1) / allowed.sum(1)
         greatest = h.masked_fill(~allowed, -torch.inf).amax(1)
         context = self.context(torch.cat([mean, greatest, inputs.flat], dim=-1))
+        # Every action sees itself and what all of them are together.
         wide = context.unsqueeze(1).expand(-1, h.shape[1], -1)
         advantages = self.advantage(self.mixed(torch.cat([h, wide], dim=-1)))
         return duel(self.value(context).unsqueeze(1), advantages, inputs.mask)
@@ -92,12 +94,13 @@ def build_network(shape: EnvShape, config: RainbowConfig, seed: int) -> nn.Modul
     """The network of a configuration, with first weights that follow from the seed alone."""
     kind = {"flat": FlatNetwork, "per-action": ActionNetwork}[config.network]
     n_outputs = config.distribution.n_atoms if config.distribution else 1
+    # The process's own random state is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return kind(shape, config.hidden, n_outputs)
 
 
-def weights_of(network: nn.Module) -> dict[str, np.ndarray]:
+def network_weights(network: nn.Module) -> dict[str, np.ndarray]:
     """Copies of all weights by name."""
     return {name: t.detach().numpy().copy() for name, t in network.state_dict().items()}
 

@@ -33,6 +33,7 @@ class Progress:
     def played(self, outcome: Outcome) -> None:
         """Count a step of all environments."""
         self._rewards += outcome.rewards
+        # The sums of the episodes that this step has ended.
         ended = self._rewards[outcome.dones]
         self._counts += len(outcome.dones), len(ended)
         self._best[0] = max(self._best[0], ended.max(initial=-np.inf))
@@ -46,6 +47,7 @@ class Progress:
 
     def row(self, *, epsilon: float, beta: float, updates: int, held: int) -> Row:
         """A row of the log; sums begin anew."""
+        # No episode ended, or nothing was learnt: there is no mean.
         means = [total / count if count else math.nan for total, count in self._sums.tolist()]
         self._sums[:] = 0.0
         steps, episodes = self._counts.tolist()

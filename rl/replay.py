@@ -1,9 +1,8 @@
 """Prioritized replay (Schaul et al. 2016, the proportional variant).
 
-p_i = (|delta_i| + EPSILON)^alpha          delta: the error of the last time i was learnt from; a
-                                           new one has the greatest p so far -> in: `Replay.update`
-P(i) = p_i / sum p                         drawn from equal strata of the sum
-                                                                              -> in: `Replay.sample`
+p_i = (|delta_i| + EPSILON)^alpha    delta: the error of the last time i was learnt from; a new one
+                                     has the greatest p so far                -> in: `Replay.update`
+P(i) = p_i / sum p                   drawn from equal strata of the sum       -> in: `Replay.sample`
 w_i = (N P(i))^-beta / max w               undoes what drawing unequally does to the expectation
 """
 
@@ -53,6 +52,7 @@ class Replay:
         self._actions = np.zeros(capacity, np.int64)
         self._returns, self._discounts = np.zeros((2, capacity), np.float32)
         self._tree = SumTree(capacity)
+        # As arrays, which a checkpoint can take and write over in place.
         self._greatest = np.ones(1)
         self._added = np.zeros(1, np.int64)
 
@@ -61,8 +61,11 @@ class Replay:
         return min(int(self._added[0]), self._capacity)
 
     def add(self, new: Transitions) -> None:
-        """Put transitions in, over the oldest; more than `capacity` at once lose the first of them."""
+        """Put transitions in, over the oldest; more than `capacity` at once lose the first of
+        them.
+        """
         count = len(new.actions)
+        # A ring: the oldest are written over.
         items = (int(self._added[0]) + np.arange(count)) % self._capacity
         self._now.put(items, new.now)
         self._after.put(items, new.after)
@@ -73,6 +76,8 @@ class Replay:
 
     def sample(self, size: int, beta: float, source: np.random.Generator) -> Batch:
         """`size` transitions, some perhaps more than once; the replay is not empty."""
+        # One draw from each of `size` equal parts of the sum varies less than as many from all of
+        # it.
         targets = (np.arange(size) + source.random(size)) * (self._tree.total / size)
         items = self._tree.find(targets)
         weights = (self._tree.priorities[items] * (len(self) / self._tree.total)) ** -beta

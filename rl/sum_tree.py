@@ -1,11 +1,11 @@
 """A sum tree: priorities of numbered items, drawn in proportion in O(log n).
 
-node 1 is the root, node k has the children 2k and 2k + 1, item i is node n + i
-                                                                       (n a power of two)
-total of a node = sum of its children, added up anew on every change: nothing drifts   -> in: `_set`
-item of t in [0, total): go left if t is below the left child's total, else take that
-off t and go right
-                                                                                      -> in: `_find`
+Node 1 is the root, node k has the children 2k and 2k + 1, item i is node n + i, n a power of two.
+
+    total of a node = sum of its children, added up anew on every change: nothing drifts
+                                                                                       -> in: `_set`
+    item of t in [0, total): go left if t is below the left child's total, else take that off t and
+                             go right                                                 -> in: `_find`
 """
 
 from typing import Any

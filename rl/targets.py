@@ -1,15 +1,12 @@
 """What the network is held against: double Q-learning, and its distributional form.
 
-    a* = argmax over allowed a of Q(s', a)             by the online network (van Hasselt et al.
-                                                       2016)
-    y  = R + G Q'(s', a*)                              Q' by the target network; G = g^m, or 0 at
-                                                       the end
+    a* = argmax over allowed a of Q(s', a)    by the online network (van Hasselt et al. 2016)
+    y  = R + G Q'(s', a*)                     Q' by the target network; G = g^m, or 0 at the end
     delta = y - Q(s, a)                                                         -> in: `q_errors`
 
 With atoms z_1 .. z_K (Bellemare et al. 2017) of the return less the baseline b, a state's value is
 b + sum p_k z_k, and probability p_k of (s', a*) moves to R + G (b(s', a*) + z_k) - b(s, a); what
-falls
-between two atoms is shared by nearness                                         -> in: `projected`
+falls between two atoms is shared by nearness                                    -> in: `projected`
 The loss is the cross-entropy to that, which is its own delta
                                                                         -> in: `distribution_errors`
 """
@@ -59,6 +56,7 @@ class Head:
             values = z.squeeze(-1)
         else:
             values = z.softmax(-1) @ self.atoms()
+        # Never the best, and never a NaN in a product with a probability of zero.
         return (inputs.baseline + values).masked_fill(~inputs.mask, -torch.inf)
 
 

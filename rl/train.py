@@ -1,13 +1,11 @@
 """Playing and learning: one loop over n environments, exact to the bit when it is resumed.
 
 Each step: observe, act epsilon-greedily, step all environments, put completed n-step transitions in
-the replay, and
-for every `steps_per_update` steps of single environments learn from one batch
+the replay, and for every `steps_per_update` steps of single environments learn from one batch
                                                                                -> in: `Trainer.step`
 
 All randomness comes from one generator of the seed; torch works in one thread meanwhile, as sums in
-several
-would come out in another order                                                 -> in: `one_thread`
+several would come out in another order                                         -> in: `one_thread`
 """
 
 from collections.abc import Callable, Iterator
@@ -79,6 +77,8 @@ class Trainer:
         self._replay.add(self._n_step.push(now, actions, outcome, self._env.observe()))
         progress.played(outcome)
         if len(self._replay) >= config.warm_up:
+            # Counted from the first step on, so that a run that is resumed learns at the same
+            # steps.
             due = progress.steps // config.steps_per_update - before // config.steps_per_update
             for _ in range(due):
                 batch = self._replay.sample(config.batch, beta, self._source)
@@ -115,6 +115,7 @@ class Trainer:
         of no use then.
         """
         checkpoint = load(path)
+        # Another shape or configuration would be read without an error, and mean something else.
         for name, mine in self._identity().items():
             if checkpoint.scalars.get(name) != mine:
                 raise CheckpointError(

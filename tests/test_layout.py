@@ -79,8 +79,8 @@ def function_lines(path: PurePath, source: str) -> Iterator[str]:
             lines = (node.end_lineno or node.lineno) - first.lineno + 1
             if lines > MAX_FUNCTION_LINES:
                 yield (
-                    f"{path}:{node.lineno}: {node.name} has {lines} lines, "
-                    f"allowed {MAX_FUNCTION_LINES}"
+                    f"{path}:{node.lineno}: {node.name} has {lines} lines, allowed "
+                    f"{MAX_FUNCTION_LINES}"
                 )
 
 

@@ -30,14 +30,14 @@ from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program.trace import lower_call, mesh_of_call
 from automap.report.progress import SearchProgress
-from automap.runtime.born import born, even_shardings, planned_shardings
-from automap.runtime.difference import difference
+from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
 from automap.runtime.pipeline.step import PipelinedStep, check_separable
+from automap.runtime.planned_calls import difference
 from automap.runtime.run import PlannedStep, step_under_plan
 from automap.step.call import TracedCall
-from automap.step.kept import KEPT, Kept
+from automap.step.lru_cache import MAX_ENTRIES, LRUCache
 from automap.step.rules import user_rules
-from automap.step.step import Entered, as_step
+from automap.step.step import StepCall, as_step
 from automap.step.traced_form import STATIC
 from automap.topology import get_topology
 from automap.topology.model import Topology
@@ -139,12 +139,12 @@ class ParallelStep:
         self._options = options
         self._cache_dir = cache_dir
         self._devices = devices
-        self._planned: Kept[PlannedStep | PipelinedStep] = Kept()
+        self._planned: LRUCache[PlannedStep | PipelinedStep] = LRUCache()
         # Attributes of a callable object are its own.
         update_wrapper(self, step, updated=())
 
     def __get__(self, instance: Any, owner: type | None = None) -> "ParallelStep":
-        """The step as a method of an object; see `automap.step.bound` for what becomes of the
+        """The step as a method of an object; see `automap.step.arguments` for what becomes of the
         object.
         """
         if instance is None:
@@ -166,7 +166,7 @@ class ParallelStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; the first of a kind of call plans it, or loads the cached plan.
 
-        At most `automap.step.kept.KEPT` plans are kept; the one that was not used for longest is
+        At most `automap.step.lru_cache.MAX_ENTRIES` plans are kept; the one that was not used for longest is
         dropped.
         """
         entered = self.step.enter(args, kwargs)
@@ -192,9 +192,9 @@ class ParallelStep:
         and the first step moves them. Modules of libraries are returned as what they are; those
         among the arguments may be changed in place.
         """
-        form = self.step.form_of(init_fn)
+        form = self.step.argument_form(init_fn)
         positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
-        make = partial(form.outcome, positional, {**named, STATIC: rest})
+        make = partial(form.traced_result, positional, {**named, STATIC: rest})
         shapes = jax.eval_shape(make)
         shardings = even_shardings(shapes, self._devices or jax.devices())
         for planned in self._planned.latest_first():
@@ -202,9 +202,9 @@ class ParallelStep:
             if returned is not None:
                 shardings = replace(shardings, returned=returned)
                 break
-        return form.leave(rest, objects, born(make, shardings))
+        return form.leave(rest, objects, init_sharded(make, shardings))
 
-    def _for(self, entered: Entered) -> PlannedStep | PipelinedStep:
+    def _for(self, entered: StepCall) -> PlannedStep | PipelinedStep:
         planned = self._planned.get(entered.signature)
         if planned is None:
             call = entered.traced()
@@ -212,7 +212,7 @@ class ParallelStep:
             self._planned.add(entered.signature, planned)
         return planned
 
-    def _kept_for(self, entered: Entered, call: TracedCall) -> PlannedStep | PipelinedStep | None:
+    def _kept_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep | None:
         """What runs a plan that there is and that is also for this call."""
         for planned in self._planned.latest_first():
             # Other trees and shapes are another plan's, whatever the step computes.
@@ -221,12 +221,12 @@ class ParallelStep:
                 return planned
         return None
 
-    def _new_for(self, entered: Entered, call: TracedCall) -> PlannedStep | PipelinedStep:
+    def _new_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep:
         topology = _topology(self._topology)
         kept = [planned.plan for planned in self._planned.latest_first()]
         if kept:
             text = f"{self.step.name} is planned once more, for other arguments: {difference(kept, call)}"
-            counts = f"{len(kept)} plans are kept, at most {KEPT}"
+            counts = f"{len(kept)} plans are kept, at most {MAX_ENTRIES}"
             warnings.warn(f"{text}; {counts}", PlanWarning, stacklevel=4)
         if self._cache_dir is None:
             return self._taking(
@@ -245,7 +245,7 @@ class ParallelStep:
         return self._taking(plan, entered, call)
 
     def _taking(
-        self, plan: Plan, entered: Entered, call: TracedCall
+        self, plan: Plan, entered: StepCall, call: TracedCall
     ) -> PlannedStep | PipelinedStep:
         """What runs a plan, with the program of a call. Raises `PlanError` if the plan is not for
         it.

@@ -1,1 +1,3 @@
-"""A step's jaxpr as data: numbered equations, their names in HLO, constraints put in, microbatches."""
+"""A step's jaxpr as data: numbered equations, their names in HLO, constraints put in,
+microbatches.
+"""

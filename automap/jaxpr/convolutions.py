@@ -91,6 +91,7 @@ def convolution_per_device(eqn: Any, specs: Specs) -> Any:
                 f"dimension): {left} on one and {right} on the other side of one index; allowed: "
                 "the same. Was the plan edited? Plan again"
             )
+    # Replication is not checked: what each device computes alike is known from the specs.
     per_device = jax.shard_map(
         _local(eqn, specs),
         mesh=specs.mesh,
@@ -113,6 +114,7 @@ def _pairs(eqn: Any, specs: Specs) -> Iterator[tuple[Axes, Axes]]:
     made_batch, made_feature, *made = numbers.out_spec
     image, kernel, result = specs.image, specs.kernel, specs.result
     yield kernel[out], result[made_feature]
+    # Groups of the batch: the gradient of a kernel with groups. Each goes with its outputs.
     if eqn.params["batch_group_count"] > 1:
         yield image[batch], kernel[out]
         yield result[made_batch], ()
@@ -129,7 +131,9 @@ def _pairs(eqn: Any, specs: Specs) -> Iterator[tuple[Axes, Axes]]:
 
 
 def _in_one_order(specs: Specs) -> Specs:
-    """The specs with equal sets of axes in the order in which the result has them, else the image."""
+    """The specs with equal sets of axes in the order in which the result has them, else the
+    image.
+    """
     order: dict[frozenset[str], Axes] = {}
     for axes in (*specs.result, *specs.image, *specs.kernel):
         order.setdefault(frozenset(axes), axes)
@@ -243,6 +247,7 @@ def _extended(image: jax.Array, dim: int, split: _Split, low: int, high: int) ->
     def received(count: int, direction: int) -> list[jax.Array]:
         """Nearest device first."""
         slabs = []
+        # A halo may reach over several devices, if their parts are smaller than it.
         for distance in range(1, -(-count // share) + 1):
             size = min(share, count - (distance - 1) * share)
             start = share - size if direction > 0 else 0

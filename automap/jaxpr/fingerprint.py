@@ -48,6 +48,7 @@ def _level_lines(level: Level) -> Iterator[str]:
 def _equation_line(equation: Equation, number: dict[Any, int]) -> str:
     eqn = equation.eqn
     operands = [_atom(atom, number) for atom in eqn.invars]
+    # Numbers instead of names: those of variables differ from trace to trace.
     for var in eqn.outvars:
         number.setdefault(var, len(number))
     rewritten = _IGNORED.union(body.parameter for body in equation.bodies)

@@ -167,6 +167,7 @@ class _Builder:
             inputs = [read(atom) for atom in eqn.invars]
             names = eqn.source_info.name_stack
             names = names if stack is None else stack + names
+            # A call with a rule of the user's is one operation for the planner.
             parameter = None if _has_rule(eqn, self.rules) else _inlined_parameter(eqn)
             if parameter is not None:
                 called, values = open_jaxpr(eqn.params[parameter])
@@ -244,5 +245,6 @@ def _inlined_parameter(eqn: Any) -> str | None:
     if parameter is None or parameter not in eqn.params:
         return None
     layouts = [x for name in _LAYOUT_OPTIONS for x in eqn.params.get(name, ())]
+    # A call that asks for layouts or compiler options means something that inlining would lose.
     plain = all(map(is_unspecified, layouts)) and not eqn.params.get("compiler_options_kvs")
     return parameter if plain else None

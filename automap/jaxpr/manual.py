@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from automap.errors import InputError, PlanError
 from automap.jax_compat import open_jaxpr
-from automap.step.user_constraints import UserSharding, constrained_jaxpr, marked, named
+from automap.step.user_constraints import UserSharding, constrained_jaxpr, mark_constraint, named
 
 
 def is_manual(eqn: Any) -> bool:
@@ -56,6 +56,7 @@ def between_marks(eqn: Any) -> Iterator[Any]:
     operands, results, after = list(eqn.invars), list(eqn.outvars), []
     for number, spec in enumerate(eqn.params["in_specs"]):
         atom = operands[number]
+        # A scalar has nothing to split.
         if not isinstance(atom, core.Literal) and atom.aval.shape:
             operands[number] = core.Var(atom.aval)
             yield _mark(eqn, atom, operands[number], NamedSharding(mesh, spec))
@@ -70,7 +71,9 @@ def between_marks(eqn: Any) -> Iterator[Any]:
 
 def _mark(eqn: Any, value: Any, marked_value: Any, sharding: NamedSharding) -> Any:
     (made,) = open_jaxpr(constrained_jaxpr(value.aval, sharding))[0].eqns
-    return marked(made.replace(invars=[value], outvars=[marked_value], source_info=eqn.source_info))
+    return mark_constraint(
+        made.replace(invars=[value], outvars=[marked_value], source_info=eqn.source_info)
+    )
 
 
 def on_plans_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:

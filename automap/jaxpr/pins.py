@@ -46,7 +46,12 @@ from automap.jaxpr.replacements import (
 )
 from automap.jaxpr.sites import Place, Site, parse_place
 from automap.jaxpr.spread import spread, spread_aval, spread_number
-from automap.step.user_constraints import constrained_jaxpr, is_constraint, left_out, on_mesh
+from automap.step.user_constraints import (
+    constrain_on_mesh,
+    constrained_jaxpr,
+    drop_constraint,
+    is_constraint,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Pins:
         sites: Mapping[str, Site],
     ) -> "Pins":
         """Check every constraint. Raises `PlanError` naming the first that cannot be imposed."""
+        # One equation for equal constraints, so that pins on one value can share its copy.
         made: dict[Any, Any] = {}
         inputs: dict[int, Any] = {}
         by_site: dict[str, dict[Place, Any]] = {}
@@ -112,6 +118,7 @@ class PinRewriter:
         pins = self.by_site.get(path, {})
         before = [self._from_here(eqn, p, pin) for p, pin in pins.items() if p.side == "from"]
         after = []
+        # As constrained so far: pins "from" here on have replaced their values already.
         operands = [a if isinstance(a, core.Literal) else self._now.get(a, a) for a in eqn.invars]
         results = list(eqn.outvars)
         # Of two pins on a result the first to be imposed is the last to be added here.
@@ -133,12 +140,13 @@ class PinRewriter:
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
                 is_held = place.side == "made" and is_constraint(eqn)
-                held = left_out(eqn) if is_held else pin
+                held = drop_constraint(eqn) if is_held else pin
                 after.insert(0, _placed(held, eqn, results[place.number], value))
-        own = on_mesh(eqn, self.mesh) if is_constraint(eqn) else eqn
+        own = constrain_on_mesh(eqn, self.mesh) if is_constraint(eqn) else eqn
         if is_manual(eqn):
             own = on_plans_mesh(eqn, self.mesh)
         pinned = own.replace(invars=operands, outvars=results)
+        # At most one of the following: an equation is one kind of operation.
         specs = _specs(eqn, pins)
         if specs is not None and must_run_per_device(eqn, specs):
             return (*before, convolution_per_device(pinned, specs), *after)

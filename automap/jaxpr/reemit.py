@@ -24,7 +24,13 @@ from automap.jaxpr.flatten import Equation, Level, equations, flatten
 from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
 from automap.jaxpr.pins import Pins
 from automap.jaxpr.sites import Site, describe, scope_name
-from automap.step.user_constraints import UserSharding, is_constraint, left_out, marked, named
+from automap.step.user_constraints import (
+    UserSharding,
+    drop_constraint,
+    is_constraint,
+    mark_constraint,
+    named,
+)
 from hlo_tools.rules import Notation
 
 
@@ -119,7 +125,7 @@ class Reemitter:
         The user's `constraints` are there as marks for the analysis, or are left out to run it on
         one device.
         """
-        change = marked if constraints == "marked" else left_out
+        change = mark_constraint if constraints == "marked" else drop_constraint
         return _as_function(_emit(self.level, lambda level: _Scopes(_Constraints(change))))
 
     def constrained(
@@ -153,7 +159,7 @@ class _Constraints:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
-        if is_manual(eqn) and self._change is marked:
+        if is_manual(eqn) and self._change is mark_constraint:
             return between_marks(eqn)
         return (self._change(eqn) if is_constraint(eqn) else eqn,)
 
@@ -188,6 +194,7 @@ def _with_bodies(equation: Equation, make_rewriter: Callable[[Level], Rewriter])
     emitted: dict[str, list[Any]] = {}
     for body in equation.bodies:
         emitted.setdefault(body.parameter, []).append(_emit(body.level, make_rewriter))
+    # Branches are a tuple of bodies in one parameter, loops have one body each.
     for parameter, jaxprs in emitted.items():
         params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]
     return equation.eqn.replace(params=params)

@@ -94,6 +94,7 @@ def with_clamped_starts(eqn: Any) -> Iterator[Any]:
 
 def _clamp(dtype: np.dtype, last: int) -> Any:
     """The equation x = clamp(0, start, last); its variables are to be replaced."""
+    # A narrow index type may not hold the last start; then no start can exceed it.
     highest = np.array(min(last, np.iinfo(dtype).max), dtype)
     zero = np.zeros((), dtype)
     traced = jax.make_jaxpr(lambda start: jax.lax.clamp(zero, start, highest))(
@@ -132,6 +133,7 @@ def reduction_in_two_steps(eqn: Any, mesh: Mesh | AbstractMesh) -> Iterator[Any]
     def step(x: jax.Array, *initial: jax.Array) -> jax.Array:
         shape, first, spec = list[int](), list[int](), list[Any]()
         for dim, size in enumerate(x.shape):
+            # Split in two where it is reduced: the parts of the devices, and what each of them has.
             if dim in reduced:
                 shape += [parts[dim], size // parts[dim]]
                 first.append(len(shape) - 1)
@@ -152,6 +154,7 @@ def reduction_in_two_steps(eqn: Any, mesh: Mesh | AbstractMesh) -> Iterator[Any]
 
     avals = [weak_shape(atom.aval) for atom in (operand, *rest)]
     jaxpr, _ = open_jaxpr(jax.make_jaxpr(step)(*avals))
+    # The traced equations on the variables of the one they stand for.
     given = dict(zip(jaxpr.invars, eqn.invars, strict=True))
     made = dict(zip(jaxpr.outvars, eqn.outvars, strict=True))
     for inner in jaxpr.eqns:

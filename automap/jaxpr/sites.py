@@ -109,6 +109,7 @@ def describe(level: Level) -> Iterator[Site]:
             literal_operands=frozenset(j for j, literal in enumerate(literals) if literal),
             trip_count=level.trip_count,
         )
+        # Results are known to later equations of this level; a body sees its own parameters only.
         sources.update((var, (equation.path, j)) for j, var in enumerate(eqn.outvars))
         for body in equation.bodies:
             yield from describe(body.level)

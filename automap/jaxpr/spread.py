@@ -22,6 +22,7 @@ def spread_number(operands: Sequence[tuple[int, ...]], result: tuple[int, ...]) 
     not plain.
     """
     scalars = [number for number, shape in enumerate(operands) if not shape]
+    # With two scalars, or none of the result's shape, XLA has nothing to share.
     is_plain = len(scalars) == 1 and result in operands
     return scalars[0] if is_plain else None
 

@@ -57,6 +57,7 @@ def within(path: str) -> Iterator[None]:
 
 def check_version(got: object, version: int, remedy: str) -> None:
     """Refuse another version of a file than the one that is read; 1.0 and true are none."""
+    # `True == 1 == 1.0` in Python, and JSON has all three.
     if type(got) is not int or got != version:
         raise refuse("version", got, f"{version}; {remedy}")
 
@@ -65,6 +66,7 @@ def check_numbers(record: object) -> None:
     """Refuse a number among the fields of a dataclass that is negative, NaN or infinite."""
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
+        # NaN compares false with everything, so this asks for what is allowed.
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise refuse(field.name, value, "a finite number >= 0")
         if isinstance(value, int) and not 0 <= value <= MAX_INTEGER:
@@ -117,7 +119,9 @@ def check_spec(
                     f"{path}[{dim}][{index}]: axis {axis!r} is used twice; it splits dimension "
                     f"{used[axis]} already, and an axis splits one dimension"
                 )
+        # Remembered with its dimension, so that the message can say where the axis is used.
         used |= dict.fromkeys(axes, dim)
+        # Padding a dimension would change what the step computes, so the axes have to divide it.
         parts = math.prod(sizes[axis] for axis in axes)
         if shape is not None and shape[dim] % parts:
             raise PlanError(

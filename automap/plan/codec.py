@@ -31,7 +31,8 @@ def encode(value: Any) -> Any:
     """The JSON values of a record; shares nothing with it that could change."""
     if dataclasses.is_dataclass(value):
         return {
-            key: encode(getattr(value, name)) for key, (name, _) in _fields_of(type(value)).items()
+            key: encode(getattr(value, name))
+            for key, (name, _) in _record_fields(type(value)).items()
         }
     if isinstance(value, tuple):
         return [encode(item) for item in value]
@@ -49,15 +50,16 @@ def decode(hint: Any, node: object, path: str) -> Any:
 
 
 @cache
-def _fields_of(record: type) -> dict[str, tuple[str, Any]]:
+def _record_fields(record: type) -> dict[str, tuple[str, Any]]:
     """JSON key -> (attribute, type hint)."""
     hints = get_type_hints(record)
+    # A field whose name is a keyword of Python has an underscore behind it.
     names = [field.name for field in dataclasses.fields(record)]
     return {name.rstrip("_"): (name, hints[name]) for name in names}
 
 
 def _record(record: Any, node: object, path: str) -> Any:
-    fields = _fields_of(record)
+    fields = _record_fields(record)
     known = ", ".join(fields)
     if not isinstance(node, Mapping):
         raise refuse(path, node, f"an object with the fields {known}")
@@ -65,6 +67,7 @@ def _record(record: Any, node: object, path: str) -> Any:
     for key in node:
         if key not in fields:
             raise PlanError(f"{prefix}{str(key)[:80]}: unknown field; allowed: {known}")
+    # Older files of the same version lack these: the record has a default for each.
     later = {f.name for f in dataclasses.fields(record) if f.metadata == ADDED_LATER}
     for key, (name, _) in fields.items():
         if key not in node and name not in later:
@@ -74,6 +77,7 @@ def _record(record: Any, node: object, path: str) -> Any:
         for key, (name, hint) in fields.items()
         if key in node
     }
+    # The record checks its values when it is made, and knows nothing of where it stands.
     with within(path):
         return record(**values)
 
@@ -82,6 +86,7 @@ def _tuple(hint: Any, node: object, path: str) -> tuple[Any, ...]:
     items = get_args(hint)
     if not isinstance(node, list):
         raise refuse(path, node, "a list")
+    # tuple[X, ...]: as many as there are.
     if items[-1] is Ellipsis:
         items = items[:1] * len(node)
     if len(items) != len(node):
@@ -136,6 +141,7 @@ def _integer(_: Any, node: object, path: str) -> int:
 def _number(_: Any, node: object, path: str) -> float:
     if not isinstance(node, int | float) or isinstance(node, bool):
         raise refuse(path, node, "a finite number")
+    # JSON has integers of any length, floats do not.
     try:
         return float(node)
     except OverflowError:

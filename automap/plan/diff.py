@@ -35,7 +35,7 @@ def _changed_verdict(old: PlanRecord, new: PlanRecord) -> list[str]:
     ]
 
 
-def _facts(plan: PlanRecord) -> Mapping[str, str]:
+def _summary(plan: PlanRecord) -> Mapping[str, str]:
     """One-line facts that every plan has."""
     return {
         "mesh": mesh_text(plan),
@@ -46,8 +46,9 @@ def _facts(plan: PlanRecord) -> Mapping[str, str]:
     }
 
 
-def _changed_facts(old: PlanRecord, new: PlanRecord) -> list[str]:
-    lines = _pairs(_facts(old), _facts(new))
+def _changed_summary(old: PlanRecord, new: PlanRecord) -> list[str]:
+    lines = _pairs(_summary(old), _summary(new))
+    # Calibration changes numbers and keeps the name.
     if old.topology != new.topology and old.topology["name"] == new.topology["name"]:
         lines.append(f"topology: {old.topology['name']} with other numbers")
     return lines
@@ -106,6 +107,7 @@ def _changed_leaves(old: PlanRecord, new: PlanRecord) -> list[str]:
 
 
 def _leaf_change(before: LeafRecord | None, after: LeafRecord | None) -> str:
+    # Only the sharding differs: nothing else has to be repeated.
     if before and after and dataclasses.replace(before, spec=after.spec) == after:
         return f"{spec_text(before.spec)} -> {spec_text(after.spec)}"
     return f"{_leaf(before)} -> {_leaf(after)}"
@@ -121,8 +123,8 @@ def _leaf(leaf: LeafRecord | None) -> str:
 def _changed_rows(old: PlanRecord, new: PlanRecord) -> list[str]:
     """Entries of the lists that have no order: those of the old plan alone, then the new one's."""
     lines = []
-    for title, rows_of in _ROWS.items():
-        before, after = dict.fromkeys(rows_of(old)), dict.fromkeys(rows_of(new))
+    for title, list_rows in _ROWS.items():
+        before, after = dict.fromkeys(list_rows(old)), dict.fromkeys(list_rows(new))
         only = [f"    - {row}" for row in before if row not in after]
         only += [f"    + {row}" for row in after if row not in before]
         lines += [f"{title}:", *cut(only)] if only else []
@@ -170,7 +172,7 @@ def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 _SECTIONS: Final = (
     _changed_verdict,
-    _changed_facts,
+    _changed_summary,
     _changed_costs,
     _changed_leaves,
     _changed_rows,

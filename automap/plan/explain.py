@@ -41,6 +41,7 @@ def detail(plan: PlanRecord, what: str) -> str:
     Raises `PlanError` with the closest names if there is none.
     """
     names = [leaf.path for leaf in plan.inputs] + [row.group for row in plan.decisions]
+    # An exact name is meant alone, though others may contain it.
     chosen = {name for name in names if name == what} or {n for n in names if what in n}
     if not chosen:
         closest = difflib.get_close_matches(what, dict.fromkeys(names), n=5, cutoff=0.3)
@@ -54,10 +55,11 @@ def detail(plan: PlanRecord, what: str) -> str:
     return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
 
 
-def _laid(plan: PlanRecord) -> list[str]:
+def _links_text(plan: PlanRecord) -> list[str]:
     """Which links each axis runs over, outermost first: `  data over network 2 and nvlink 4;
     ...`."""
     topology, sizes = Topology.from_dict(plan.topology), [size for _, size in plan.mesh.axes]
+    # A mesh that does not lie on the levels has no links to name for an axis.
     if not lies_on(topology, sizes):
         return []
     axes = []
@@ -128,7 +130,7 @@ def _header(plan: PlanRecord) -> list[str]:
     lines = [
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
-        *_laid(plan),
+        *_links_text(plan),
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),
@@ -139,6 +141,7 @@ def _header(plan: PlanRecord) -> list[str]:
     ]
     if plan.verified is not None:
         lines.append(f"verified by {verified_text(plan.verified)}")
+    # The presets stand beside the plan, so that a reader sees what the search has gained.
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"
         lines.append(

@@ -40,18 +40,19 @@ def parse(text: str | bytes, remedy: str = _REMEDY) -> object:
     `remedy` says in a message what is allowed. Raises `PlanError` for what is not JSON, has too
     many values, or is nested too deeply.
     """
+    # Counted in the text, before anything of its size is in memory.
     marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
     if len(text) > _MOST_VALUES and sum(map(text.count, marks)) > _MOST_VALUES:  # type: ignore[arg-type]
         raise PlanError(f"over {_MOST_VALUES} values; {remedy}")
     try:
-        return json.loads(text, object_pairs_hook=_object_of)
+        return json.loads(text, object_pairs_hook=_object_or_repeated_key)
     except RecursionError:
         raise PlanError(f"lists and objects are nested too deeply; {remedy}") from None
     except ValueError as error:
         raise PlanError(f"no valid JSON: {error}; {remedy}") from None
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> object:
+def _object_or_repeated_key(pairs: list[tuple[str, Any]]) -> object:
     again = repeated(key for key, _ in pairs)
     return RepeatedKey(again[1]) if again else dict(pairs)
 
@@ -71,6 +72,7 @@ def layout(table: Mapping[str, Any]) -> str:
     """JSON text of an object: a line per field, and per entry of a list of objects or texts."""
     lines = []
     for key, value in table.items():
+        # One line for each entry, so that `diff` of two files shows entries.
         if isinstance(value, list) and value and isinstance(value[0], dict | str):
             rows = ",\n".join(f"  {_compact(row)}" for row in value)
             lines.append(f"{_compact(key)}: [\n{rows}\n ]")

@@ -120,10 +120,12 @@ class PipelineRecord:
         """
         if not self.stages:
             raise refuse("stages", [], "at least one stage")
+        # The simulator and the runtime go through all passes: a file must not ask for hours.
         most = MOST_PASSES // len(self.stages)
         if not 1 <= self.microbatches <= most:
             raise refuse("microbatches", self.microbatches, f"an integer from 1 to {most}")
         taken = [device for stage in self.stages for device in stage.devices]
+        # Each stage holds its own parameters: on one device they would be counted apart.
         if len(set(taken)) != len(taken):
             raise refuse("stages", taken, "each device in one stage")
         for index, stage in enumerate(self.stages):

@@ -33,6 +33,7 @@ class PointRecord:
             for index, group_class in enumerate(classes):
                 if group_class < 0:
                     raise refuse(f"{name}[{index}]", group_class, "the number of a class, from 0")
+            # The order of classes is their precedence: one that stands twice would have two.
             again = repeated(map(str, classes))
             if again is not None:
                 raise refuse(f"{name}[{again[0]}]", int(again[1]), "a class that was not there yet")

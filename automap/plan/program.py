@@ -22,6 +22,7 @@ OUTSIDE: Final = -1
 
 _TEXTS: Final = ("op", "tensor", "op_name", "source", "phase", "axes")
 _PHASES: Final = ("forward", "backward", "update")
+# Far more than any step has; what walks the tree calls itself once for each level.
 _MOST_LOOPS_DEEP: Final = 64
 
 
@@ -101,9 +102,11 @@ class ProgramRecord:
             if depth[task] > _MOST_LOOPS_DEEP:
                 raise refuse(f"within[{task}]", loop, f"at most {_MOST_LOOPS_DEEP} loops deep")
             total_seconds += runs[task] * self.seconds[task]
+            # Trips multiply from loop to loop, so finite numbers may have an infinite product.
             if not math.isfinite(total_seconds):
                 raise refuse(f"seconds[{task}]", self.seconds[task], "a step of finite length")
             for index, before in enumerate(self.after[task]):
+                # Only to what stands before: the tasks cannot wait for each other in a circle.
                 if not (0 <= before < task and self.within[before] == loop):
                     allowed = "a task before it that is in the same loop"
                     raise refuse(f"after[{task}][{index}]", before, allowed)

@@ -100,6 +100,7 @@ class PlanRecord:
         if self.pipeline is not None:
             self.pipeline.check_devices(self.mesh.device_count)
             self.pipeline.check_leaves({leaf.path: leaf.shape for leaf in self.inputs})
+            # A pipeline's stages run programs of their own, so one of one device means nothing.
             if self.program is not None:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
         if self.search.point is not None:
@@ -140,6 +141,7 @@ class PlanRecord:
         Raises `PlanError` with the field's path for another format or version, and for a field
         that is missing, unknown, of another type, out of range or at odds with the rest.
         """
+        # The format first: another program's JSON is not a plan with mistakes.
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             got = data.get("format") if isinstance(data, Mapping) else data
             raise refuse("format", got, f'an object with "format": "{FORMAT}"')
@@ -205,21 +207,24 @@ def check_matches_leaves(
     recorded = plan.inputs if which == "inputs" else plan.outputs
     planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in recorded}
     given = {path: _array(dtype, shape) for path, shape, dtype in leaves}
-    found = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]
-    found += [f"{p}: {a} is not in the plan" for p, a in given.items() if p not in planned]
-    found += [
+    differences = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]
+    differences += [f"{p}: {a} is not in the plan" for p, a in given.items() if p not in planned]
+    differences += [
         f"{path}: got {given[path]}, the plan has {array}"
         for path, array in planned.items()
         if given.get(path, array) != array
     ]
-    if not found:
+    # All leaves are there; then only their order can differ.
+    if not differences:
         pairs = zip(planned, given, strict=True)
-        found = [f"{new}: stands where the plan has {old}" for old, new in pairs if old != new]
-    if found:
-        rest = len(found) - _SHOWN_DIFFERENCES
+        differences = [
+            f"{new}: stands where the plan has {old}" for old, new in pairs if old != new
+        ]
+    if differences:
+        rest = len(differences) - _SHOWN_DIFFERENCES
         raise PlanError(
             f"the step's {which} are not those of the plan:\n  "
-            + "\n  ".join(found[:_SHOWN_DIFFERENCES])
+            + "\n  ".join(differences[:_SHOWN_DIFFERENCES])
             + (f"\n  and {rest} more" if rest > 0 else "")
             + f"\nre-plan with `automap plan {plan.workload.target} --topology "
             f"{plan.topology['name']}`, or call the step that was planned"

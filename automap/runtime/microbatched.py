@@ -14,12 +14,10 @@ from jax.extend.core import jaxpr_as_fun
 
 from automap.errors import InputError
 from automap.jax_compat import new_jaxpr
+from automap.jaxpr.microbatch import MicrobatchProgram, Operator, Pass, separate
 from automap.jaxpr.microbatch.build import join_parts, split_parts, variables
-from automap.jaxpr.microbatch.dependence import Operator
-from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass
-from automap.jaxpr.microbatch.separate import separate
 from automap.step.call import TracedCall
-from automap.step.step import Entered, as_step
+from automap.step.step import StepCall, as_step
 
 
 # Sums of shorter floats are kept in this many bits.
@@ -39,7 +37,7 @@ COMBINE: Mapping[Operator, Callable[[Any, Any], Any]] = {
 class MicrobatchedStep:
     """A step that computes its batch in parts; called like the step. Made by `microbatched`."""
 
-    def __init__(self, entered: Entered, call: TracedCall, program: MicrobatchProgram) -> None:
+    def __init__(self, entered: StepCall, call: TracedCall, program: MicrobatchProgram) -> None:
         """`program` is the step's that `call` traced, as it was `entered`."""
         self.program = program
         self._entered = entered
@@ -62,7 +60,7 @@ class MicrobatchedStep:
         """Run one step. Raises `InputError` for arguments of other shapes than it was made for."""
         entered = self._enter(args, kwargs)
         positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
-        return entered.left(self._run(*positional, **named))
+        return entered.own_result(self._run(*positional, **named))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The `jax.stages.Lowered`; arguments may be `jax.ShapeDtypeStruct`s."""
@@ -70,7 +68,7 @@ class MicrobatchedStep:
         positional, named = jax.tree.unflatten(self._call_tree, entered.leaves)
         return self._run.lower(*positional, **named)
 
-    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entered:
+    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
         entered = self._entered.step.enter(args, kwargs)
         if entered.signature != self._entered.signature:
             raise InputError(
@@ -134,6 +132,7 @@ def _looped(program: MicrobatchProgram, turn: Pass, values: _Values) -> _Values:
         split_parts(values[s.whole], dim=0, outer=1, parts=program.microbatches)
         for s in program.slices
     ]
+    # int32 whatever x64 says: the index of the loop has this type in the program.
     numbers = jnp.arange(program.microbatches, dtype=jnp.int32)
 
     def microbatch(totals: list[Any], numbered: tuple[Any, list[Any]]) -> tuple[Any, Any]:
@@ -147,6 +146,7 @@ def _looped(program: MicrobatchProgram, turn: Pass, values: _Values) -> _Values:
 
     start = [neutral(s.operator, s.total.aval) for s in added]
     totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
+    # A value that the loop computes alike every time is taken from its last turn.
     results = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
     results.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
     for join, part in zip(turn.joins, parts):

@@ -1,29 +1,40 @@
-"""Which calls a plan is for, and under which plan each is run: itself, or itself with its places
-renamed.
+"""The calls of a step under a plan: which calls the plan is for, and the program of each kind.
 
 A call is the planned one (`automap.program.check`), or differs from it in types only:
 
-    weak types         as a Python number's: of any input
-    another type       of an input that the step itself returns so: an output at the same path
-                       within its argument has the shape and that type
+    weak types      as a Python number's: of any input
+    another type    of an input that the step itself returns so: an output at the same path within
+                    its argument has the shape and that type
 
 For the latter the planned call is traced too, unless it was seen before, and the equations of both
-must be the same but for conversions (`automap.runtime.retyped`).
+must be the same but for conversions (`automap.runtime.other_types`); the plan's places are renamed
+to those of the call.                                              -> in: `PlannedCalls`
+
+Per kind of call (`automap.step.signature`) the step is traced once, held against the plan and made
+a program, which later calls run.                                  -> in: `StepUnderPlan`
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+import warnings
 
 import jax
 from jax import numpy as jnp
 
-from automap.errors import AutomapError
+from automap.errors import AutomapError, PlanWarning
 from automap.jaxpr.flatten import Level
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import PlanRecord, check_matches_leaves
 from automap.program.check import another_step, check_is_planned, check_own_shardings, check_program
-from automap.runtime.retyped import DifferentStepError, renamed, renaming
+from automap.runtime.other_types import DifferentStepError, match_sites, rename_sites
 from automap.step.call import TracedCall
+from automap.step.lost_state import lost_state
+from automap.step.lru_cache import LRUCache
 from automap.step.rules import user_rules
+from automap.step.signature import Signature
+from automap.step.step import Step, StepCall
 
 
 # (path, shape, type) of an input or output.
@@ -41,7 +52,7 @@ class PlannedCalls:
     _planned: Level | None = None
     _returned: set[_Leaf] = field(default_factory=set)
 
-    def plan_of(self, call: TracedCall) -> PlanRecord:
+    def plan_for(self, call: TracedCall) -> PlanRecord:
         """The plan to run a call under. Raises `PlanError` for a call that the plan is not for."""
         if [leaf[:2] for leaf in _inputs(call)] != [(x.path, x.shape) for x in self.plan.inputs]:
             check_matches_leaves(self.plan, "inputs", _inputs(call))
@@ -53,16 +64,17 @@ class PlannedCalls:
                 self.is_program_known = True
             self._planned = reemitter.level
             return self.plan
+        # A plan that was loaded has no trace of the planned call.
         if self._planned is None:
-            self.plan_of(self._planned_call(call))
+            self.plan_for(self._planned_call(call))
         assert self._planned is not None  # noqa: S101 - the planned call has just been seen
         try:
-            found = renamed(self.plan, renaming(self._planned, reemitter.level))
+            plan = rename_sites(self.plan, match_sites(self._planned, reemitter.level))
         except DifferentStepError as error:
             raise another_step(self.plan, f"with inputs of other types {error}") from error
         self._check_outputs(call)
         check_own_shardings(self.plan, call)
-        return found
+        return plan
 
     def _is_planned(self, call: TracedCall, reemitter: Reemitter) -> bool:
         planned = [(leaf.path, leaf.shape, leaf.dtype) for leaf in self.plan.inputs]
@@ -88,7 +100,7 @@ class PlannedCalls:
         path, *array = leaf
         within = path.partition("]")[2]
         outputs = {(x.path, x.shape, x.dtype) for x in self.plan.outputs} | self._returned
-        return any(found.endswith(within) and rest == array for found, *rest in outputs)
+        return any(returned.endswith(within) and rest == array for returned, *rest in outputs)
 
     def _planned_call(self, call: TracedCall) -> TracedCall:
         """The call with arrays of the types that the plan has."""
@@ -106,13 +118,106 @@ class PlannedCalls:
     def _check_outputs(self, call: TracedCall) -> None:
         """Refuse outputs of other paths and shapes; their types are those that the inputs' give."""
         made = zip(call.result_paths, call.jaxpr.out_avals, strict=True)
-        found = [(path, tuple(aval.shape), str(aval.dtype)) for path, aval in made]
+        outputs = [(path, tuple(aval.shape), str(aval.dtype)) for path, aval in made]
         planned = {leaf.path: leaf.dtype for leaf in self.plan.outputs}
-        untyped = [(path, shape, planned.get(path, dtype)) for path, shape, dtype in found]
+        untyped = [(path, shape, planned.get(path, dtype)) for path, shape, dtype in outputs]
         check_matches_leaves(self.plan, "outputs", untyped)
-        self._returned.update(found)
+        self._returned.update(outputs)
 
 
 def _inputs(call: TracedCall) -> list[_Leaf]:
     given = zip(call.paths, call.jaxpr.in_avals, strict=True)
     return [(path, tuple(aval.shape), str(aval.dtype)) for path, aval in given]
+
+
+Program = TypeVar("Program")
+
+
+class StepUnderPlan(ABC, Generic[Program]):
+    """What `Plan.jit` makes; called like the step."""
+
+    def __init__(self, plan: PlanRecord, step: Step, *, is_own: bool) -> None:
+        """`is_own` says that this process has made the plan of this step, or has checked its
+        program.
+        """
+        self.plan = plan
+        self.step = step
+        self._calls = PlannedCalls(plan, is_own)
+        self._programs: LRUCache[Program] = LRUCache()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step. Raises `PlanError` if it is not the plan's, or its arguments are not."""
+        return self.run(self.step.enter(args, kwargs))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Trace the step for arguments that may be shapes, and check that it is the plan's, as the
+        first call does.
+        """
+        self.program(self.step.enter(args, kwargs))
+
+    def run(self, entered: StepCall) -> Any:
+        """Run one step for a call of it."""
+        program = self.program(entered)
+        return entered.own_result(self._run(program, entered.leaves))
+
+    def program(self, entered: StepCall) -> Program:
+        """The program of a call. Raises `PlanError` if the plan is not for it."""
+        program = self._programs.get(entered.signature)
+        return self.take(entered.signature, entered.traced()) if program is None else program
+
+    def take(self, signature: Signature, call: TracedCall) -> Program:
+        """Make the program of a traced call. Raises `PlanError` if the plan is not for it."""
+        program = self._make_program(call)
+        # Once for a plan is enough.
+        lost = lost_state(call) if not self._programs else None
+        if lost is not None:
+            warnings.warn(f"{self.step.name}: {lost}", PlanWarning, stacklevel=2)
+        self._programs.add(signature, program)
+        return program
+
+    def plan_for(self, call: TracedCall) -> PlanRecord:
+        """The plan with places of the call's equations. Raises `PlanError` if it is not for the
+        call.
+        """
+        return self._calls.plan_for(call)
+
+    @abstractmethod
+    def _make_program(self, call: TracedCall) -> Program:
+        """The program of a call, under `plan_for` it."""
+
+    @abstractmethod
+    def _run(self, program: Program, leaves: Any) -> Any:
+        """What the traced function returns for the arrays among its arguments."""
+
+
+_SHOWN: Final = 3
+
+
+def difference(plans: Sequence[PlanRecord], call: TracedCall) -> str:
+    """How a call differs from the plan that it differs least from, the latest of several; `plans`
+    are latest first.
+    """
+    least = min((list(_differences(plan, call)) for plan in plans), key=len)
+    if not least:
+        return (
+            "it computes something else with the same arrays: a static argument, or what it closes "
+            "over, differs"
+        )
+    rest = f" and {len(least) - _SHOWN} more" if len(least) > _SHOWN else ""
+    return f"{', '.join(least[:_SHOWN])}{rest}"
+
+
+def _differences(plan: PlanRecord, call: TracedCall) -> Iterator[str]:
+    planned = {leaf.path: _text(leaf.dtype, leaf.shape) for leaf in plan.inputs}
+    avals = zip(call.paths, call.jaxpr.in_avals, strict=True)
+    given = {path: _text(aval.dtype, aval.shape) for path, aval in avals}
+    for path, array in given.items():
+        if path not in planned:
+            yield f"{path} is new"
+        elif planned[path] != array:
+            yield f"{path} is {array}, planned was {planned[path]}"
+    yield from (f"{path} is missing" for path in planned if path not in given)
+
+
+def _text(dtype: object, shape: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"

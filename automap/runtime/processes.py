@@ -18,7 +18,7 @@ import numpy as np
 
 from automap.errors import MeshMismatchError, PlanError
 from automap.plan.record import PlanRecord
-from automap.runtime.peers import run_with_others
+from automap.runtime.lost_processes import run_with_others
 
 
 _AXIS = "process"
@@ -109,14 +109,15 @@ def check_agreement(devices: Sequence[Any], facts: Mapping[str, str]) -> None:
 
     `facts` is by subject, as "the plan". Raises `PlanError` in all of them if they differ.
     """
+    # Hashes have one shape in all processes, so that they can be gathered whatever differs.
     digests = np.array(
         [np.frombuffer(hashlib.sha256(text.encode()).digest(), "uint32") for text in facts.values()]
     )
-    found = gathered(devices, digests)
+    hashes = gathered(devices, digests)
     differing = [
-        f"{subject} (equal in {_alike(found[:, n])})"
+        f"{subject} (equal in {_alike(hashes[:, n])})"
         for n, subject in enumerate(facts)
-        if (found[:, n] != found[0, n]).any()
+        if (hashes[:, n] != hashes[0, n]).any()
     ]
     if differing:
         raise PlanError(

@@ -20,8 +20,8 @@ from automap.plan.record import PlanRecord, Spec
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.pipeline.transfer import send
+from automap.runtime.planned_calls import StepUnderPlan
 from automap.runtime.processes import check_same_program, check_takes_part, where_held
-from automap.runtime.under_plan import StepUnderPlan
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import Step
@@ -88,8 +88,8 @@ class PlannedStep(StepUnderPlan[_Program]):
         """Where the plan's inputs are stored."""
         return tuple(_sharding(self.mesh, leaf.spec) for leaf in self.plan.inputs)
 
-    def _made(self, call: TracedCall) -> _Program:
-        plan = self.plan_of(call)
+    def _make_program(self, call: TracedCall) -> _Program:
+        plan = self.plan_for(call)
         reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
         constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
         flat = reemitter.constrained(constraints, self.mesh)
@@ -106,12 +106,14 @@ class PlannedStep(StepUnderPlan[_Program]):
                 i for i, position in enumerate(call.positions) if position in call.donated_positions
             ),
             donate_argnames=tuple(call.donated_names),
+            # Arguments keep their numbers: donation and places count them.
             keep_unused=True,
         )
         together = where_held(run, self.mesh.devices.flat)
         return _Program(call, self.input_shardings, run, together)
 
     def _run(self, program: _Program, leaves: Sequence[Any]) -> Any:
+        # Asked once for a program: it costs a round trip between all processes.
         if program not in self._agreed:
             check_same_program(self.plan, list(self.mesh.devices.flat))
             self._agreed.append(program)

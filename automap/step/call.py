@@ -23,9 +23,9 @@ from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from automap.errors import AutomapError, InputError
 from automap.jax_compat import open_jaxpr, static_arguments, weak_shape
-from automap.step.outcome import UPDATED
 from automap.step.own_shardings import ImposedEnds, OwnShardings, own_shardings
 from automap.step.state import match_state
+from automap.step.traced_result import UPDATED
 from automap.step.user_constraints import UserSharding
 
 
@@ -77,8 +77,8 @@ class TracedCall:
     @cached_property
     def paths(self) -> tuple[str, ...]:
         """Path of every leaf."""
-        found, _ = tree_flatten_with_path(self.args)
-        return tuple(keystr(self._from_root(path)) for path, _ in found)
+        leaves, _ = tree_flatten_with_path(self.args)
+        return tuple(keystr(self._from_root(path)) for path, _ in leaves)
 
     def _from_root(self, path: tuple[Any, ...]) -> tuple[Any, ...]:
         if isinstance(path[1], DictKey) and path[0] == SequenceKey(1):
@@ -134,8 +134,8 @@ class TracedCall:
     @cached_property
     def result_paths(self) -> tuple[str, ...]:
         """Path of every output leaf."""
-        found, _ = tree_flatten_with_path(self.result)
-        return tuple(keystr(path) for path, _ in found)
+        leaves, _ = tree_flatten_with_path(self.result)
+        return tuple(keystr(path) for path, _ in leaves)
 
 
 def _without_devices(tree: Any) -> Any:
@@ -174,6 +174,7 @@ def trace_call(
     outside of any mesh. `donated_by` says whose options have what is donated. Raises `InputError`
     around the step's own exceptions.
     """
+    # A step may raise anything, `SystemExit` too; Ctrl-C is the user's.
     try:
         return _traced(step, args, kwargs, donated_by)
     except (AutomapError, KeyboardInterrupt):
@@ -270,8 +271,8 @@ def _rest(
     args: Sequence[Any], kwargs: Mapping[str, Any], positions: Sequence[int], names: Iterable[str]
 ) -> dict[int | str, Any]:
     """Arguments that are not traced, by position or name."""
-    found: dict[int | str, Any] = {i: arg for i, arg in enumerate(args) if i not in positions}
-    return found | {name: arg for name, arg in kwargs.items() if name not in set(names)}
+    untraced: dict[int | str, Any] = {i: arg for i, arg in enumerate(args) if i not in positions}
+    return untraced | {name: arg for name, arg in kwargs.items() if name not in set(names)}
 
 
 def _is_donated(info: Any) -> bool:
@@ -288,6 +289,7 @@ def _traced_positions(
     static = static_arguments(step, len(args))
     if static is not None:
         return tuple(i for i in range(len(args)) if i not in static[0])
+    # JAX does not say: the arguments whose structures fit, if that is one choice only.
     trees = [jax.tree.structure(info) for info in infos]
     fitting = [
         chosen

@@ -17,6 +17,7 @@ def lost_state(call: TracedCall) -> str | None:
     differentiates = any(
         "transpose(" in str(eqn.source_info.name_stack) for eqn in _all_equations(call.jaxpr)
     )
+    # Inference returns answers only, and is not warned of.
     if not donated and not differentiates:
         return None
     does = f"donates {donated[0]}" if donated else "differentiates"

@@ -1,4 +1,6 @@
-"""The shardings that a step was jitted with: `jax.jit(step, in_shardings=..., out_shardings=...)`."""
+"""The shardings that a step was jitted with: `jax.jit(step, in_shardings=...,
+out_shardings=...)`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,9 +62,11 @@ def own_shardings(
         given = {key: value for key, value in at.items() if isinstance(key, str)}
         return step(*(at[number] for number in numbers), **given, **by_name)
 
+    # A jitted function is one equation when it is called inside of a trace; what is inlined has
+    # none.
     equations = open_jaxpr(jax.make_jaxpr(call)(*traced_args))[0].eqns
     params = equations[0].params if len(equations) == 1 else {}
-    found = [
+    ends = [
         {
             number: sharding
             for number, given in enumerate(params.get(option, ()))
@@ -70,7 +74,7 @@ def own_shardings(
         }
         for option in ("in_shardings", "out_shardings")
     ]
-    return OwnShardings(*found)
+    return OwnShardings(*ends)
 
 
 def _specs(given: Mapping[int, NamedSharding], avals: Sequence[Any]) -> dict[int, ImposedSpec]:

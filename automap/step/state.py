@@ -32,22 +32,26 @@ def match_state(
     count = len(jax.tree.leaves(inputs))
     taken = set(known.values())
     free = [i not in taken and (not donated or i in donated) for i in range(count)]
-    found = dict(known)
+    sources_by_output = dict(known)
     covered = set(known)
+    # The largest subtrees first: a whole parameter tree says more than one array that fits.
     for start, length, signature in sorted(_subtrees(outputs), key=lambda s: (-s[1], s[0])):
         if covered & set(range(start, start + length)):
             continue
         for source in sources.get(signature, ()):
             if all(free[source : source + length]):
-                found.update((start + n, source + n) for n in range(length))
+                sources_by_output.update((start + n, source + n) for n in range(length))
                 covered.update(range(start, start + length))
                 free[source : source + length] = [False] * length
                 break
+    # Everything would be state, and nothing the batch or the answer.
     is_all = len(covered) == len(jax.tree.leaves(outputs)) and not any(free)
     lone = (_lone_arguments(inputs) - taken) if is_all and not donated else set[int]()
-    if len(lone) < len(found):
-        found = {output: source for output, source in found.items() if source not in lone}
-    return {o: found[o] for o in sorted(found)}
+    if len(lone) < len(sources_by_output):
+        sources_by_output = {
+            output: source for output, source in sources_by_output.items() if source not in lone
+        }
+    return {o: sources_by_output[o] for o in sorted(sources_by_output)}
 
 
 def _lone_arguments(inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:

@@ -18,23 +18,29 @@ import jax
 
 from automap.errors import InputError
 from automap.jax_compat import static_arguments
-from automap.step.bound import Peeled, bound_values, holds_object, peeled
+from automap.step.arguments import (
+    ArgumentChoice,
+    Unwrapped,
+    bound_arguments,
+    chosen_arguments,
+    holds_object,
+    unwrap,
+)
 from automap.step.call import TracedCall, is_jitted, trace_call
-from automap.step.jit_options import Chosen, chosen_arguments
-from automap.step.kept import Kept
 from automap.step.libraries import Library, loaded_libraries
+from automap.step.lru_cache import LRUCache
 from automap.step.signature import Signature, leaf_keys
 from automap.step.traced_form import STATIC, TracedForm
 
 
 # Options of `jax.jit` that say which arguments are meant.
-_OF_ARGUMENTS: Final = {
+_ARGUMENT_OPTIONS: Final = {
     f"{kind}_{by}" for kind in ("static", "donate") for by in ("argnums", "argnames")
 }
 
 
 @dataclass(frozen=True)
-class Entered:
+class StepCall:
     """One call as JAX is given it; made by `Step.enter`.
 
     `leaves` are the arrays among `args` and `kwargs` in flattened order. `form` is None for a step
@@ -58,6 +64,7 @@ class Entered:
 
     def traced(self) -> TracedCall:
         """The call, traced. Raises `InputError` around the step's own exceptions."""
+        # A form calls the jitted step inside, whose donation holds.
         own = self.form is not None and self.step.is_jitted
         return trace_call(
             self.function,
@@ -68,8 +75,10 @@ class Entered:
             donated_by="a call inside" if own else "the function",
         )
 
-    def left(self, result: Any) -> Any:
-        """What the step itself returns, of `function`'s result; the caller's objects are updated."""
+    def own_result(self, result: Any) -> Any:
+        """What the step itself returns, of `function`'s result; the caller's objects are
+        updated.
+        """
         if self.form is None:
             return result
         return self.form.leave(self.kwargs[STATIC], self.objects, result)
@@ -88,25 +97,26 @@ class Step:
     """A step with its options, made by `as_step`; `mesh` has the axes, (name, size), for
     PartitionSpecs alone.
 
-    `brings` is what `as_method` binds.
+    `bound_first` is what `as_method` binds.
     """
 
     given: Callable[..., Any]
     options: Mapping[str, Any]
     name: str
     mesh: Sequence[tuple[str, int]] | None = None
-    brings: tuple[Any, ...] = ()
-    _kinds: Kept[_Kind] = field(default_factory=Kept)
+    bound_first: tuple[Any, ...] = ()
+    _kinds: LRUCache[_Kind] = field(default_factory=LRUCache)
 
     def as_method(self, instance: Any) -> "Step":
         """The step with its first argument bound, as it is looked up on an object."""
-        return replace(self, brings=(instance, *self.brings))
+        return replace(self, bound_first=(instance, *self.bound_first))
 
-    def enter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entered:
+    def enter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
         """One call. Raises `InputError` for a step that cannot be traced with it."""
         args, kwargs = tuple(args), dict(kwargs)
-        if self._brings_along:
+        if self._binds_arguments:
             return self._formed(args, kwargs)
+        # What a later call of the same structure costs: one flattening and one look-up.
         leaves, tree = jax.tree.flatten((args, kwargs))
         kind = self._kinds.get(tree)
         if kind is None:
@@ -117,7 +127,7 @@ class Step:
         signature = Signature(tree, leaf_keys(leaves, kind.static))
         if kind.static:
             leaves = [leaf for number, leaf in enumerate(leaves) if number not in kind.static]
-        return Entered(self, args, kwargs, leaves, signature)
+        return StepCall(self, args, kwargs, leaves, signature)
 
     @cached_property
     def function(self) -> Callable[..., Any]:
@@ -135,7 +145,7 @@ class Step:
     @cached_property
     def is_jitted(self) -> bool:
         """Whether the function inside is jitted already, by JAX or by a library."""
-        return self._peeled.library is not None or is_jitted(self._peeled.function)
+        return self._unwrapped.library is not None or is_jitted(self._unwrapped.function)
 
     def jitted_form(self, form: TracedForm, arguments: int) -> Callable[..., Any]:
         """A traced form of a call with as many positional arguments, under `jax.jit` with the
@@ -147,16 +157,16 @@ class Step:
 
         # jit shows this name in traces and as the module's name.
         traced_form.__name__ = getattr(form.function, "__name__", "step")
-        donated = Chosen() if self.is_jitted else self._chosen("donate")
+        donated = ArgumentChoice() if self.is_jitted else self._chosen("donate")
         return jax.jit(
             traced_form,
             static_argnames=STATIC,
             donate_argnames=sorted(donated.names),
             donate_argnums=sorted(donated.positions(arguments)),
-            **{k: v for k, v in self.options.items() if k not in _OF_ARGUMENTS},
+            **{k: v for k, v in self.options.items() if k not in _ARGUMENT_OPTIONS},
         )
 
-    def form_of(self, function: Callable[..., Any]) -> TracedForm:
+    def argument_form(self, function: Callable[..., Any]) -> TracedForm:
         """The form of a function that makes arguments of the step: objects are split as the step's
         are.
         """
@@ -167,32 +177,34 @@ class Step:
         return loaded_libraries()
 
     @cached_property
-    def _peeled(self) -> Peeled:
-        found = peeled(self.given, self._libraries)
-        return replace(found, positional=(*found.positional, *self.brings))
+    def _unwrapped(self) -> Unwrapped:
+        unwrapped = unwrap(self.given, self._libraries)
+        return replace(unwrapped, positional=(*unwrapped.positional, *self.bound_first))
 
     @cached_property
-    def _brings_along(self) -> bool:
-        found = self._peeled
-        return bool(found.positional or found.named) or found.library is not None
+    def _binds_arguments(self) -> bool:
+        unwrapped = self._unwrapped
+        return bool(unwrapped.positional or unwrapped.named) or unwrapped.library is not None
 
     @cached_property
     def _form(self) -> TracedForm:
-        found, libraries = self._peeled, self._libraries
-        positional, named = bound_values(found.function, found.positional, found.named, libraries)
-        number = found.library
+        unwrapped, libraries = self._unwrapped, self._libraries
+        positional, named = bound_arguments(
+            unwrapped.function, unwrapped.positional, unwrapped.named, libraries
+        )
+        number = unwrapped.library
         is_whole = number is not None and libraries[number].splits_everything
         return TracedForm(
-            found.function, positional, named, libraries, number if is_whole else None
+            unwrapped.function, positional, named, libraries, number if is_whole else None
         )
 
-    def _formed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entered:
+    def _formed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
         static = self._static(len(args))
         positional, named, rest, objects = self._form.enter(
             args, kwargs, static.positions(len(args)), static.names
         )
         leaves, tree = jax.tree.flatten((positional, named))
-        return Entered(
+        return StepCall(
             self,
             positional,
             {**named, STATIC: rest},
@@ -209,24 +221,27 @@ class Step:
                 return _Kind(has_form=True)
             if not any(self.options.get(f"static_{by}") for by in ("argnums", "argnames")):
                 return _Kind(has_form=False)
+        # Which arguments of a jitted function are static only a trace says.
         call = trace_call(self.function, args, kwargs, self.name, self.mesh)
         return _Kind(False, _static_leaves(call, args, kwargs))
 
-    def _static(self, arguments: int) -> Chosen:
+    def _static(self, arguments: int) -> ArgumentChoice:
         """Which of as many positional arguments, and which by name, are static."""
         if not self.is_jitted:
             return self._chosen("static")
-        found = self._peeled
-        bound = len(found.positional)
-        library = None if found.library is None else self._libraries[found.library]
-        inside = found.function if library is None else library.jitted_function(found.function)
+        unwrapped = self._unwrapped
+        bound = len(unwrapped.positional)
+        library = None if unwrapped.library is None else self._libraries[unwrapped.library]
+        inside = (
+            unwrapped.function if library is None else library.jitted_function(unwrapped.function)
+        )
         known = None if inside is None else static_arguments(inside, bound + arguments)
         if known is None:
-            return Chosen()
-        return Chosen(*known).without_first(bound)
+            return ArgumentChoice()
+        return ArgumentChoice(*known).without_first(bound)
 
-    def _chosen(self, kind: Literal["static", "donate"]) -> Chosen:
-        return chosen_arguments(self.given, self.options, kind).without_first(len(self.brings))
+    def _chosen(self, kind: Literal["static", "donate"]) -> ArgumentChoice:
+        return chosen_arguments(self.given, self.options, kind).without_first(len(self.bound_first))
 
 
 def as_step(
@@ -275,14 +290,14 @@ def _static_leaves(
     call: TracedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> frozenset[int]:
     """Numbers of the leaves that a traced call takes as static."""
-    found, number = [], 0
+    static, number = [], 0
     groups = [(i in call.positions, arg) for i, arg in enumerate(args)]
     groups += [(name in call.names, kwargs[name]) for name in sorted(kwargs)]
     for is_traced, value in groups:
         count = len(jax.tree.leaves(value))
-        found += [] if is_traced else range(number, number + count)
+        static += [] if is_traced else range(number, number + count)
         number += count
-    return frozenset(found)
+    return frozenset(static)
 
 
 def traced_call(

@@ -3,7 +3,7 @@ arrays.
 
     arguments -> objects split in arrays and a rest          -> in: `TracedForm.enter`
     traced:      objects made of both; the step called; its result and what it has changed split
-                                                             -> in: `TracedForm.outcome`
+                                                             -> in: `TracedForm.traced_result`
     result    -> objects made of it, changes written back    -> in: `TracedForm.leave`
 
 All that is no array goes through one static keyword, so that JAX traces again when it changes.
@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import jax
 
-from automap.step.bound import Bound, Identity
+from automap.step.arguments import BoundArgument, Identity
 from automap.step.libraries import Library
-from automap.step.outcome import Held, Outcome, Recipe
+from automap.step.traced_result import LibraryObjects, Recipe, TracedResult
 
 
 STATIC: Final = "automap_static"
@@ -32,7 +32,7 @@ class Rest:
     """
 
     tree: Any
-    held: tuple[Held, ...]
+    held: tuple[LibraryObjects, ...]
     by_position: tuple[tuple[int, type, Any], ...]
     by_name: tuple[tuple[str, type, Any], ...]
     constants: tuple[Identity, ...]
@@ -42,7 +42,7 @@ class Rest:
 class _Objects:
     """Objects of one library that a traced step was given, and what they were made of."""
 
-    held: Held
+    held: LibraryObjects
     trees: Sequence[Any]
     made: Sequence[Any]
 
@@ -52,8 +52,8 @@ class TracedForm:
     """The form of one step; `positional` and `named` are what is bound to `function`."""
 
     function: Callable[..., Any]
-    positional: tuple[Bound, ...]
-    named: tuple[Bound, ...]
+    positional: tuple[BoundArgument, ...]
+    named: tuple[BoundArgument, ...]
     libraries: tuple[Library, ...]
     takes_all: int | None = field(default=None)
 
@@ -86,12 +86,13 @@ class TracedForm:
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The step on trees of arrays, to be traced.
 
-        Returns its own result where no objects are among arguments and result, else an `Outcome`.
+        Returns its own result where no objects are among arguments and result, else an
+        `TracedResult`.
         """
-        outcome = self.outcome(args, kwargs)
-        return outcome if outcome.has_objects else outcome.returned
+        traced_result = self.traced_result(args, kwargs)
+        return traced_result if traced_result.has_objects else traced_result.returned
 
-    def outcome(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
+    def traced_result(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedResult:
         """What `call` is made of, whatever there is."""
         rest: Rest = kwargs[STATIC]
         named = {name: value for name, value in kwargs.items() if name != STATIC}
@@ -112,20 +113,23 @@ class TracedForm:
         for objects, (trees, _) in zip(given, changed, strict=True):
             for i, value in zip(objects.held.leaves, trees, strict=True):
                 updates[i] = value
+        # An object that comes back is the caller's own, updated, not a copy of it.
         same = {id(x): n for n, x in enumerate(x for o in given for x in o.made)}
         returned, recipe = self._returned(result, same, tuple(now for _, now in changed))
-        return Outcome(returned, rest.tree.unflatten(updates), recipe)
+        return TracedResult(returned, rest.tree.unflatten(updates), recipe)
 
-    def leave(self, rest: Rest, objects: Sequence[Sequence[Any]], outcome: Any) -> Any:
+    def leave(self, rest: Rest, objects: Sequence[Sequence[Any]], traced_result: Any) -> Any:
         """The step's own result, of what `call` returned; `objects`, the caller's, are updated."""
-        if not isinstance(outcome, Outcome):
-            return outcome
-        updates = rest.tree.flatten_up_to(outcome.updated)
-        for held, given, change in zip(rest.held, objects, outcome.recipe.changes, strict=True):
+        if not isinstance(traced_result, TracedResult):
+            return traced_result
+        updates = rest.tree.flatten_up_to(traced_result.updated)
+        for held, given, change in zip(
+            rest.held, objects, traced_result.recipe.changes, strict=True
+        ):
             trees = [updates[i] for i in held.leaves]
             self.libraries[held.library].update(given, trees, change)
-        recipe = outcome.recipe
-        leaves = recipe.tree.flatten_up_to(outcome.returned)
+        recipe = traced_result.recipe
+        leaves = recipe.tree.flatten_up_to(traced_result.returned)
         for held in recipe.held:
             trees = [leaves[i] for i in held.leaves]
             made = self.libraries[held.library].merge(trees, held.rest)
@@ -155,6 +159,7 @@ class TracedForm:
         else:
             leaves, tree = [result], jax.tree.structure(0)
         same = tuple((i, given[id(x)]) for i, x in enumerate(leaves) if id(x) in given)
+        # Their arrays are among the updates: they are not returned twice.
         for i, _ in same:
             leaves[i] = None
         split, held, _ = self._split(leaves)
@@ -162,19 +167,19 @@ class TracedForm:
 
     def _split(
         self, leaves: Sequence[Any]
-    ) -> tuple[list[Any], tuple[Held, ...], tuple[Sequence[Any], ...]]:
+    ) -> tuple[list[Any], tuple[LibraryObjects, ...], tuple[Sequence[Any], ...]]:
         """The leaves with trees in the place of objects, and the objects of each library."""
         split, held, objects = list(leaves), [], []
         owners = [self._owner(leaf) for leaf in leaves]
         for number, library in enumerate(self.libraries):
             own = tuple(i for i, owner in enumerate(owners) if owner == number)
             if own:
-                found = [leaves[i] for i in own]
-                trees, rest = library.split(found)
+                own_objects = [leaves[i] for i in own]
+                trees, rest = library.split(own_objects)
                 for i, tree in zip(own, trees, strict=True):
                     split[i] = tree
-                held.append(Held(number, own, rest))
-                objects.append(found)
+                held.append(LibraryObjects(number, own, rest))
+                objects.append(own_objects)
         return split, tuple(held), tuple(objects)
 
     def _objects_as_leaves(self, arguments: Any, positional: int) -> tuple[list[Any], Any]:

@@ -79,8 +79,10 @@ def named(sharding: Any, where: str) -> NamedSharding | None:
 
 
 def imposed_spec(sharding: NamedSharding, rank: int) -> ImposedSpec:
-    """Axes of each dimension, padded to `rank` dimensions; None where a dimension is unconstrained."""
-    found = [
+    """Axes of each dimension, padded to `rank` dimensions; None where a dimension is
+    unconstrained.
+    """
+    dims = [
         None
         if entry is PartitionSpec.UNCONSTRAINED
         else ()
@@ -90,10 +92,10 @@ def imposed_spec(sharding: NamedSharding, rank: int) -> ImposedSpec:
         else tuple(entry)
         for entry in sharding.spec
     ]
-    return (*found, *[()] * (rank - len(found)))
+    return (*dims, *[()] * (rank - len(dims)))
 
 
-def _spec_of(eqn: Any) -> ImposedSpec | None:
+def _imposed(eqn: Any) -> ImposedSpec | None:
     """What a constraint imposes, None for nothing."""
     sharding = named(eqn.params["sharding"], "with_sharding_constraint")
     return sharding and imposed_spec(sharding, len(eqn.outvars[0].aval.shape))
@@ -101,31 +103,32 @@ def _spec_of(eqn: Any) -> ImposedSpec | None:
 
 def constraint_text(eqn: Any) -> str:
     """What a constraint says, without its mesh."""
-    spec = _spec_of(eqn)
+    spec = _imposed(eqn)
     return "" if spec is None else spec_text(spec)
 
 
-def marked(eqn: Any) -> Any:
+def mark_constraint(eqn: Any) -> Any:
     """The custom call in the place of a constraint; a random key's is left out."""
-    spec, aval = _spec_of(eqn), eqn.outvars[0].aval
+    spec, aval = _imposed(eqn), eqn.outvars[0].aval
     if spec is None or jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
-        return left_out(eqn)
+        return drop_constraint(eqn)
     target = CONSTRAINT_TARGET + spec_text(spec)
     call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return _like(eqn, jax.make_jaxpr(call)(weak_shape(aval)))
 
 
-def left_out(eqn: Any) -> Any:
+def drop_constraint(eqn: Any) -> Any:
     """An identity in the place of a constraint."""
+    # A barrier, as an equation has to stay: places count equations.
     aval = weak_shape(eqn.outvars[0].aval)
     return _like(eqn, jax.make_jaxpr(jax.lax.optimization_barrier)(aval))
 
 
-def on_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:
+def constrain_on_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:
     """A constraint with its names on another mesh. Raises `PlanError` if the mesh lacks one."""
-    spec = _spec_of(eqn)
+    spec = _imposed(eqn)
     if spec is None:
-        return left_out(eqn)
+        return drop_constraint(eqn)
     free = PartitionSpec.UNCONSTRAINED
     try:
         sharding = NamedSharding(mesh, PartitionSpec(*(free if a is None else a for a in spec)))

@@ -49,10 +49,10 @@ def user_mesh(
     """
     first: UserSharding | None = None
     used: dict[str, None] = {}
-    of_manual = tuple(manual)
-    for given in (*of_manual, *shardings):
+    manual_ones = tuple(manual)
+    for given in (*manual_ones, *shardings):
         axes = [name for axes in imposed_spec(given.sharding, 0) for name in axes or ()]
-        if not axes and given not in of_manual:
+        if not axes and given not in manual_ones:
             continue
         used.update(dict.fromkeys(axes))
         first = first or given
@@ -64,13 +64,15 @@ def user_mesh(
     if first is None:
         return None
     sizes = dict(first.sharding.mesh.shape)
+    # A mesh of one device is how a step is written for a laptop: its axes may have any size.
     has_sizes = math.prod(sizes.values()) > 1
     return UserMesh(
         names=tuple(sizes),
         sizes=tuple(sizes.values()) if has_sizes else None,
-        used=tuple(sizes if of_manual else used),
+        # The body of a shard_map is traced with all axes of its mesh.
+        used=tuple(sizes if manual_ones else used),
         where=first.where,
-        manual=of_manual[0].where if of_manual else "",
+        manual=manual_ones[0].where if manual_ones else "",
     )
 
 

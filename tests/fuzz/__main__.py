@@ -180,9 +180,9 @@ def main(inputs: int, names: tuple[str, ...], seed: int, keep: str, output: str 
         is_clean = is_clean and not result.failures
         click.echo(
             f"{name}: {len(result.tried)} inputs in {time.monotonic() - start:.0f} s, "
-            f"{result.count('refused')} refused, "
-            f"{result.count('accepted')} accepted, slowest {result.slowest_seconds:.1f} s, peak "
-            f"{result.peak_bytes / 2**30:.2f} GiB, {sum(result.failures.values())} failures"
+            f"{result.count('refused')} refused, {result.count('accepted')} accepted, slowest "
+            f"{result.slowest_seconds:.1f} s, peak {result.peak_bytes / 2**30:.2f} GiB, "
+            f"{sum(result.failures.values())} failures"
         )
         for failure, count in result.failures.most_common():
             click.echo(f"  {count} x {failure}")

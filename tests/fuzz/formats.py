@@ -1,8 +1,9 @@
 """Every format that is read from outside: how an input is made, and where it goes, as a user's
 would.
 
-What a command reads goes through the command, in this process; its own errors are refusals, anything
-else that is raised is a failure. Parsers of XLA run in a child as always, but one child serves many
+What a command reads goes through the command, in this process; its own errors are refusals,
+anything else that is raised is a failure. Parsers of XLA run in a child as always, but one child
+serves many
 inputs                                                                       -> in: `one_parser`
 """
 
@@ -220,14 +221,16 @@ def random_count(words: list[str]) -> str:
 
 _COMMANDS: Final = ("plan", "compare", "explain", "verify", "simulate", "topologies", "calibrate")
 _WORDS: Final = (
-    "PROGRAM", "PLAN", "PIPELINE", "FOLDER", "/dev/zero", "/dev/null", "builtins:dict", "os:system", ":", "x:", "a b",
-    "json:loads", "json:JSONDecoder", "--topology", "v5e:2x2", "4xh100", "local", "cpu:4", "99999xh100", "v5e:0x0",
-    "v5e:9999999x9", "--mesh", "auto", "data=4", "data=2,model=2", "data=-1", "data=,", "=", "--pin", "*=null", "*" * 40,
-    "[0]=data,null", "a" * 5000, "--arg", "x=1", "x=1e999", "--memory-limit", "nan", "-1", "1e-300", "inf", "--seed", "-5",
-    str(10**30), "--strategy", "exact", "mcmc", "beam", "--preset", "zero-3", "megatron", "--space", "pipeline", "hybrid",
-    "--stages", "2", "0", "--microbatches", "1000000000", "auto", "--rule", "f=ik,kj->ij", "f=((", "--layers", "apart",
-    "--strict", "--json", "--profile", "--trace", "-o", "/dev/full", "/nowhere/x", "--budget", "0", "--compiler", "tpu",
-    "--help", "--version", "--", "-", "", "\x1b[31m", "[0]", "--verify", "--target", "--timeout", "1e-9",
+    "PROGRAM", "PLAN", "PIPELINE", "FOLDER", "/dev/zero", "/dev/null", "builtins:dict", "os:system",
+    ":", "x:", "a b", "json:loads", "json:JSONDecoder", "--topology", "v5e:2x2", "4xh100", "local",
+    "cpu:4", "99999xh100", "v5e:0x0", "v5e:9999999x9", "--mesh", "auto", "data=4", "data=2,model=2",
+    "data=-1", "data=,", "=", "--pin", "*=null", "*" * 40, "[0]=data,null", "a" * 5000, "--arg",
+    "x=1", "x=1e999", "--memory-limit", "nan", "-1", "1e-300", "inf", "--seed", "-5", str(10**30),
+    "--strategy", "exact", "mcmc", "beam", "--preset", "zero-3", "megatron", "--space", "pipeline",
+    "hybrid", "--stages", "2", "0", "--microbatches", "1000000000", "auto", "--rule", "f=ik,kj->ij",
+    "f=((", "--layers", "apart", "--strict", "--json", "--profile", "--trace", "-o", "/dev/full",
+    "/nowhere/x", "--budget", "0", "--compiler", "tpu", "--help", "--version", "--", "-", "",
+    "\x1b[31m", "[0]", "--verify", "--target", "--timeout", "1e-9",
 )  # fmt: skip
 
 

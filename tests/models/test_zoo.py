@@ -123,7 +123,7 @@ def _parameters(plan, part):
     return [leaf for leaf in plan.inputs if leaf.role == "parameter" and part in leaf.path]
 
 
-def test_search_splits_t5s_features_and_beats_megatron_when_the_batch_is_pinned_off_the_model_axis():
+def test_search_splits_t5s_features_and_beats_megatron_with_the_batch_off_the_model_axis():
     step, args = load_target("models.t5:t5_base", {"batch": "64"})
     options = Options(mesh=Mesh(("data", "model"), (4, 4)), pins=("[1]*=data,null",))
     plan = plan_workload(trace_step(step, args), get_topology("v5e:4x4"), options)

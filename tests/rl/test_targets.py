@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch")
 
 from rl.config import Distribution  # noqa: E402
 from rl.env import Observation  # noqa: E402
-from rl.networks import duel, inputs_of  # noqa: E402
+from rl.networks import duel, network_inputs  # noqa: E402
 from rl.targets import Head, Step, errors, projected  # noqa: E402
 
 
 def inputs(rows, baseline=(0.0, 0.0), mask=(True, True)):
-    return inputs_of(
+    return network_inputs(
         Observation(
             flat=np.array(rows, np.float32),
             features=np.zeros((len(rows), 2, 1), np.float32),

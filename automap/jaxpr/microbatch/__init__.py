@@ -5,8 +5,10 @@ batch.
 devices of stages.
 """
 
-from automap.jaxpr.microbatch.program import MicrobatchProgram
+from automap.jaxpr.microbatch.dependence import Operator
+from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass, SampleDimension
 from automap.jaxpr.microbatch.separate import separate
+from automap.jaxpr.microbatch.separation import Sum
 
 
-__all__ = ["MicrobatchProgram", "separate"]
+__all__ = ["MicrobatchProgram", "Operator", "Pass", "SampleDimension", "Sum", "separate"]

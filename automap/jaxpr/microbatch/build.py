@@ -18,6 +18,7 @@ def emit(
     """Append the equations of `function(*atoms)`, with the source of `origin`; the atoms of its
     results.
     """
+    # Traced with the types of the atoms, weak ones too, so that no conversion comes in between.
     level = flatten(jax.make_jaxpr(function)(*(weak_shape(atom.aval) for atom in atoms)), {})
     atoms_by_variable: dict[Any, Any] = dict(zip(level.invars, atoms))
     literals = {v: core.Literal(c, v.aval) for v, c in zip(level.constvars, level.consts)}
@@ -52,9 +53,12 @@ def new_variable(var: Any) -> Any:
 
 
 def take_part(array: jax.Array, index: jax.Array, *, dim: int, outer: int, parts: int) -> jax.Array:
-    """The part of an array at a microbatch: of [.., outer * parts * inner, ..] the outer * inner."""
+    """The part of an array at a microbatch: of [.., outer * parts * inner, ..] the outer *
+    inner.
+    """
     shape = array.shape
     inner = shape[dim] // (outer * parts)
+    # The samples are in one piece: a slice of it needs no reshape, which could move data.
     if outer == 1:
         return jax.lax.dynamic_slice_in_dim(array, index * inner, inner, dim)
     split = array.reshape(*shape[:dim], outer, parts, inner, *shape[dim + 1 :])
@@ -84,6 +88,7 @@ def local_indices(
     indices: jax.Array, index: jax.Array, *, columns: Sequence[int], size: int
 ) -> jax.Array:
     """Indices [.., columns] into the whole batch as indices into a microbatch of `size` samples."""
+    # One for each column that holds positions, zero for the others, which stay as they are.
     ours = jnp.zeros(indices.shape[-1], indices.dtype).at[jnp.array(columns)].set(1)
     return indices - ours * (index * size).astype(indices.dtype)
 
@@ -91,13 +96,16 @@ def local_indices(
 def needed_equations(
     wanted: Sequence[Any], defined: Mapping[Any, int], eqns: Sequence[Any]
 ) -> tuple[list[int], list[Any]]:
-    """Numbers of the equations needed for `wanted`, in order, and the variables they need besides."""
+    """Numbers of the equations needed for `wanted`, in order, and the variables they need
+    besides.
+    """
     needed, free, todo = set[int](), dict[Any, None](), list(wanted)
     while todo:
         atom = todo.pop()
         if isinstance(atom, core.Literal):
             continue
         number = defined.get(atom)
+        # Not made here: an input, or a value of the part of the program before.
         if number is None:
             free[atom] = None
         elif number not in needed:

@@ -33,6 +33,8 @@ _Results = Callable[[Sequence[Dependence]], tuple["Separation", list[Dependence]
 def _scan(outer: "Separation", pair: EquationPair) -> None:
     full, micro = pair.full.eqn, pair.micro.eqn
     length = full.params["length"]
+    # A loop with one turn per sample would have to be cut, and its carry goes from sample to
+    # sample.
     if length != micro.params["length"]:
         raise Refusal("it is a loop over the samples")
     n_consts, n_carry = scan_split(full)
@@ -65,6 +67,7 @@ def _scan(outer: "Separation", pair: EquationPair) -> None:
         )
         return [*last, *made]
 
+    # The operands as the new body takes them: the carry may have become Batched or Partial.
     wanted = [*consts, *carry, *xs]
     _emit(outer, pair, loop, wanted, [*carry, *map(_stacked, results_after[n_carry:])])
 
@@ -80,6 +83,7 @@ def _while(outer: "Separation", pair: EquationPair) -> None:
         return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
 
     inner, carry, _ = _settled(start, results)
+    # The condition is asked on what the carry is in every turn, not only on its start.
     test = outer.body(pair.bodies[0], [*test_consts, *carry])
     (goes_on,) = (test.read(atom) for atom in test.pair.full.outvars)
     if not isinstance(goes_on, Known):
@@ -104,6 +108,7 @@ def _cond(outer: "Separation", pair: EquationPair) -> None:
     choice, *operands = (outer.read(atom) for atom in pair.full.eqn.invars)
     if not isinstance(choice, Known):
         raise Refusal("which branch is taken depends on the samples")
+    # A choice known only after the loop could not be made within it.
     if choice.level:
         raise Refusal("which branch is taken depends on a sum or a mean over the whole batch")
     branches = [outer.body(body, operands) for body in pair.bodies]
@@ -128,6 +133,7 @@ def _remat(outer: "Separation", pair: EquationPair) -> None:
     invars = [outer.index, *(outer.atom(atom) for atom in full.invars)]
     results = []
     for dependence, *both in zip(outs, full.outvars, micro.outvars, strict=True):
+        # What all microbatches have alike keeps the shape of the whole batch's trace.
         var = both[0 if isinstance(dependence, Known) else 1]
         results.append(Var(var.aval))
     outer.loop.append(micro.replace(invars=invars, outvars=results, params=params))
@@ -152,7 +158,9 @@ def _emit(
     wanted: Sequence[Dependence],
     outs: Sequence[Dependence],
 ) -> None:
-    """Append what `function` does with the operands, made what is `wanted`; its results are `outs`."""
+    """Append what `function` does with the operands, made what is `wanted`; its results are
+    `outs`.
+    """
     full, micro = pair.full.eqn, pair.micro.eqn
     atoms = [
         outer.atom_as(a, b, dependence, full)

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 
+# "last" takes the value of the last microbatch: for what every microbatch computes alike.
 Operator = Literal["add", "and", "last", "max", "min", "mul", "or"]
 Shape: TypeAlias = Sequence[int]
 
@@ -118,6 +119,7 @@ def join(a: Dependence, b: Dependence) -> Dependence:
         return Known(
             max(a.level, b.level), a.elements if a.elements is b.elements else KnownElements.NONE
         )
+    # From here on `a` is Batched or Partial, and `b` may be anything.
     if isinstance(a, Known):
         a, b = b, a
     scale = _common_scale(a, b)
@@ -138,6 +140,7 @@ def join(a: Dependence, b: Dependence) -> Dependence:
                 a.dim, common_outer((a, b)), level, elements, a.columns & b.columns, scale
             )
     elif isinstance(a, Partial):
+        # A sum over samples may start from zero: that is how a loop begins one.
         is_none = isinstance(b, Known) and b.elements is KnownElements.ZERO and a.op == "add"
         if is_none or (isinstance(b, Partial) and a.op == b.op):
             return Partial(a.op, level, scale)
@@ -147,6 +150,7 @@ def join(a: Dependence, b: Dependence) -> Dependence:
 def _common_scale(a: Dependence, b: Dependence) -> Any:
     scales = [None if isinstance(s, Known) else s.scale for s in (a, b)]
     zeros = [not isinstance(s, Partial) and s.elements is KnownElements.ZERO for s in (a, b)]
+    # Zero is zero under any scale.
     if scales[0] is scales[1] or zeros[1]:
         return scales[0]
     if zeros[0]:

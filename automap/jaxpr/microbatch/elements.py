@@ -68,6 +68,8 @@ def result_elements(full: Any, micro: Any, operands: Sequence[Dependence]) -> Kn
             full, micro, operands[0]
         )
         return operand_elements[0] if is_kept else KnownElements.NONE
+    # jnp wraps negative indices: positions are never below zero, so the wrapped branch is not
+    # taken.
     if name == "lt" and operand_elements == [KnownElements.INDEX, KnownElements.ZERO]:
         return KnownElements.ZERO
     if name == "select_n" and operand_elements[0] is KnownElements.ZERO:
@@ -180,6 +182,7 @@ def check_linear(eqn: Any, marks: Sequence[bool], zeros: Sequence[bool]) -> None
     numbers = range(len(marks))
     if name in PRODUCTS:
         is_linear = sum(marks) <= 1
+    # From a float to an integer it rounds, and to a truth value it forgets the size.
     elif name == "convert_element_type":
         kinds = [jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in (*eqn.invars, *eqn.outvars)]
         is_linear = kinds[1] or not kinds[0] and eqn.outvars[0].aval.dtype != bool

@@ -51,8 +51,7 @@ from automap.jaxpr.microbatch.elements import (
     index_columns,
     result_elements,
 )
-from automap.jaxpr.microbatch.rules import apply_rule
-from automap.jaxpr.microbatch.rules.rule import Operation, RuleResult
+from automap.jaxpr.microbatch.rules import Operation, RuleResult, apply_rule
 from automap.jaxpr.microbatch.separation import Separation
 from automap.jaxpr.microbatch.traces import EquationPair
 
@@ -64,6 +63,7 @@ def separate_equation(state: Separation, pair: EquationPair) -> None:
     is_control = eqn.primitive.name in CONTROL
     some = lambda kind: any(isinstance(s, kind) for s in operands)  # noqa: E731
     if some(Batched) or (state.setting.depth == "body" and some(Partial)):
+        # Data that does not depend on parameters is cheap enough to be made once for all samples.
         if _has_no_order(state, pair, operands):
             _once(state, pair, [Known(0, source="data") for _ in operands])
         elif is_control:
@@ -77,6 +77,7 @@ def separate_equation(state: Separation, pair: EquationPair) -> None:
             ]
             _or_whole(state, pair, operands, lambda: _in_loop(state, pair, operands))
     elif state.setting.depth == "step" and _is_inside(state, operands):
+        # It stays in the loop though it is the same in every turn: its operand is there only.
         made = [new_variable(var) for var in eqn.outvars]
         state.loop.append(with_atoms(eqn, [state.atom(a) for a in eqn.invars], made))
         state.term.update(zip(eqn.outvars, made))
@@ -126,6 +127,7 @@ def _or_whole(
         if not can_be_whole:
             raise
         state.dependence.update((var, Known(source="data")) for var in eqn.outvars)
+    # Both ways are kept, and the program drops the one that nobody uses.
     if not can_be_whole:
         return
     state.known.append(eqn)
@@ -158,6 +160,7 @@ def _once(state: Separation, pair: EquationPair, operands: Sequence[Dependence])
 def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None:
     """One value for all samples: each microbatch makes its own copies."""
     (source, *_), (result,) = full.invars, full.outvars
+    # Only copies of one value: a source that grows with the batch is cut like any other.
     if source.aval.shape != micro.invars[0].aval.shape or len(full.invars) > 1:
         return
     try:
@@ -171,6 +174,7 @@ def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None
         if source.aval.shape:
             return
         aval = micro.outvars[0].aval
+        # A scalar known after the loop: ones stand for it, and it becomes their scale.
         (ones,) = emit(lambda: jnp.ones(aval.shape, aval.dtype), [], state.loop, full)
         state.term[result] = ones
         state.dependence[result] = Batched(dim, None, elements=KnownElements.ONE, scale=source)
@@ -215,6 +219,7 @@ def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependenc
         raise Refusal("its side effect would be one per microbatch")
     atoms, operands_there, scales = _operands_in_microbatch(state, full, micro, operands)
     level = max(dependence.level for dependence in operands_there)
+    # In a forward pass a late value means that the samples depend on each other, as in batch norm.
     if level and (state.setting.late == "scale" or state.phase == "forward" or level > 1):
         raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
     operation = Operation(full, micro, tuple(operands_there), state.setting.microbatches)
@@ -235,6 +240,7 @@ def _operands_in_microbatch(
     state: Separation, full: Any, micro: Any, operands: Sequence[Dependence]
 ) -> tuple[list[Any], list[Dependence], list[Any]]:
     """Atoms, statuses and scales of the operands as a microbatch has them."""
+    # All operands of one equation have to hold the samples in one order.
     outer = _outer(state, operands)
     atoms, operands_there, scales = [], [], []
     for number, (atom, other, dependence) in enumerate(zip(full.invars, micro.invars, operands)):
@@ -281,6 +287,7 @@ def _settle(
         if isinstance(result, Batched):
             elements = elements if len(full.outvars) == 1 else KnownElements.NONE
             result = replace(result, elements=elements, columns=columns)
+        # A largest or smallest element would have to know its scale now, as it may be negative.
         elif scale is not None and result.op != "add":
             raise Refusal("a factor known only after the batch decides which sample is largest")
         state.dependence[var] = replace(result, level=level, scale=scale)
@@ -308,15 +315,18 @@ def _scale(
     ]
     at_step = state.setting.depth == "step"
     is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    # x / (s 1) is x of scale 1 / s: how the mean of a weighted loss is differentiated.
     if name == "div" and scales[1] is not None and ones[1] and at_step and is_inexact:
         over = lambda a, b: a / b.astype(a.dtype)  # noqa: E731
         return _late(state, over, [scales[0] or _one(eqn.outvars[0].aval.dtype), scales[1]], eqn)
+    # Both factors have scales, so their product has the product of the scales.
     if name in PRODUCTS and len(present) == 2 and at_step:
         return _late(state, lambda a, b: a * b, present, eqn)
     zeros = [
         getattr(dependence, "elements", None) is KnownElements.ZERO for dependence in operands_there
     ]
     check_linear(eqn, [scale is not None for scale in scales], zeros)
+    # The same scale means the same variable: equal values of two variables are not seen as equal.
     if any(scale is not present[0] for scale in present):
         raise Refusal("its operands are multiplied by different sums over the whole batch")
     return present[0]

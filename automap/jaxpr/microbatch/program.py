@@ -111,11 +111,13 @@ class EquationOrder:
 
 def order_equations(parts: SeparatedStep) -> EquationOrder:
     """Which equation is computed when, each as late as its users allow, none that nobody needs."""
+    # Where each value is computed: once, outside of the loops, or in them.
     known_at, loop_at = _defined(parts.known), _defined(parts.loop)
     made = {**{s.total: s for s in parts.sums}, **{j.whole: j for j in parts.joins}}
     passes: list[Pass] = []
     done_values, done_eqns = set[Any](), set[int]()
     depends: dict[int, bool] = {}
+    # Whether an equation needs the result of a loop, by its number.
     for number, eqn in enumerate(parts.known):
         sources = [known_at.get(a) for a in variables(eqn.invars)]
         depends[number] = any(a in made for a in variables(eqn.invars)) or any(
@@ -135,6 +137,7 @@ def order_equations(parts: SeparatedStep) -> EquationOrder:
         totals = [var for var in free if var in made and var not in done_values]
         if totals:
             early = [var for var in loop_equations(totals)[1] if is_late(var)]
+            # The loop itself needs results of a loop: that one runs before, as a pass of its own.
             if early:
                 middle = provide(early)
                 last = passes.pop()
@@ -148,10 +151,12 @@ def order_equations(parts: SeparatedStep) -> EquationOrder:
             )
             if totals:
                 passes.append(_pass(parts, numbers, [made[v] for v in totals]))
+        # What no loop needs waits until after the last one, so that its operands live shortest.
         late = tuple(n for n in needed if n not in before and n not in done_eqns)
         done_eqns.update(late)
         return late
 
+    # Side effects happen once, and are nobody's operand.
     effects = [v for eqn in parts.known if eqn.effects for v in eqn.invars]
     after = set(provide([*parts.outputs, *effects]))
     after.update(number for number, eqn in enumerate(parts.known) if eqn.effects)

@@ -60,6 +60,7 @@ def separate(
     """
     if microbatches < 2:
         raise InputError(f"microbatches={microbatches} is not possible; give at least 2")
+    # Microbatches would repeat them, as prints in an order that the user relies on.
     if has_ordered_effects(open_jaxpr(call.jaxpr)[0]):
         raise NotSeparableError(
             "the step has side effects in a fixed order, which microbatches would repeat; remove "
@@ -69,6 +70,7 @@ def separate(
     pair, sources = _traces(call, leaves, microbatches, rewritten)
     batch = tuple(n for n, source in enumerate(sources) if source in leaves)
     try:
+        # One loop is cheaper than two, so the second way is for steps that need it.
         return _program(pair, batch, microbatches, "scale")
     except NotSeparableError:
         return _program(pair, batch, microbatches, "second loop")
@@ -85,6 +87,7 @@ def _traces(
             f"divisor of {size}"
         )
     samples = size // microbatches
+    # A trace at one sample takes other ways through the user's code; see `one_sample`.
     if samples == 1:
         samples = SMALLEST if size != SMALLEST else SMALLEST + 1
     full, sources = rewritten(flatten(call.jaxpr, {}))
@@ -99,6 +102,8 @@ def _program(
     pair: LevelPair, batch: Sequence[int], microbatches: int, late: LateSums
 ) -> MicrobatchProgram:
     invars = pair.full.invars
+    # What is made of data may be computed whole up to this size: no memory is lost beside the
+    # batch.
     limit = max(element_count(invars[n].aval) for n in batch)
     index = open_jaxpr(jax.make_jaxpr(lambda i: i)(jnp.int32(0)))[0].invars[0]
     separation = Separation(

@@ -88,10 +88,14 @@ class Separation:
     phase: Literal["forward", "backward"] = "forward"
 
     def run(self, inputs: Sequence[Dependence]) -> "Separation":
-        """Separate all equations. Raises `NotSeparableError` that names the first that cannot be."""
+        """Separate all equations. Raises `NotSeparableError` that names the first that cannot
+        be.
+        """
         self.dependence.update(zip(self.pair.full.invars, inputs, strict=True))
         self.dependence.update((var, Known(source="data")) for var in self.pair.full.constvars)
+        # The gradient of what nobody uses is in the trace, and might refuse to be separated.
         for pair in self._live():
+            # JAX names the transposed equations of a gradient so.
             backward = "transpose(" in str(pair.full.eqn.source_info.name_stack)
             self.phase = "backward" if backward else self.setting.phase
             try:
@@ -125,6 +129,7 @@ class Separation:
 
     def atom(self, full: Any) -> Any:
         """The atom of the loop that stands for one of the whole batch's trace, not sliced."""
+        # Literals are the whole batch's: the other trace may have its own size in them.
         if isinstance(full, core.Literal):
             return full
         default = (
@@ -150,6 +155,7 @@ class Separation:
         dim = batch_dim(full.aval.shape, micro.aval.shape, self.setting.microbatches)
         if dim is None:
             return self.atom(full), dependence
+        # A slice has to cut every one of the `outer` blocks into equal parts.
         if micro.aval.shape[dim] % (outer or 1):
             raise Refusal("its operands hold the samples in different orders")
         cut = partial(take_part, dim=dim, outer=outer or 1, parts=self.setting.microbatches)
@@ -167,6 +173,7 @@ class Separation:
             raise Refusal("it needs all samples at once")
         level = dependence.level + 1
         scale = dependence.scale if isinstance(dependence, Partial) else None
+        # The sum is finished when its scale is known too.
         if scale is not None:
             level = max(level, self.read(scale).level)
         if var not in self.sums:
@@ -183,6 +190,7 @@ class Separation:
         def times(x: jax.Array, factor: jax.Array) -> jax.Array:
             return (x * factor.astype(x.dtype)).astype(result.aval.dtype)
 
+        # The last equation is given the variable that the step's own equations read.
         emit(times, [raw, scale], self.known, origin)
         last = self.known.pop()
         self.known.append(with_atoms(last, last.invars, [result]))

@@ -54,6 +54,7 @@ def align(full: Level, micro: Level) -> LevelPair:
         names = a.eqn.primitive.name, b.eqn.primitive.name
         if names[0] != names[1]:
             raise _differ((a,), f"{names[0]} and {names[1]}")
+        # Equal primitives on other values would be another computation.
         for x, y in _zipped(a.eqn.invars, b.eqn.invars, (a,)):
             if isinstance(x, core.Literal) != isinstance(y, core.Literal):
                 raise _differ((a,), "an operand is a number in one of them only")
@@ -112,6 +113,7 @@ class _Line:
         sizes = int, np.integer
         if isinstance(full, sizes) and isinstance(other, sizes) and not isinstance(full, bool):
             size, rest = divmod((full - other) * (1 - self.other), self.full - self.other)
+            # A size that is no line in n comes from code that looks at the size of the batch.
             if rest:
                 raise NotSeparableError(
                     f"a size of {full} with {self.full} samples and of {other} with {self.other} "

@@ -16,8 +16,8 @@ import jax
 from jax import lax, numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from automap.jaxpr.microbatch import Pass
 from automap.jaxpr.microbatch.build import join_parts
-from automap.jaxpr.microbatch.program import Pass
 from automap.runtime.microbatched import COMBINE, evaluate, neutral
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins

@@ -23,7 +23,7 @@ from jax.extend import core
 from automap.jax_compat import rebuild_jaxpr, scan_split
 from automap.jaxpr.flatten import Equation, Level
 from automap.jaxpr.microbatch.build import emit, variables
-from automap.jaxpr.microbatch.rules.elementwise import ELEMENTWISE
+from automap.jaxpr.microbatch.rules import ELEMENTWISE
 from automap.runtime.pipeline.cuts import Cuts
 
 

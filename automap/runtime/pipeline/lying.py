@@ -18,7 +18,7 @@ import math
 
 from jax.sharding import NamedSharding
 
-from automap.jaxpr.microbatch.separation import Sum
+from automap.jaxpr.microbatch import Sum
 from automap.runtime.pipeline.beside import Dims, state_beside
 from automap.runtime.pipeline.blueprint import Blueprint
 from automap.runtime.pipeline.loops import CutLevel

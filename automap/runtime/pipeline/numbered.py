@@ -14,8 +14,8 @@ from typing import Any
 from jax.extend import core
 
 from automap.errors import NotSeparableError
+from automap.jaxpr.microbatch import MicrobatchProgram
 from automap.jaxpr.microbatch.build import variables
-from automap.jaxpr.microbatch.program import MicrobatchProgram
 
 
 @dataclass(frozen=True, slots=True)

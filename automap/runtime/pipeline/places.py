@@ -25,8 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.errors import NotSeparableError, PlanError
-from automap.jaxpr.microbatch.dependence import Operator
-from automap.jaxpr.microbatch.program import SampleDimension
+from automap.jaxpr.microbatch import Operator, SampleDimension
 from automap.plan.checks import Spec
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageRecord
 

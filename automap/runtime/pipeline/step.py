@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 
 from automap.errors import AutomapError, InputError, PlanError
 from automap.jaxpr.flatten import Level, flatten
-from automap.jaxpr.microbatch.separate import separate
+from automap.jaxpr.microbatch import separate
 from automap.jaxpr.reemit import Reemitter
 from automap.pipeline.schedules.recorded import simulated_step
 from automap.pipeline.schedules.task_graph import Job
@@ -31,8 +31,8 @@ from automap.runtime.pipeline.order import forward_order, simulated_order
 from automap.runtime.pipeline.pinned import stage_pins, with_sites
 from automap.runtime.pipeline.places import replicas_of, stage_places
 from automap.runtime.pipeline.runner import run_step
+from automap.runtime.planned_calls import StepUnderPlan
 from automap.runtime.processes import check_agreement, check_takes_part, is_own, process_numbers
-from automap.runtime.under_plan import StepUnderPlan
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import Step
@@ -84,7 +84,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
             )
         return tuple(stored.sharding for stored in self._latest.assembly.inputs)
 
-    def _made(self, call: TracedCall) -> "_Program":
+    def _make_program(self, call: TracedCall) -> "_Program":
         if len(process_numbers(self._devices)) == 1:
             self._latest = self._divided(call)
             return self._latest
@@ -112,7 +112,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
         check_agreement(self._devices, facts)
 
     def _divided(self, call: TracedCall) -> "_Program":
-        plan = self.plan_of(call)
+        plan = self.plan_for(call)
         assert plan.pipeline is not None  # noqa: S101 - the plan is this one, with other names of places at most
         _check_sites(call, plan)
         return _Program(call, assemble(call, plan.pipeline, self._devices))

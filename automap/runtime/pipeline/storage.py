@@ -22,7 +22,7 @@ from jax import lax, numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.runtime.born import even_shardings
+from automap.runtime.initialization import even_shardings
 from automap.runtime.pipeline.loops import Range
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.processes import is_own, where_held

@@ -64,7 +64,9 @@ class NnxLibrary:
     def changed(
         self, objects: Sequence[Any], trees: Sequence[Any], rest: Any
     ) -> tuple[Sequence[Any], Hashable]:
-        """Arrays that are no longer the given ones; the rest changes with `train()` and `eval()`."""
+        """Arrays that are no longer the given ones; the rest changes with `train()` and
+        `eval()`.
+        """
         now, rest_now = self.split(objects)
         for before, after in zip(trees, now, strict=True):
             if jax.tree.structure(before) != jax.tree.structure(after):
@@ -73,11 +75,11 @@ class NnxLibrary:
                     "no place for; make them before the first call"
                 )
         _, are_graphs = rest
-        found = [
+        changed = [
             jax.tree.map(_new, before, after) if is_graph else None
             for before, after, is_graph in zip(trees, now, are_graphs, strict=True)
         ]
-        return found, None if rest_now == rest else rest_now
+        return changed, None if rest_now == rest else rest_now
 
     def update(self, objects: Sequence[Any], trees: Sequence[Any], rest: Any) -> None:
         """The new arrays, in the caller's Variables; new plain attributes, in its modules."""

@@ -1,4 +1,6 @@
-"""Reductions that XLA has no all-reduce for run over split dimensions, with the bits of one device."""
+"""Reductions that XLA has no all-reduce for run over split dimensions, with the bits of one
+device.
+"""
 
 import jax
 from jax import lax
@@ -23,7 +25,9 @@ REDUCTIONS = {
     "or of bool": lambda x: lax.reduce_or(x > 7.9, (0,)),
     "max of complex": lambda x: lax.reduce_max(x + 1j * x[:, ::-1], (0,)),
     "of two dimensions": lambda x: lax.reduce_xor(x.astype(jnp.int32).reshape(16, 4, 2), (0, 1)),
-    "own function": lambda x: lax.reduce(x, np.float32(0), lambda a, b: jnp.maximum(a, b) + 0 * a, (0,)),
+    "own function": lambda x: lax.reduce(
+        x, np.float32(0), lambda a, b: jnp.maximum(a, b) + 0 * a, (0,)
+    ),
     "in a loop": lambda x: lax.scan(
         lambda c, _: (c + 1, lax.reduce_or(x.astype(jnp.int32) + c, (0,))), 0, None, 3
     )[1],

@@ -225,7 +225,8 @@ def step(p, key, x):
 
 args = {"w": jnp.ones((8, 8))}, jax.random.key(0), jnp.ones((4, 8))
 reemitter = Reemitter(jax.jit(step).trace(*args).jaxpr)
-print(json.dumps([reemitter.sha256(), [(s.path, s.primitive, s.in_sources) for s in reemitter.sites]]))
+sites = [(s.path, s.primitive, s.in_sources) for s in reemitter.sites]
+print(json.dumps([reemitter.sha256(), sites]))
 """
 
 

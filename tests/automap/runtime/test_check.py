@@ -41,28 +41,45 @@ def _no_operand(data):
 # What was changed in a plan file, and what is said of it.
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an output's path": (
-        lambda d: d["outputs"][0].update(path="['loss']"), r"outputs are not those of the plan:\n  \['loss'\]: missing"
+        lambda d: d["outputs"][0].update(path="['loss']"),
+        r"outputs are not those of the plan:\n  \['loss'\]: missing",
     ),
-    "outputs in another order": (lambda d: _moved(d["outputs"]), "outputs are not those of the plan"),
-    "an output less": (lambda d: d["outputs"].pop(), r"outputs .*\[1\]: float32\[\] is not in the plan"),
+    "outputs in another order": (
+        lambda d: _moved(d["outputs"]),
+        "outputs are not those of the plan",
+    ),
+    "an output less": (
+        lambda d: d["outputs"].pop(),
+        r"outputs .*\[1\]: float32\[\] is not in the plan",
+    ),
     "an output's shape": (
-        lambda d: d["outputs"][0].update(shape=[64, 32], spec=[None, None]), r"outputs .*got float32\[32,64\]"
+        lambda d: d["outputs"][0].update(shape=[64, 32], spec=[None, None]),
+        r"outputs .*got float32\[32,64\]",
     ),
-    "an output's type": (lambda d: d["outputs"][0].update(dtype="bfloat16"), "outputs .*the plan has bfloat16"),
-    "an input's type": (lambda d: d["inputs"][-1].update(dtype="int32"), "inputs .*the plan has int32"),
+    "an output's type": (
+        lambda d: d["outputs"][0].update(dtype="bfloat16"),
+        "outputs .*the plan has bfloat16",
+    ),
+    "an input's type": (
+        lambda d: d["inputs"][-1].update(dtype="int32"),
+        "inputs .*the plan has int32",
+    ),
     "a state's type": (
-        lambda d: d["inputs"][0].update(dtype="int32"), "computes something else than the planned"
+        lambda d: d["inputs"][0].update(dtype="int32"),
+        "computes something else than the planned",
     ),
     "the equations' hash": (
-        lambda d: d["workload"].update(jaxpr_sha256="0" * 64), "computes something else than the planned"
+        lambda d: d["workload"].update(jaxpr_sha256="0" * 64),
+        "computes something else than the planned",
     ),
     "the program's hash": (
-        lambda d: d["workload"].update(hlo_sha256="0" * 64), r"another program than the planned .*\(hlo_sha256\)"
+        lambda d: d["workload"].update(hlo_sha256="0" * 64),
+        r"another program than the planned .*\(hlo_sha256\)",
     ),
     "a constraint's place": (_no_place, "the step has no equation '9999'"),
     "a constraint's number": (_no_operand, "such values; allowed: 0 to 0"),
     "a constraint's dimensions": (_too_long, "does not fit"),
-}  # fmt: skip
+}
 
 
 def _edited(plan: Plan, edit: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:

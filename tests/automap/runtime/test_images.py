@@ -49,7 +49,9 @@ def _image_classes(problem, dim):
 
 
 def _outcome(workload, mesh, dims):
-    """Each axis splits a dimension of the images at all scales it divides, the batch if that is 0."""
+    """Each axis splits a dimension of the images at all scales it divides, the batch if that is
+    0.
+    """
     found = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel"))
     problem, context = workload.problem, found.context
     compute = []

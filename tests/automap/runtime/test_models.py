@@ -42,16 +42,24 @@ BATCH_SEEDS = {"inception": 1}
 # First moments that are rounding and no more; those of parameters that matter are 1e-5 and above.
 NOISE = 1e-8
 CASES = [
-    *product(["gpt", "t5", "bert", "vgg"], ["data-parallel", "zero-3", "megatron", SEARCHED], [(4, 2), (2, 2, 2)]),
+    *product(
+        ["gpt", "t5", "bert", "vgg"],
+        ["data-parallel", "zero-3", "megatron", SEARCHED],
+        [(4, 2), (2, 2, 2)],
+    ),
     *product(["gpt:scanned", "t5:scanned"], ["zero-3", "megatron", SEARCHED], [(4, 2)]),
-    *product(["gpt", "llama", "gpt:scanned", "bert:scanned", "t5:scanned", "moe"], ["sequence-parallel"], [(4, 2)]),
+    *product(
+        ["gpt", "llama", "gpt:scanned", "bert:scanned", "t5:scanned", "moe"],
+        ["sequence-parallel"],
+        [(4, 2)],
+    ),
     *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
     *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
     *product(["mamba", "vit:scanned"], ["one-weird-trick"], [(4, 2)]),
     pytest.param("inception", SEARCHED, (4, 2), marks=pytest.mark.slow),
     *product(["resnet", "dlrm"], ["zero-3", SEARCHED], [(4, 2)]),
     ("rnnlm", "megatron", (4, 2)),
-]  # fmt: skip
+]
 
 
 @cache

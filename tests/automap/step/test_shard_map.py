@@ -109,7 +109,9 @@ def experts(mesh):
 
 
 def scanned(mesh, wrap):
-    """Layers in a scan, each a shard_map that gathers its weight by hand and scatters the gradient."""
+    """Layers in a scan, each a shard_map that gathers its weight by hand and scatters the
+    gradient.
+    """
 
     def local(x, w):
         return jnp.tanh(x @ lax.all_gather(w, "model", axis=0, tiled=True))

@@ -198,7 +198,9 @@ def test_names_without_sizes_are_searched():
 
 
 def _sums(width):
-    """A step whose batch is not a multiple of four, stored split over a mesh that has names only."""
+    """A step whose batch is not a multiple of four, stored split over a mesh that has names
+    only.
+    """
     one = on(a=1, b=1)
     shardings = {"in_shardings": (None, one("a")), "out_shardings": one(None, "b")}
     args = (jnp.ones((32, width)), jnp.ones((6, 32)))

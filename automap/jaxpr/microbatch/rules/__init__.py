@@ -13,8 +13,11 @@ from jax import numpy as jnp
 
 from automap.jaxpr.microbatch.dependence import Batched, Refusal, batch_dim
 from automap.jaxpr.microbatch.rules import contract, elementwise, index, reduce, shape
+from automap.jaxpr.microbatch.rules.elementwise import ELEMENTWISE
 from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult
 
+
+__all__ = ["ELEMENTWISE", "RULES", "Operation", "Rule", "RuleResult", "apply_rule"]
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,

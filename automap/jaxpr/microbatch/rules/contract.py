@@ -28,6 +28,7 @@ def _dot_general(operation: Operation) -> RuleResult:
         for dims, result in ((contracted, Partial("add")), (common, None)):
             if left.dim in dims[0] and right.dim in dims[1]:
                 place = list(dims[0]).index(left.dim)
+                # Contracted with another sample's: a product between all pairs of samples.
                 if place != list(dims[1]).index(right.dim):
                     break
                 return operation.all_results(result or Batched(place, outer))
@@ -36,6 +37,7 @@ def _dot_general(operation: Operation) -> RuleResult:
     value = operation.operands[side]
     if not isinstance(value, Batched) or places[0] != (False, False):
         raise Refusal("it multiplies all samples with one value")
+    # Of a result the common dimensions come first, then the free ones of the left operand.
     before = len(common[0]) + (len(may_differ[0]) if side else 0)
     return operation.all_results(Batched(before + may_differ[side].index(value.dim), value.outer))
 

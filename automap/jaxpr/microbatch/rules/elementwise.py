@@ -27,6 +27,7 @@ def elementwise(operation: Operation) -> RuleResult:
     dim = batched[0].dim
     shape = operation.full.outvars[0].aval.shape
     for number, operand in enumerate(operation.operands):
+        # An operand of size 1 there would be repeated for all samples.
         if isinstance(operand, Batched):
             own = operation.full_shape(number)
             if len(own) != len(shape) or operand.dim != dim or own[dim] != shape[dim]:

@@ -53,10 +53,13 @@ class _Side:
     def own_column(
         self, operation: Operation, array: Batched, index: Dependence, *others: Dependence
     ) -> int | None:
-        """The column of the indices that says of each sample where it is itself, None if none does."""
+        """The column of the indices that says of each sample where it is itself, None if none
+        does.
+        """
         if not isinstance(index, Batched) or array.dim not in self.columns:
             return None
         column = self.columns.index(array.dim)
+        # Only a position that is known to be the sample's own makes the samples independent.
         is_own = index.elements is KnownElements.INDEX or column in index.columns
         in_order = all(
             s.outer in (None, 1) for s in (array, index, *others) if isinstance(s, Batched)
@@ -133,11 +136,13 @@ def _scatter(operation: Operation) -> RuleResult:
     )
     if isinstance(array, Batched):
         return _scatter_to_samples(operation, side, array, index, updates)
+    # Other scatters overwrite, so that the order of the samples would matter.
     is_sum = operation.name in ("scatter-add", "scatter_add")
     if not is_sum or not isinstance(array, Known) or array.elements is not KnownElements.ZERO:
         raise Refusal("the samples write into one value that is not zero before")
     if not isinstance(index, Batched) or index.dim >= len(operation.shape(1)) - 1:
         raise Refusal("an index of one sample is used for all")
+    # Sample b of the indices has to write sample b of the updates.
     if updates.dim != side.positions[index.dim]:
         raise Refusal("indices and values hold the samples in different dimensions")
     common_outer((index, updates))

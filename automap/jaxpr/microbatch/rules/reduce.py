@@ -59,6 +59,7 @@ def _window(operation: Operation) -> RuleResult:
     """Windows over one array, or over two that are held alike (the gradient of a pool)."""
     batched = operation.batched
     dim = batched[0].dim
+    # Start values are scalars, and hold no samples.
     arrays = [n for n in range(len(operation.operands)) if operation.full_shape(n)]
     if len(batched) != len(arrays) or any(value.dim != dim for value in batched):
         raise Refusal("its operands hold the samples in different dimensions")

@@ -45,7 +45,9 @@ class Operation:
         return tuple(s for s in self.operands if isinstance(s, Batched))
 
     def first_batched(self) -> Batched:
-        """The operand before all others, which must be the one that is Batched. Raises `Refusal`."""
+        """The operand before all others, which must be the one that is Batched. Raises
+        `Refusal`.
+        """
         first_batched = self.operands[0]
         if not isinstance(first_batched, Batched):
             raise Refusal("an index or a size depends on the samples")

@@ -29,6 +29,7 @@ def _reshape(operation: Operation) -> RuleResult:
         raise Refusal("it makes other dimensions of the batch")
     (dim,) = dims
     before = math.prod(shape[: value.dim]), math.prod(result[:dim])
+    # Copies of one value along the batch: the dimension has to stay as it is, but has no order.
     if value.outer is None and before[0] == before[1] and shape[value.dim] == result[dim]:
         return operation.all_results(Batched(dim, None))
     lead = before[0] * (value.outer or 1)
@@ -76,6 +77,7 @@ def _slice(operation: Operation) -> RuleResult:
             if bounds[0] != bounds[1]:
                 raise Refusal("where it cuts depends on the size of the batch")
             continue
+        # Where the cut is, in blocks of one microbatch's samples.
         inner = operation.shape(0)[dim] // (value.outer or 1)
         blocks = [bound // inner for bound in bounds[1]]
         whole = inner * operation.microbatches

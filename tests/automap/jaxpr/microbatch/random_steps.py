@@ -59,7 +59,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "matmul": lambda a, b, w, y: a @ w,
     "matmul first": lambda a, b, w, y: jnp.tensordot(a, b, ((0,), (0,))),
     "multiply": lambda a, b, w, y: a * b,
-    "number": lambda a, b, w, y: a * jnp.arange(1.0, 1 + a.shape[0]).reshape(-1, *[1] * (a.ndim - 1)),
+    "number": lambda a, b, w, y: (
+        a * jnp.arange(1.0, 1 + a.shape[0]).reshape(-1, *[1] * (a.ndim - 1))
+    ),
     "outer": lambda a, b, w, y: jnp.tanh(a @ b.T),
     "outer inside": lambda a, b, w, y: jnp.einsum("bi,bj->bij", a, b),
     "own label": lambda a, b, w, y: a * a[jnp.arange(a.shape[0]), y][:, None],
@@ -89,7 +91,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "unstack": lambda a, b, w, y: a[0],
     "write": lambda a, b, w, y: jnp.zeros_like(a).at[y].add(a) * b,
     "write column": lambda a, b, w, y: a.at[:, 1].set(b[:, 0]),
-    "write own": lambda a, b, w, y: jnp.zeros_like(a).at[jnp.arange(a.shape[0]), y].add(a[:, 0]) + b,
+    "write own": lambda a, b, w, y: (
+        jnp.zeros_like(a).at[jnp.arange(a.shape[0]), y].add(a[:, 0]) + b
+    ),
     "write table": lambda a, b, w, y: b @ jnp.zeros_like(w).at[y].add(a),
 }  # fmt: skip
 LARGEST = 2000

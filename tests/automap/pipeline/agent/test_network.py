@@ -38,13 +38,13 @@ def random_candidates(count, seed=0):
 def test_values_equal_torch(count):
     torch = pytest.importorskip("torch")
     from rl.env import EnvShape, Observation
-    from rl.networks import ActionNetwork, inputs_of
+    from rl.networks import ActionNetwork, network_inputs
 
     weights, found = random_weights(16), random_candidates(count)
     shape = EnvShape(1, count, len(STATE_FEATURES), len(ACTION_FEATURES))
     network = ActionNetwork(shape, (16, 16), 1)
     network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    inputs = inputs_of(
+    inputs = network_inputs(
         Observation(
             flat=found.flat[None],
             features=found.features[None],

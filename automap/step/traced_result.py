@@ -21,7 +21,7 @@ UPDATED: Final = "updated"
 
 
 @dataclass(frozen=True)
-class Held:
+class LibraryObjects:
     """Objects of one library, by the leaves of a tree that they are, and what `Library.split` gave
     beside arrays.
 
@@ -43,7 +43,7 @@ class Recipe:
     """
 
     tree: Any
-    held: tuple[Held, ...]
+    held: tuple[LibraryObjects, ...]
     same: tuple[tuple[int, int], ...]
     changes: tuple[Hashable, ...]
 
@@ -61,7 +61,7 @@ class _Prefix:
 
 @register_pytree_with_keys_class
 @dataclass(frozen=True)
-class Outcome:
+class TracedResult:
     """A traced form's result; `updated` are positional and keyword arguments."""
 
     returned: Any
@@ -80,7 +80,7 @@ class Outcome:
         return ((_Prefix(""), self.returned), (prefix, positional), (prefix, named)), self.recipe
 
     @classmethod
-    def tree_unflatten(cls, recipe: Recipe, children: Sequence[Any]) -> "Outcome":
+    def tree_unflatten(cls, recipe: Recipe, children: Sequence[Any]) -> "TracedResult":
         """The same with other leaves."""
         returned, positional, named = children
         return cls(returned, (positional, named), recipe)

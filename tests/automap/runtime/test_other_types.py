@@ -15,7 +15,7 @@ import pytest
 import automap
 from automap.errors import PlanWarning
 from automap.jaxpr.reemit import Reemitter
-from automap.runtime.retyped import DifferentStepError, renaming
+from automap.runtime.other_types import DifferentStepError, match_sites
 
 
 X = jnp.linspace(0, 1, 16 * 8).reshape(16, 8)
@@ -130,16 +130,16 @@ def test_places_are_renamed_past_conversions():
 
     x, y = jnp.ones((4,)), jnp.ones((4,), jnp.bfloat16)
     planned, called = _level(function, x, y.astype(jnp.float32)), _level(function, x, y)
-    found = renaming(planned, called)
+    found = match_sites(planned, called)
     names = {e.path: e.eqn.primitive.name for level in (planned, called) for e in level.equations}
     at = {e.path: e.eqn.primitive.name for e in called.equations}
     assert len(planned.equations) != len(called.equations)
     kept = [e for e in planned.equations if e.eqn.primitive.name != "convert_element_type"]
     assert kept
     for equation in kept:
-        assert at[found.site_of[equation.path]] == equation.eqn.primitive.name, names
+        assert at[found.new_sites[equation.path]] == equation.eqn.primitive.name, names
     with pytest.raises(DifferentStepError, match="the equations differ from"):
-        renaming(planned, _level(lambda x, y: (x * y, y.sum() - 1), x, y))
+        match_sites(planned, _level(lambda x, y: (x * y, y.sum() - 1), x, y))
 
 
 # Newer versions of JAX warn of an abstract input of 64 bits, too.

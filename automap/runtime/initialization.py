@@ -2,8 +2,8 @@
 
 With a plan, every leaf is born where the plan stores it -> in: `planned_shardings`. Leaves on
 different devices, those of a pipeline's stages, are born by a program for each set, which computes
-nothing else -> in: `born`. Before there is a plan, every leaf is split over all devices as evenly
-as its dimensions allow (the first step moves it):
+nothing else -> in: `init_sharded`. Before there is a plan, every leaf is split over all devices as
+evenly as its dimensions allow (the first step moves it):
 
     devices n = p_1 p_2 ... (primes, largest first); p_k goes to the dimension with the most
     elements per part that it divides                                    -> in: `even_shardings`
@@ -24,7 +24,7 @@ from automap.plan.record import PlanRecord
 from automap.runtime.processes import where_held
 
 
-def born(init: Callable[[], Any], shardings: Any) -> Any:
+def init_sharded(init: Callable[[], Any], shardings: Any) -> Any:
     """What `init` returns, every leaf with its sharding of the tree `shardings`."""
     wanted, tree = jax.tree.flatten(shardings)
     groups: dict[frozenset[Any], list[int]] = defaultdict(list)
@@ -32,7 +32,7 @@ def born(init: Callable[[], Any], shardings: Any) -> Any:
         groups[frozenset(sharding.device_set)].append(number)
     leaves: dict[int, Any] = {}
     for numbers in groups.values():
-
+        # XLA drops what computes the leaves of other devices, as nothing returns them.
         def some(numbers: Sequence[int] = tuple(numbers)) -> list[Any]:
             made = jax.tree.leaves(init())
             return [made[n] for n in numbers]
@@ -67,8 +67,8 @@ def _taken(arguments: dict[str, list[tuple[LeafRecord, NamedSharding]]], state: 
 
     None if there is none.
     """
-    found, tree = tree_flatten_with_path(state)
-    wanted = [(keystr(path), tuple(x.shape), str(x.dtype)) for path, x in found]
+    leaves_with_paths, tree = tree_flatten_with_path(state)
+    wanted = [(keystr(path), tuple(x.shape), str(x.dtype)) for path, x in leaves_with_paths]
     for argument, leaves in arguments.items():
         if [(x.path.removeprefix(argument), x.shape, x.dtype) for x, _ in leaves] == wanted:
             del arguments[argument]
@@ -79,17 +79,18 @@ def _taken(arguments: dict[str, list[tuple[LeafRecord, NamedSharding]]], state: 
 
 def even_shardings(state: Any, devices: Sequence[Any]) -> Any:
     """Shardings that split every leaf of a tree of shapes over as many devices as they can."""
+    # Prime axes split a dimension by any divisor of the number of devices.
     sizes = _primes(len(devices))
     names = tuple(f"part{i}" for i in range(len(sizes)))
     mesh = Mesh(np.array(devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
 
     def one(leaf: Any) -> NamedSharding:
-        left, axes = list(leaf.shape), [[] for _ in leaf.shape]
+        own_result, axes = list(leaf.shape), [[] for _ in leaf.shape]
         for name, size in zip(names, sizes, strict=True):
-            fitting = [d for d, n in enumerate(left) if n % size == 0]
+            fitting = [d for d, n in enumerate(own_result) if n % size == 0]
             if fitting:
-                dim = max(fitting, key=lambda d: left[d])
-                left[dim] //= size
+                dim = max(fitting, key=lambda d: own_result[d])
+                own_result[dim] //= size
                 axes[dim].append(name)
         return NamedSharding(mesh, PartitionSpec(*(tuple(a) or None for a in axes)))
 
@@ -98,9 +99,9 @@ def even_shardings(state: Any, devices: Sequence[Any]) -> Any:
 
 def _primes(number: int) -> tuple[int, ...]:
     """Prime factors, largest first; (1,) for 1."""
-    found = []
+    primes = []
     for factor in range(2, math.isqrt(number) + 1):
         while number % factor == 0:
-            found.append(factor)
+            primes.append(factor)
             number //= factor
-    return tuple(sorted([*found, *([number] if number > 1 or not found else [])], reverse=True))
+    return tuple(sorted([*primes, *([number] if number > 1 or not primes else [])], reverse=True))

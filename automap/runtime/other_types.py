@@ -7,7 +7,8 @@ State that a step returns may have another type than what it was given: a Python
 
     planned   a = convert(x);  b = mul(a, y)     at 0, 1
     called                     b = mul(x, y)     at 0
-                                                               -> {"1": "0"}       -> in: `renaming`
+                                                               -> {"1": "0"}
+                                                                                -> in: `match_sites`
 """
 
 from collections import defaultdict
@@ -39,7 +40,7 @@ class Renaming:
     changes is no result.
     """
 
-    site_of: Mapping[str, str]
+    new_sites: Mapping[str, str]
     same_operands: frozenset[str]
     same_results: frozenset[str]
 
@@ -54,7 +55,7 @@ class Renaming:
             if not place.site:
                 made.append(row)
             elif place.site in (self.same_operands if is_operand else self.same_results):
-                at = self.site_of[place.site] + row.at.removeprefix(place.site)
+                at = self.new_sites[place.site] + row.at.removeprefix(place.site)
                 made.append(replace(row, at=at))
         return tuple(made)
 
@@ -63,54 +64,54 @@ class Renaming:
         for none.
         """
         for number in range(int(site), -1, -1):
-            if str(number) in self.site_of:
-                return self.site_of[str(number)]
+            if str(number) in self.new_sites:
+                return self.new_sites[str(number)]
         raise DifferentStepError(f"nothing up to equation {site}, where a stage ends, is left")
 
 
-def renaming(planned: Level, called: Level) -> Renaming:
+def match_sites(planned: Level, called: Level) -> Renaming:
     """Of the equations of a planned trace to those of a call. Raises `DifferentStepError`."""
     matching = _Matching()
     matching.level(planned, called)
     return Renaming(
-        matching.site_of, frozenset(matching.same_operands), frozenset(matching.same_results)
+        matching.new_sites, frozenset(matching.same_operands), frozenset(matching.same_results)
     )
 
 
-def renamed(plan: PlanRecord, renaming: Renaming) -> PlanRecord:
+def rename_sites(plan: PlanRecord, match_sites: Renaming) -> PlanRecord:
     """The plan with the places of another trace. Raises `DifferentStepError` where a stage would
     have nothing.
     """
     pipeline = plan.pipeline
     if pipeline is not None:
-        stages = tuple(_renamed_stage(stage, renaming) for stage in pipeline.stages)
+        stages = tuple(_rename_stage(stage, match_sites) for stage in pipeline.stages)
         pipeline = replace(pipeline, stages=stages)
-    constraints = renaming.constraints(plan.constraints)
+    constraints = match_sites.constraints(plan.constraints)
     return replace(plan, constraints=constraints, pipeline=pipeline)
 
 
-def _renamed_stage(stage: StageRecord, renaming: Renaming) -> StageRecord:
+def _rename_stage(stage: StageRecord, match_sites: Renaming) -> StageRecord:
     inside, cut = stage.inside, stage.cut_after
     if inside is not None:
-        inside = replace(inside, constraints=renaming.constraints(inside.constraints))
+        inside = replace(inside, constraints=match_sites.constraints(inside.constraints))
     if cut is not None:
         site, mark, trip = cut.partition("#")
-        cut = renaming.last_kept(site) + mark + trip
+        cut = match_sites.last_kept(site) + mark + trip
     return replace(stage, inside=inside, cut_after=cut)
 
 
 @dataclass(slots=True)
 class _Matching:
-    """Equations of two traces, matched in order; `value_of` has the second's value for one of the
+    """Equations of two traces, matched in order; `values` has the second's value for one of the
     first.
 
     A conversion's result stands for what it converts (`before`), in both.
     """
 
-    site_of: dict[str, str] = field(default_factory=dict)
+    new_sites: dict[str, str] = field(default_factory=dict)
     same_operands: set[str] = field(default_factory=set)
     same_results: set[str] = field(default_factory=set)
-    value_of: dict[Any, Any] = field(default_factory=dict)
+    values: dict[Any, Any] = field(default_factory=dict)
     before: dict[Any, Any] = field(default_factory=dict)
 
     def level(self, planned: Level, called: Level) -> None:
@@ -120,8 +121,9 @@ class _Matching:
             (planned.constvars, called.constvars),
         ):
             if _shapes(ours) == _shapes(theirs):
-                self.value_of.update(zip(ours, theirs, strict=True))
+                self.values.update(zip(ours, theirs, strict=True))
         kept = [_without_conversions(level, self.before) for level in (planned, called)]
+        # Conversions are what may differ, so all else has to be the same, in the same order.
         names = [[equation.eqn.primitive.name for equation in side] for side in kept]
         if names[0] != names[1]:
             at = next((i for i, (a, b) in enumerate(zip(*names)) if a != b), min(map(len, names)))
@@ -137,24 +139,26 @@ class _Matching:
         if len(ours.bodies) != len(theirs.bodies) or not (is_same or ours.bodies):
             raise DifferentStepError(f"{a.primitive.name} at {ours.path} makes other shapes")
         if is_same:
-            self.value_of.update(zip(a.outvars, b.outvars, strict=True))
+            self.values.update(zip(a.outvars, b.outvars, strict=True))
             self.same_results.add(ours.path)
         for mine, other in zip(ours.bodies, theirs.bodies, strict=True):
             self.level(mine.level, other.level)
-        self.site_of[ours.path] = theirs.path
+        self.new_sites[ours.path] = theirs.path
         if _shapes(a.invars) == _shapes(b.invars):
             self.same_operands.add(ours.path)
 
     def _conversions(self, planned: Level, called: Level) -> None:
         """Match the conversions of equal values to equal types, in order."""
-        left: dict[Any, list[str]] = defaultdict(list)
+        own_result: dict[Any, list[str]] = defaultdict(list)
         for equation in filter(_is_conversion, called.equations):
-            left[self._source(equation), equation.eqn.params["new_dtype"]].append(equation.path)
+            own_result[self._source(equation), equation.eqn.params["new_dtype"]].append(
+                equation.path
+            )
         for equation in filter(_is_conversion, planned.equations):
-            value = self.value_of.get(self._source(equation))
-            paths = left[value, equation.eqn.params["new_dtype"]]
+            value = self.values.get(self._source(equation))
+            paths = own_result[value, equation.eqn.params["new_dtype"]]
             if value is not None and paths:
-                self.site_of[equation.path] = paths.pop(0)
+                self.new_sites[equation.path] = paths.pop(0)
                 self.same_operands.add(equation.path)
                 self.same_results.add(equation.path)
 

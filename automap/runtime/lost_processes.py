@@ -59,6 +59,7 @@ def wait_for(values: Any, numbers: Sequence[int]) -> Any:
     that it ends.
     """
     arrays: list[Any] = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
+    # Short sleeps first: most programs of a step end within a few milliseconds.
     sleep_seconds, look = _FIRST_SLEEP_SECONDS, time.monotonic() + _LOOK_EVERY_SECONDS
     while not all(array.is_ready() for array in arrays):
         time.sleep(sleep_seconds)
@@ -105,8 +106,8 @@ def _ended(numbers: Sequence[int]) -> Mapping[int, str]:
         rows = store.key_value_dir_get(_FOLDER)
     except jax.errors.JaxRuntimeError:  # there is no word yet, or nobody who keeps it
         return {}
-    found = {int(key.rpartition("/")[2]): why for key, why in rows}
-    return {number: found[number] for number in numbers if number in found}
+    reasons = {int(key.rpartition("/")[2]): why for key, why in rows}
+    return {number: reasons[number] for number in numbers if number in reasons}
 
 
 def _lost(numbers: Sequence[int], ended: Mapping[int, str]) -> ProcessLostError:

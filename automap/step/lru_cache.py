@@ -1,5 +1,5 @@
-"""What was made for calls, found by their signature; of more than a limit the least recently used
-is dropped.
+"""What was made for calls, looked up by their signature; of more than a limit the least recently
+used is dropped.
 """
 
 from collections import OrderedDict
@@ -7,19 +7,19 @@ from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 
-KEPT: Final = 16
+MAX_ENTRIES: Final = 16
 """How many plans a step keeps, and how many programs a plan."""
 
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class LRUCache(Generic[Value]):
     """At most `limit` values; several signatures may have the same one."""
 
-    def __init__(self, limit: int = KEPT) -> None:
+    def __init__(self, limit: int = MAX_ENTRIES) -> None:
         """Empty."""
         self._limit = limit
-        self._value_of: dict[Hashable, Value] = {}
+        self._values: dict[Hashable, Value] = {}
         # By identity, the most recently used last, with the signatures that have it.
         self._signatures: OrderedDict[int, list[Hashable]] = OrderedDict()
 
@@ -29,22 +29,22 @@ class Kept(Generic[Value]):
 
     def get(self, signature: Hashable) -> Value | None:
         """The value of a signature, which is the latest then; None if there is none."""
-        value = self._value_of.get(signature)
+        value = self._values.get(signature)
         if value is not None:
             self._signatures.move_to_end(id(value))
         return value
 
     def add(self, signature: Hashable, value: Value) -> None:
         """Keep a value, a new one or one that other signatures have, as the latest."""
-        self._value_of[signature] = value
+        self._values[signature] = value
         self._signatures.setdefault(id(value), []).append(signature)
         self._signatures.move_to_end(id(value))
         if len(self._signatures) > self._limit:
             _, dropped = self._signatures.popitem(last=False)
             for old in dropped:
-                del self._value_of[old]
+                del self._values[old]
 
     def latest_first(self) -> Iterator[Value]:
         """All values, the most recently used first."""
         for signatures in reversed(self._signatures.values()):
-            yield self._value_of[signatures[0]]
+            yield self._values[signatures[0]]

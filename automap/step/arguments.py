@@ -1,15 +1,18 @@
-"""What a step brings along: the `self` of a method or of a callable object, and what
-`functools.partial` binds.
+"""Arguments of a step: those it brings along, and those that options of `jax.jit` mean.
 
-Each is an argument of its own name if its leaves are JAX arrays, or if it holds an object of a
-library: then it is sharded like any other argument, and an nnx module in it is trained. Else it is
-a constant, as under `jax.jit`.
+Brought along are the `self` of a method or of a callable object, and what `functools.partial`
+binds. Each is an argument of its own name if its leaves are JAX arrays, or if it holds an object of
+a library: then it is sharded like any other argument, and an nnx module in it is trained. Else it
+is a constant, as under `jax.jit`.                  -> in: `unwrap`, `bound_arguments`
+
+Options (`static_argnums`, `donate_argnames`, ..) choose arguments of a call by position and by
+name.                                               -> in: `chosen_arguments`
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import inspect
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -32,7 +35,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundArgument:
     """A value that is bound to a parameter of a step; `name` is the parameter's."""
 
     name: str
@@ -41,7 +44,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Peeled:
+class Unwrapped:
     """A function with what was around it: bound by position and by name, and the number of the
     library that jitted it.
     """
@@ -52,11 +55,12 @@ class Peeled:
     library: int | None
 
 
-def peeled(given: Callable[..., Any], libraries: Sequence[Library]) -> Peeled:
+def unwrap(given: Callable[..., Any], libraries: Sequence[Library]) -> Unwrapped:
     """The function inside methods, partials and callable objects."""
     function: Any = given
     positional, named, jitted_by = (), {}, None
     while True:
+        # The innermost jit of a library is the one whose rules hold.
         for number, library in enumerate(libraries):
             jitted_by = number if library.is_jitted(function) else jitted_by
         if all(hasattr(function, name) for name in ("func", "args", "keywords")):
@@ -70,20 +74,20 @@ def peeled(given: Callable[..., Any], libraries: Sequence[Library]) -> Peeled:
             positional = (function, *positional)
             function = type(function).__call__
         else:
-            return Peeled(function, positional, named, jitted_by)
+            return Unwrapped(function, positional, named, jitted_by)
 
 
-def bound_values(
+def bound_arguments(
     function: Callable[..., Any],
     positional: Sequence[Any],
     named: Mapping[str, Any],
     libraries: Sequence[Library],
-) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
+) -> tuple[tuple[BoundArgument, ...], tuple[BoundArgument, ...]]:
     """What is bound to a function by position and by name."""
     names = [*_parameters(function), *(f"bound_{i}" for i in range(len(positional)))]
     return (
-        tuple(Bound(n, v, is_argument(v, libraries)) for n, v in zip(names, positional)),
-        tuple(Bound(n, v, is_argument(v, libraries)) for n, v in named.items()),
+        tuple(BoundArgument(n, v, is_argument(v, libraries)) for n, v in zip(names, positional)),
+        tuple(BoundArgument(n, v, is_argument(v, libraries)) for n, v in named.items()),
     )
 
 
@@ -117,3 +121,47 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in parameters if p.kind in by_position]
+
+
+@dataclass(frozen=True)
+class ArgumentChoice:
+    """Arguments by number, a negative one counted from the last of a call, and by name."""
+
+    numbers: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+
+    def positions(self, arguments: int) -> frozenset[int]:
+        """Which of as many positional arguments."""
+        inside = (n for n in self.numbers if -arguments <= n < arguments)
+        return frozenset(n % arguments for n in inside)
+
+    def without_first(self, count: int) -> "ArgumentChoice":
+        """The same for a function with its first arguments bound."""
+        kept = (n if n < 0 else n - count for n in self.numbers if n < 0 or n >= count)
+        return ArgumentChoice(frozenset(kept), self.names)
+
+
+def chosen_arguments(
+    function: Callable[..., Any], options: Mapping[str, Any], kind: Literal["static", "donate"]
+) -> ArgumentChoice:
+    """What `<kind>_argnums` and `<kind>_argnames` choose; each one says the other, as for
+    `jax.jit`.
+    """
+    numbers = set(_several(options.get(f"{kind}_argnums")))
+    names = set(_several(options.get(f"{kind}_argnames")))
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()
+    # Either option implies the other where a parameter can be given both ways.
+    either = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return ArgumentChoice(
+        frozenset(numbers | {either.index(name) for name in names if name in either}),
+        frozenset(names | {either[n] for n in numbers if 0 <= n < len(either)}),
+    )
+
+
+def _several(given: Any) -> Iterable[Any]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, int | str) else given

@@ -1,10 +1,10 @@
 """What is kept for calls is bounded: the least recently used is dropped."""
 
-from automap.step.kept import Kept
+from automap.step.lru_cache import LRUCache
 
 
 def test_the_least_recently_used_value_is_dropped_with_all_its_signatures():
-    kept, values = Kept(limit=2), [object() for _ in range(3)]
+    kept, values = LRUCache(limit=2), [object() for _ in range(3)]
     kept.add("a", values[0])
     kept.add("b", values[1])
     kept.add("a too", values[0])
