@@ -99,7 +99,7 @@ def test_rows_after_the_checkpoint_are_written_anew(tmp_path):
 
 
 def test_the_docs_explain_every_metric():
-    docs = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "concepts" / "agents.md").read_text()
     for name, meaning in MEANINGS.items():
         assert f"| `{name}` | {meaning} |" in docs.replace("\\|", "|")
 
