@@ -27,7 +27,7 @@ from automap.errors import AutomapError, CompilerError
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program import load_target, trace_step
-from automap.search.candidate import Candidate
+from automap.search.context import Candidate
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology

@@ -23,8 +23,7 @@ from automap.program.problem import Problem
 from automap.program.trace import trace_step
 from automap.search.counts.agent import Found, find
 from automap.search.counts.choices import Choices, data_parallelism, operator_partitioning
-from automap.search.counts.greedy import greedy
-from automap.search.counts.optimum import optimum
+from automap.search.counts.solvers import greedy, optimum
 from automap.search.counts.views import Mode
 from automap.space.space import Space, starred
 from models import t5, vgg

@@ -16,8 +16,7 @@ from automap.planner.records import Outcome
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_pipelines
 from automap.program.trace import Workload
-from automap.search.candidate import Candidate, Objective
-from automap.search.context import SearchContext
+from automap.search.context import Candidate, Objective, SearchContext
 from automap.topology.model import Topology
 
 

@@ -129,7 +129,7 @@ def _set_up(workload: Workload, topology: Topology, options: Options, deadline: 
     with_all = with_pins(workload, pins)
     meshes = meshes_that_divide(with_all, found)
     pinned = _priced_by(workload, topology, options, pins)
-    beyond = pinned.beyond(meshes)
+    beyond = pinned.impossible_pins(meshes)
     if beyond:
         kept = [pin for pin in pins if pin not in beyond]
         pinned = _priced_by(with_pins(workload, beyond), topology, options, kept)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 from automap.choices import check_known
 from automap.search.beam import beam
-from automap.search.candidate import Candidate, Objective
-from automap.search.context import OutOfBudget, SearchContext
+from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy

@@ -19,7 +19,7 @@ from automap.cost.flows import Flow
 from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.traffic import Collectives
 from automap.search.factored.cells import Cell
-from automap.search.factored.copied import Copied
+from automap.search.factored.copied import CopiedCells
 from automap.space.point import SplitClasses
 
 
@@ -52,12 +52,12 @@ class Batches:
         if len(split_classes) < 2:
             return [self.evaluator.evaluate(each) for each in split_classes]
         joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, split_classes)
-        priced = self._of_copies(len(split_classes)).price(joint)
+        priced = self._copied_evaluator(len(split_classes)).price(joint)
         return [
             self.evaluator.estimate(e) for e in _split(self.evaluator, priced, len(split_classes))
         ]
 
-    def _of_copies(self, n: int) -> Evaluator:
+    def _copied_evaluator(self, n: int) -> Evaluator:
         if n not in self._copies:
             tables = self.evaluator.tables
             whole = Cell(
@@ -68,7 +68,7 @@ class Batches:
                 kernels=tuple(range(len(tables.kernels.count))),
                 scope=(),
             )
-            copied = Copied(self.evaluator, [whole], [n]).tables()
+            copied = CopiedCells(self.evaluator, [whole], [n]).tables()
             self._copies[n] = replace(self.evaluator, tables=copied)
         return self._copies[n]
 

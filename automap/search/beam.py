@@ -3,7 +3,7 @@
     order     classes by the work that runs over them, each axis in turn; then its sides and its small part;
               then leaves, the largest first                                              -> in: `_choices`
     options   of one choice, for each point kept so far: leave it as it is, or make one of the choice's moves
-    kept      the best `width` of them, equal plans once                                  -> in: `decided`
+    kept      the best `width` of them, equal plans once                                  -> in: `beam_from`
 
 What is undecided is as the start has it. From the empty point a beam without limit prices every
 point of the mesh: what is split so far is a part of what will be, which divides wherever that does.
@@ -11,10 +11,16 @@ point of the mesh: what is split so far is a part of what will be, which divides
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from automap.search.candidate import Candidate
-from automap.search.context import SearchContext
+from automap.search.context import Candidate, SearchContext
 from automap.search.greedy import starts
-from automap.search.moves import Join, Move, Part, StoreOne, Toggle, Turn
+from automap.search.moves import (
+    ClassJoin,
+    ClassToggle,
+    DimChange,
+    LeafStorageChange,
+    Move,
+    SmallPartsChange,
+)
 from automap.space.point import Level, Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -30,14 +36,14 @@ def beam(context: SearchContext) -> None:
         mesh = start.point.mesh
         if mesh not in done:
             done.add(mesh)
-            decided(context, start, WIDTH)
+            beam_from(context, start, WIDTH)
     for mesh in sorted(done, key=context.meshes.index):
         empty = context.evaluate(context.empty(mesh), "beam")
         if empty is not None:
-            decided(context, empty, WIDTH)
+            beam_from(context, empty, WIDTH)
 
 
-def decided(context: SearchContext, start: Candidate, width: int | None) -> list[Candidate]:
+def beam_from(context: SearchContext, start: Candidate, width: int | None) -> list[Candidate]:
     """The best `width` points (None: all) after all choices on the start's mesh, the best first."""
     space, kept = context.space, [start]
     for options in _choices(space, start.point.mesh):
@@ -45,7 +51,7 @@ def decided(context: SearchContext, start: Candidate, width: int | None) -> list
         for candidate in kept:
             point = candidate.point
             points = (move.apply(space, point) for move in options if _matters(move, point))
-            priced = context.evaluate_all(map(context.pinned.imposed, points), "beam")
+            priced = context.evaluate_all(map(context.pinned.impose, points), "beam")
             for other in (candidate, *priced):
                 if other is not None:
                     found.setdefault(space.split_classes(other.point), other)
@@ -57,25 +63,25 @@ def decided(context: SearchContext, start: Candidate, width: int | None) -> list
 def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
     """Moves among which at most one is made, in the order of deciding."""
     axes = range(len(mesh.sizes))
-    for group_class in by_work(space, space.candidates):
-        kinds = (Toggle, Join) if group_class in space.meeting else (Toggle,)
+    for group_class in classes_by_work(space, space.candidates):
+        kinds = (ClassToggle, ClassJoin) if group_class in space.meeting else (ClassToggle,)
         yield from ([kind(axis, group_class) for kind in kinds] for axis in axes)
         if group_class in space.repeated_classes:
-            yield [Turn(group_class)]
+            yield [DimChange(group_class)]
         if group_class in space.small_part_classes:
-            yield [Part(group_class)]
+            yield [SmallPartsChange(group_class)]
     for leaf in range(len(space.leaves)):
-        yield from ([StoreOne(axis, leaf, level) for level in Level] for axis in axes)
+        yield from ([LeafStorageChange(axis, leaf, level) for level in Level] for axis in axes)
 
 
 def _matters(move: Move, point: Point) -> bool:
     """Whether a move changes the plan: sides and small parts are only of classes on some axis."""
-    if isinstance(move, Turn | Part):
+    if isinstance(move, DimChange | SmallPartsChange):
         return any(move.group_class in classes for classes in point.compute)
     return True
 
 
-def by_work(space: Space, classes: Iterable[int]) -> list[int]:
+def classes_by_work(space: Space, classes: Iterable[int]) -> list[int]:
     """Classes by the work that runs over them, most first."""
     done = space.problem.work.by_class
     return sorted(classes, key=lambda c: (-done.get(c, 0.0), c))

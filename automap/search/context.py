@@ -1,6 +1,9 @@
 """What every strategy works with: the space, the evaluator, the constraints, and the best so far.
 
 Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `pinned`
+
+Of two plans one that fits is better than one that does not; among those that fit, the one with the
+shorter step; among those that do not, the one with the lower peak -> in: `Objective.key`
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +18,6 @@ from automap.cost.layouts import distinct
 from automap.deadline import Deadline
 from automap.policy import Policy, default_policy
 from automap.search.batch import Batches
-from automap.search.candidate import Candidate, Objective
 from automap.search.pinned import Pinned
 from automap.space.as_imposed import as_imposed
 from automap.space.pins import Pin
@@ -23,6 +25,32 @@ from automap.space.point import Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point and what it costs."""
+
+    point: Point
+    estimate: Estimate
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Shortest step that stays within `memory_limit_bytes` per device."""
+
+    memory_limit_bytes: float
+
+    def fits(self, estimate: Estimate) -> bool:
+        """Whether a plan stays within the memory of a device."""
+        return estimate.peak_bytes <= self.memory_limit_bytes
+
+    def key(self, estimate: Estimate) -> tuple[float, ...]:
+        """Smaller is better."""
+        if self.fits(estimate):
+            return (0.0, estimate.step_seconds, estimate.peak_bytes)
+        return (1.0, estimate.peak_bytes, estimate.step_seconds)
 
 
 # The time of a step of nothing, which has no logarithm.
@@ -158,21 +186,21 @@ class SearchContext:
 
     def _price_together(self, points: Sequence[Point]) -> None:
         """Have the estimates of points ready that `consider` would price one by one."""
-        of_point: dict[Point, SplitClasses] = {}
-        of_mesh: dict[Mesh, dict[SplitClasses, None]] = {}
+        classes_by_point: dict[Point, SplitClasses] = {}
+        by_mesh: dict[Mesh, dict[SplitClasses, None]] = {}
         for point in points:
             split_classes = None if point in self._priced else self._allowed_split_classes(point)
             if split_classes is not None:
-                of_point[point] = split_classes
+                classes_by_point[point] = split_classes
                 if split_classes not in self._seen:
-                    of_mesh.setdefault(point.mesh, {})[split_classes] = None
-        for together in of_mesh.values():
+                    by_mesh.setdefault(point.mesh, {})[split_classes] = None
+        for together in by_mesh.values():
             before = self.evaluations
             self._seen.update(zip(together, self._batches.estimates(list(together))))
             if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
                 self.on_progress(self)
         self._priced.update(
-            {point: self._seen[split_classes] for point, split_classes in of_point.items()}
+            {point: self._seen[split_classes] for point, split_classes in classes_by_point.items()}
         )
 
     @cached_property

@@ -26,13 +26,13 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
     first.
     """
     until = context.deadline.share(_SHARE)
-    of_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
+    points_by_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
     for mesh in context.meshes:
-        if any(of_preset.values()) and until.is_over:
+        if any(points_by_preset.values()) and until.is_over:
             break
-        for name, points in of_preset.items():
+        for name, points in points_by_preset.items():
             points += PRESETS[name].points(context.space, mesh)
-    every = [(name, point) for name, points in of_preset.items() for point in points]
+    every = [(name, point) for name, points in points_by_preset.items() for point in points]
     priced, is_any = dict[Point, Point](), False
     for _, point in sorted(every, key=lambda e: (e[0] != wanted, *_promise(context, e[1]))):
         if is_any and until.is_over:

@@ -11,9 +11,8 @@ decisions do not touch each other, so a round makes several                     
 from collections.abc import Iterable, Sequence
 import random
 
-from automap.search.candidate import Candidate
-from automap.search.context import SearchContext, preset_points
-from automap.search.moves import Move, moves, toggled
+from automap.search.context import Candidate, SearchContext, preset_points
+from automap.search.moves import Move, moves, toggle_class
 from automap.space.point import Level, Point
 from automap.topology.mesh import Mesh
 
@@ -43,7 +42,9 @@ def greedy(context: SearchContext) -> None:
                 climb(context, start)
 
 
-def climbed(context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()) -> None:
+def climb_meshes(
+    context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()
+) -> None:
     """Climb on each of the meshes from the best of presets, nothing and `more` candidates."""
     for found in _ranked(context, meshes, more).values():
         climb(context, found[0])
@@ -53,11 +54,11 @@ def _ranked(
     context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()
 ) -> dict[Mesh, list[Candidate]]:
     """The starts on each of the meshes, the best first."""
-    of_mesh: dict[Mesh, list[Candidate]] = {}
+    by_mesh: dict[Mesh, list[Candidate]] = {}
     for candidate in starts(context, more):
         if candidate.point.mesh in meshes:
-            of_mesh.setdefault(candidate.point.mesh, []).append(candidate)
-    return of_mesh
+            by_mesh.setdefault(candidate.point.mesh, []).append(candidate)
+    return by_mesh
 
 
 def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) -> list[Mesh]:
@@ -80,7 +81,7 @@ def climb(context: SearchContext, start: Candidate, most_rounds: int | None = No
         """The moves that make it better."""
         each = list(tried)
         points = [
-            context.pinned.imposed(move.apply(context.space, candidate.point)) for move in each
+            context.pinned.impose(move.apply(context.space, candidate.point)) for move in each
         ]
         changed = zip(context.evaluate_all(points, "greedy"), each, strict=True)
         return [(c, move) for c, move in changed if c and context.is_better(c, candidate)]
@@ -111,7 +112,7 @@ def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> P
             divides = limits[group_class] % (parts[group_class] * size) == 0
             if divides and source.random() < 0.5:
                 joined = {*chosen, group_class}
-                alone = toggled(context.space, chosen, group_class)
+                alone = toggle_class(context.space, chosen, group_class)
                 chosen = source.choice((alone, joined))
         for group_class in chosen:
             parts[group_class] *= size

@@ -1,33 +1,154 @@
 """`mcmc`: Metropolis walks over the points of all meshes (FlexFlow, section 6.2), from many starts.
 
-    E(x) = log step(x) + w max(0, log(peak(x) / limit))                                 -> in: `_Walker.energy`
+    E(x) = log step(x) + w max(0, log(peak(x) / limit))            -> in: `_Walker.energy`
 
 A point that does not fit has a price, so that a walk may pass through it; w doubles with every
 `_PATIENCE` proposals since the walk last fitted, so that it is led back, however much slower what
 fits may be.
 
-    starts    each preset on its best mesh, the best empty point, random points               -> in: `_starts`
-    proposal  random moves, or with chance `_CARRIES` the decisions on another mesh  -> `automap.search.proposals`
-    length    in proportion to the number of decisions, not of seconds                         -> in: `walked`
+    starts    each preset on its best mesh, the best empty point, random points
+                                                                   -> in: `_starts`
+    length    in proportion to the number of places where a move can be made, not of seconds
+                                                                   -> in: `walk_from`
+
+What a walk proposes:
+
+    move      one of `automap.search.moves`, its kind drawn by `_WEIGHTS`, its place uniformly
+                                                                   -> in: `random_move`
+    change    one move, or with chance `_AGAIN` another after it, and so on
+                                                                   -> in: `change_randomly`
+    mesh      with chance `_OTHER_MESH` the decisions on another mesh: each of its axes takes those
+              of one of the old axes, all old axes that fit being taken once before any is repeated;
+              what does not divide there is dropped                -> in: `move_to_mesh`
+
+Moves on one mesh are drawn as often forth as back, with three exceptions: a class put on an axis
+may drive away those it meets, levels of all leaves at once forget the single ones, and pins are
+imposed again. Walks look for a minimum and need no more.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 import random
 
-from automap.search.candidate import Candidate
-from automap.search.context import LEAST_SECONDS, SearchContext, preset_points
+from automap.search.context import LEAST_SECONDS, Candidate, SearchContext, preset_points
 from automap.search.greedy import random_point
 from automap.search.metropolis import Patience, walk
-from automap.search.proposals import carried, changed, decisions
-from automap.space.point import Point
+from automap.search.moves import (
+    AxisChange,
+    AxisSwap,
+    ClassJoin,
+    ClassToggle,
+    DimChange,
+    LeafStorageChange,
+    Move,
+    SmallPartsChange,
+    StorageChange,
+)
+from automap.space.point import Level, Point
+from automap.space.space import Space
+from automap.topology.mesh import Mesh
+
+
+_WEIGHTS: dict[type[Move], int] = {
+    ClassToggle: 6,
+    ClassJoin: 2,
+    AxisChange: 3,
+    StorageChange: 2,
+    LeafStorageChange: 3,
+    DimChange: 1,
+    SmallPartsChange: 1,
+    AxisSwap: 1,
+}
+_AGAIN = 0.3
+
+
+def count_places(space: Space, mesh: Mesh) -> int:
+    """Number of places on a mesh where a move can be made: it measures the space."""
+    on_axis = len(space.candidates) + len(space.leaves)
+    return on_axis * len(mesh.sizes) + len(space.repeated_classes) + len(space.small_part_classes)
+
+
+def change_randomly(space: Space, point: Point, source: random.Random) -> Point:
+    """The point after one or more random moves."""
+    while True:
+        move = random_move(space, point, source)
+        if move is None:
+            return point
+        point = move.apply(space, point)
+        if source.random() >= _AGAIN:
+            return point
+
+
+def random_move(space: Space, point: Point, source: random.Random) -> Move | None:
+    """A move of a point, None if there is nothing to decide."""
+    mesh, used = point.mesh, {c for classes in point.compute for c in classes}
+    repeated = [c for c in space.repeated_classes if c in used]
+    small_parts = [c for c in space.small_part_classes if c in used]
+    able: dict[type[Move], bool] = {
+        ClassToggle: bool(space.candidates),
+        ClassJoin: bool(space.meeting),
+        AxisChange: bool(space.candidates) and len(mesh.sizes) > 1,
+        StorageChange: bool(space.leaves),
+        LeafStorageChange: bool(space.leaves),
+        DimChange: bool(repeated),
+        SmallPartsChange: bool(small_parts),
+        AxisSwap: len(mesh.sizes) > 1,
+    }
+    kinds = [kind for kind in _WEIGHTS if able[kind]]
+    if not kinds:
+        return None
+    (kind,) = source.choices(kinds, [_WEIGHTS[kind] for kind in kinds])
+    axes = source.sample(range(len(mesh.sizes)), min(2, len(mesh.sizes)))
+    if kind is ClassToggle:
+        return ClassToggle(axes[0], source.choice(space.candidates))
+    if kind is ClassJoin:
+        return ClassJoin(axes[0], source.choice(space.meeting))
+    if kind is AxisChange:
+        return AxisChange(axes[0], axes[1], source.choice(space.candidates))
+    if kind is StorageChange:
+        return StorageChange(axes[0], source.choice(list(Level)))
+    if kind is LeafStorageChange:
+        return LeafStorageChange(
+            axes[0], source.randrange(len(space.leaves)), source.choice(list(Level))
+        )
+    if kind is DimChange:
+        return DimChange(source.choice(repeated))
+    if kind is SmallPartsChange:
+        return SmallPartsChange(source.choice(small_parts))
+    return AxisSwap(axes[0], axes[1])
+
+
+def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) -> Point:
+    """The decisions of a point on another mesh, its axes drawn."""
+    old = source.sample(range(len(point.compute)), len(point.compute))
+    taken = [
+        old[axis] if axis < len(old) else source.choice([*old, None])
+        for axis in range(len(mesh.sizes))
+    ]
+    source.shuffle(taken)
+    parts: dict[int, int] = {}
+    compute: list[tuple[int, ...]] = []
+    for axis, size in zip(taken, mesh.sizes, strict=True):
+        classes = () if axis is None else point.compute[axis]
+        kept = tuple(c for c in classes if space.problem.limits[c] % (parts.get(c, 1) * size) == 0)
+        parts.update({c: parts.get(c, 1) * size for c in kept})
+        compute.append(kept)
+    nothing = (Level.REPLICATED,) * len(space.leaves)
+    return replace(
+        point,
+        mesh=mesh,
+        compute=tuple(compute),
+        storage=tuple(nothing if axis is None else point.storage[axis] for axis in taken),
+        last_dim_classes=point.last_dim_classes.intersection(parts),
+        small_whole_classes=point.small_whole_classes.intersection(parts),
+    )
 
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e. FlexFlow keeps one beta; here starts
 # take turns.
 _BETAS = (100.0, 30.0, 300.0)
-_CARRIES = 0.05
+_OTHER_MESH = 0.05
 _RANDOM_STARTS = 4
 _LEAST_PER_DECISION, _MOST_PER_DECISION, _MOST_PROPOSALS = 10, 40, 4_000
 _MEMORY_WEIGHT, _PATIENCE, _MOST_DOUBLINGS = 4.0, 50, 10
@@ -36,12 +157,12 @@ _MEMORY_WEIGHT, _PATIENCE, _MOST_DOUBLINGS = 4.0, 50, 10
 def mcmc(context: SearchContext) -> None:
     """Walk from every preset, from nothing and from random points."""
     source = random.Random(context.seed)
-    walked(context, list(_starts(context, source)), source)
+    walk_from(context, list(_starts(context, source)), source)
 
 
-def walked(context: SearchContext, starts: Sequence[Candidate], source: random.Random) -> None:
+def walk_from(context: SearchContext, starts: Sequence[Candidate], source: random.Random) -> None:
     """Walk from each start until nothing better is found for half of the walk."""
-    places = max((decisions(context.space, mesh) for mesh in context.meshes), default=0)
+    places = max((count_places(context.space, mesh) for mesh in context.meshes), default=0)
     for number, start in enumerate(starts):
         walker = _Walker(context, source)
         patience = Patience(
@@ -96,9 +217,9 @@ class _Walker:
     def propose(self, candidate: Candidate) -> Candidate | None:
         """Another point, priced; None if it is not allowed."""
         context, source = self.context, self.source
-        if len(context.meshes) > 1 and source.random() < _CARRIES:
+        if len(context.meshes) > 1 and source.random() < _OTHER_MESH:
             mesh = source.choice(context.meshes)
-            point = carried(context.space, candidate.point, mesh, source)
+            point = move_to_mesh(context.space, candidate.point, mesh, source)
         else:
-            point = changed(context.space, candidate.point, source)
-        return context.evaluate(context.pinned.imposed(point), "mcmc")
+            point = change_randomly(context.space, candidate.point, source)
+        return context.evaluate(context.pinned.impose(point), "mcmc")

@@ -31,7 +31,7 @@ class Move(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Toggle:
+class ClassToggle:
     """Put `group_class` on an axis, or take it off."""
 
     axis: int
@@ -39,12 +39,12 @@ class Toggle:
 
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
-        classes = toggled(space, set(point.compute[self.axis]), self.group_class)
+        classes = toggle_class(space, set(point.compute[self.axis]), self.group_class)
         return _with(space, point, self.axis, classes)
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class ClassJoin:
     """Put `group_class` on an axis beside those it meets there; nothing if it is there."""
 
     axis: int
@@ -57,7 +57,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class AxisChange:
     """Move `group_class` from one axis to another; nothing if it is not on the first."""
 
     axis: int
@@ -71,11 +71,11 @@ class Exchange:
         left = set(point.compute[self.axis]) - {self.group_class}
         entered = set(point.compute[self.other]) - {self.group_class}
         moved = _with(space, point, self.axis, left)
-        return _with(space, moved, self.other, toggled(space, entered, self.group_class))
+        return _with(space, moved, self.other, toggle_class(space, entered, self.group_class))
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAll:
+class StorageChange:
     """All leaves at one level along an axis."""
 
     axis: int
@@ -87,7 +87,7 @@ class StoreAll:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOne:
+class LeafStorageChange:
     """One leaf class at a level along an axis."""
 
     axis: int
@@ -102,7 +102,7 @@ class StoreOne:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DimChange:
     """The other side of a class that a tensor holds twice."""
 
     group_class: int
@@ -113,7 +113,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SmallPartsChange:
     """The other state of a class's small tensors."""
 
     group_class: int
@@ -124,7 +124,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class AxisSwap:
     """All decisions of two axes."""
 
     first: int
@@ -149,24 +149,24 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
         for group_class in space.candidates:
             if _is_idle(space, point.compute[axis], group_class):
                 continue
-            yield Toggle(axis, group_class)
+            yield ClassToggle(axis, group_class)
             if any(space.meet(group_class, other) for other in point.compute[axis]):
-                yield Join(axis, group_class)
+                yield ClassJoin(axis, group_class)
             if group_class in point.compute[axis]:
-                yield from (Exchange(axis, other, group_class) for other in axes if other != axis)
+                yield from (AxisChange(axis, other, group_class) for other in axes if other != axis)
     for axis in axes:
         for level in Level:
-            yield StoreAll(axis, level)
+            yield StorageChange(axis, level)
             for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
                 if point.storage[axis][leaf] is not level:
-                    yield StoreOne(axis, leaf, level)
+                    yield LeafStorageChange(axis, leaf, level)
     used = {c for classes in point.compute for c in classes}
-    yield from (Turn(c) for c in space.repeated_classes if c in used)
-    yield from (Part(c) for c in space.small_part_classes if c in used)
-    yield from (Swap(first, second) for first in axes for second in axes if first < second)
+    yield from (DimChange(c) for c in space.repeated_classes if c in used)
+    yield from (SmallPartsChange(c) for c in space.small_part_classes if c in used)
+    yield from (AxisSwap(first, second) for first in axes for second in axes if first < second)
 
 
-def toggled(space: Space, classes: set[int], group_class: int) -> set[int]:
+def toggle_class(space: Space, classes: set[int], group_class: int) -> set[int]:
     """`classes` with one more, and without those it meets; or without it."""
     if group_class in classes:
         return classes - {group_class}

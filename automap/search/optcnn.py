@@ -19,12 +19,11 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.search.candidate import Candidate
-from automap.search.context import EQUAL, SearchContext
+from automap.search.context import EQUAL, Candidate, SearchContext
 from automap.search.factored.cells import Rows
-from automap.search.factored.eliminate import Elimination, order_of
+from automap.search.factored.eliminate import Elimination, elimination_order
 from automap.search.factored.model import Model
-from automap.search.factored.variables import variables_of
+from automap.search.factored.variables import mesh_variables
 from automap.topology.mesh import Mesh
 
 
@@ -66,17 +65,17 @@ class Summing:
 
     def is_complete(self, mesh: Mesh) -> bool:
         """Whether no table of a mesh is too large."""
-        return self._model.is_complete(variables_of(self.context.space, mesh), _MOST_CHOICES)
+        return self._model.is_complete(mesh_variables(self.context.space, mesh), _MOST_CHOICES)
 
     def on_mesh(self, mesh: Mesh) -> tuple[float, Candidate | None]:
         """The least sum of all tables that are not too large, and its plan."""
         self.context.check_time()
-        variables = variables_of(self.context.space, mesh)
+        variables = mesh_variables(self.context.space, mesh)
         tables = self._model.on_mesh(variables, _MOST_CHOICES).tables(self._seconds)
         least = Elimination(
             tables,
             variables.sizes,
-            order_of([t.scope for t in tables], variables.sizes),
+            elimination_order([t.scope for t in tables], variables.sizes),
             self.context.check_time,
         )
         plan = self.context.evaluate(variables.point(least.assignment()), "optcnn")

@@ -17,14 +17,13 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import shardings
-from automap.search.factored.barriers import barriers_of_both, pin_barriers, pins_of_rows
+from automap.search.factored.barriers import pin_barriers, pins_by_value_row, shared_size_barriers
 from automap.search.factored.cells import Rows
 from automap.search.factored.codes import Group
-from automap.search.factored.eliminate import Elimination, order_of
-from automap.search.factored.laying import lay
-from automap.search.factored.stored import Stored
-from automap.search.factored.table import Table
-from automap.search.factored.variables import Variables, variables_of
+from automap.search.factored.eliminate import Elimination, Table, elimination_order
+from automap.search.factored.pricing import group_on_mesh
+from automap.search.factored.stored import LeafStorage
+from automap.search.factored.variables import Variables, mesh_variables
 from automap.space.pins import Pin
 from automap.space.point import Level, Point, SplitClasses
 from automap.space.space import Space
@@ -42,7 +41,7 @@ class Pinned:
     space: Space
     evaluator: Evaluator
     pins: Sequence[Pin]
-    _of_mesh: dict[Mesh, "_Choices"] = field(default_factory=dict, repr=False)
+    _choices_by_mesh: dict[Mesh, "_Choices"] = field(default_factory=dict, repr=False)
 
     def keeps(self, point: Point, split_classes: SplitClasses) -> bool:
         """Whether a valid point keeps every pin."""
@@ -51,7 +50,7 @@ class Pinned:
         tables = self.evaluator.tables
         dims = shardings(tables, self.space.problem.n_classes, split_classes).dim_of_axis
         return all(
-            dims[self.rows.of_inputs[pin.position]].tolist()
+            dims[self.rows.input_rows[pin.position]].tolist()
             == [pin.dim(name) for name in point.mesh.names]
             for pin in self.pins
         )
@@ -60,24 +59,24 @@ class Pinned:
         """Whether a point divides and keeps every pin."""
         return self.space.is_valid(point) and self.keeps(point, self.space.split_classes(point))
 
-    def imposed(self, point: Point) -> Point:
+    def impose(self, point: Point) -> Point:
         """The point if it keeps the pins, else changed for each; it may still not keep them."""
         if self.pins and not self.allows(point):
             for pin in self.pins:
-                point = _imposed(self.space, pin, point)
+                point = _impose_pin(self.space, pin, point)
         return point
 
     def nearest(self, point: Point) -> Point:
         """A point that keeps the pins and differs in few decisions; `point` if there is none."""
-        changed = self.imposed(point)
+        changed = self.impose(point)
         if not self.pins or self.allows(changed) or not self.space.is_valid(point):
             return changed
-        if point.mesh not in self._of_mesh:
-            self._of_mesh[point.mesh] = _Choices.of(self, point.mesh)
-        found = self._of_mesh[point.mesh].nearest(point)
+        if point.mesh not in self._choices_by_mesh:
+            self._choices_by_mesh[point.mesh] = _Choices.of(self, point.mesh)
+        found = self._choices_by_mesh[point.mesh].nearest(point)
         return point if found is None else found
 
-    def beyond(self, meshes: Sequence[Mesh]) -> tuple[Pin, ...]:
+    def impossible_pins(self, meshes: Sequence[Mesh]) -> tuple[Pin, ...]:
         """Pins that no point on these meshes keeps, alone or with the others, and which have to be
         imposed instead.
 
@@ -85,10 +84,10 @@ class Pinned:
         """
         if self._is_possible(meshes):
             return ()
-        each = [(pin, replace(self, pins=[pin], _of_mesh={})) for pin in self.pins]
+        each = [(pin, replace(self, pins=[pin], _choices_by_mesh={})) for pin in self.pins]
         alone = tuple(pin for pin, only in each if not only._is_possible(meshes))
         left = [pin for pin in self.pins if pin not in alone]
-        is_enough = alone and replace(self, pins=left, _of_mesh={})._is_possible(meshes)
+        is_enough = alone and replace(self, pins=left, _choices_by_mesh={})._is_possible(meshes)
         return alone if is_enough else tuple(self.pins)
 
     def _is_possible(self, meshes: Sequence[Mesh]) -> bool:
@@ -101,7 +100,7 @@ class Pinned:
         return Rows(self.space, self.evaluator)
 
 
-def _imposed(space: Space, pin: Pin, point: Point) -> Point:
+def _impose_pin(space: Space, pin: Pin, point: Point) -> Point:
     """The point changed so that the input is split as pinned, where that is simple."""
     own = space.problem.compute_classes(space.problem.graph.inputs[pin.position])
     compute = [set(classes) for classes in point.compute]
@@ -136,8 +135,8 @@ class _Choices:
 
     @staticmethod
     def of(pinned: Pinned, mesh: Mesh) -> "_Choices":
-        variables = variables_of(pinned.space, mesh)
-        barriers = [*_barriers(pinned, variables), *barriers_of_both(variables)]
+        variables = mesh_variables(pinned.space, mesh)
+        barriers = [*_barriers(pinned, variables), *shared_size_barriers(variables)]
         kept = [np.ones(size, bool) for size in variables.sizes]
         before = -1
         while before != (before := sum(int(of.sum()) for of in kept)):
@@ -159,18 +158,20 @@ class _Choices:
             for v, (of, choice) in enumerate(zip(numbers, own, strict=True))
         ]
         tables = [*self.barriers, *differ]
-        found = Elimination(tables, left.sizes, order_of([t.scope for t in tables], left.sizes))
+        found = Elimination(
+            tables, left.sizes, elimination_order([t.scope for t in tables], left.sizes)
+        )
         return None if np.isinf(found.bound) else left.point(found.assignment())
 
 
 def _barriers(pinned: Pinned, variables: Variables) -> Iterator[Table]:
-    rows, stored = pinned.rows, Stored(pinned.rows, variables)
-    of_row = pins_of_rows(pinned.pins, rows.of_inputs)
-    for row in of_row:
+    rows, stored = pinned.rows, LeafStorage(pinned.rows, variables)
+    pins_by_row = pins_by_value_row(pinned.pins, rows.input_rows)
+    for row in pins_by_row:
         cell = rows.cell((row,))
         if prod(variables.sizes[v] for v in cell.scope) <= _MOST_CHOICES:
-            laid = lay(Group(rows, cell.scope, (cell,)), variables, stored)
-            yield from pin_barriers(laid, variables, of_row)
+            mesh_group = group_on_mesh(Group(rows, cell.scope, (cell,)), variables, stored)
+            yield from pin_barriers(mesh_group, variables, pins_by_row)
 
 
 def _drop(barrier: Table, kept: list[np.ndarray]) -> None:

@@ -7,7 +7,7 @@ however early it ends the result is no worse than the best preset.
 1. `exhaustive`: spaces of at most `small_space` points.
 2. `optcnn`: the best plan of meshes where seconds add up and memory does not bind, and a start on
    the others.
-3. `climbed`: from the best of these, presets and the empty point, on each mesh that is left open.
+3. `climb_meshes`: from the best of these, presets and the empty point, on each mesh that is left open.
    In 35 searches second starts gave nothing better.
 4. `optcnn` again: on the best meshes whose tables are too large in part, a start and a climb.
 5. `mcmc`: short walks from the best points of the best meshes, where nothing is proven there: pairs
@@ -33,12 +33,11 @@ prediction: a gain that is there only if XLA chooses as predicted is none.
 from dataclasses import replace
 import random
 
-from automap.search.candidate import Candidate
-from automap.search.context import SearchContext
+from automap.search.context import Candidate, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
-from automap.search.greedy import climb, climbed
-from automap.search.mcmc import walked
+from automap.search.greedy import climb, climb_meshes
+from automap.search.mcmc import walk_from
 from automap.search.optcnn import Summing, runs_beside
 from automap.topology.mesh import Mesh
 
@@ -62,16 +61,16 @@ def _portfolio(context: SearchContext) -> None:
     least = summing.on_complete_meshes()
     if context.is_proven:
         return
-    climbed(context, least.unsolved, least.plans)
-    for candidate in _best_on_meshes(context):
+    climb_meshes(context, least.unsolved, least.plans)
+    for candidate in _best_by_mesh(context):
         if candidate.point.mesh in least.partial:
             _, plan = summing.on_mesh(candidate.point.mesh)
             if plan is not None and _is_near(context, plan, candidate):
                 climb(context, plan)
-    unsolved = [c for c in _best_on_meshes(context) if c.point.mesh in least.unsolved]
+    unsolved = [c for c in _best_by_mesh(context) if c.point.mesh in least.unsolved]
     close = [c for c in unsolved if _is_close(context, c)]
     with context.within(context.policy.walk_seconds):
-        walked(context, close, random.Random(context.seed))
+        walk_from(context, close, random.Random(context.seed))
     why_stuck = _why_stuck(context)
     if not context.is_proven and why_stuck is not None:
         most_seconds = context.policy.exact_seconds
@@ -83,17 +82,17 @@ def _portfolio(context: SearchContext) -> None:
             exact(context)
     if _is_open(context) and (why_stuck is not None or runs_beside(context)):
         with context.within(context.policy.open_walk_seconds):
-            starts = _best_on_meshes(context) * context.policy.open_walks
-            walked(context, starts, random.Random(context.seed))
+            starts = _best_by_mesh(context) * context.policy.open_walks
+            walk_from(context, starts, random.Random(context.seed))
 
 
-def _best_on_meshes(context: SearchContext) -> list[Candidate]:
+def _best_by_mesh(context: SearchContext) -> list[Candidate]:
     """The best points of the best meshes."""
-    of_mesh = dict[Mesh, Candidate]()
+    by_mesh = dict[Mesh, Candidate]()
     for candidate in context.best_candidates(context.policy.ranked_plans):
         if candidate.point.mesh in context.distinct_meshes:
-            of_mesh.setdefault(candidate.point.mesh, candidate)
-    return list(of_mesh.values())[: context.policy.best_meshes]
+            by_mesh.setdefault(candidate.point.mesh, candidate)
+    return list(by_mesh.values())[: context.policy.best_meshes]
 
 
 def _is_near(context: SearchContext, start: Candidate, best: Candidate) -> bool:

@@ -74,7 +74,11 @@ def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeyp
     if strategy == "rainbow":
         pytest.importorskip("torch")
     work, topology = Work(), get_topology("gb200-nvl72")
-    for owner, name in ((Evaluator, "price"), (Elimination, "_eliminate"), (Model, "_lay")):
+    for owner, name in (
+        (Evaluator, "price"),
+        (Elimination, "_eliminate"),
+        (Model, "_group_on_mesh"),
+    ):
         monkeypatch.setattr(owner, name, work.counted(getattr(owner, name)))
     for budget in (0, 30, 300):
         work.done = 0

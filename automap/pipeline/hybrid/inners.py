@@ -18,8 +18,7 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.pipeline.hybrid.average import Setting, StageEvaluator, Totals, totals
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
-from automap.search.candidate import Objective
-from automap.search.context import OutOfBudget, SearchContext
+from automap.search.context import Objective, OutOfBudget, SearchContext
 from automap.search.greedy import climb
 from automap.space.point import Level, Point, SplitClasses
 from automap.space.presets import PRESETS

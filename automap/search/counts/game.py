@@ -2,7 +2,7 @@
 it.
 
     state     decision vector: 1 split, 0 whole, -1 undecided; position of the decision to make
-    move      SPLIT or WHOLE; it marks others as blocked or forced (`automap.search.counts.greedy`)
+    move      SPLIT or WHOLE; it marks others as blocked or forced (`automap.search.counts.solvers`)
     wrong     splitting what is blocked, leaving whole what is forced: the game ends and counts nothing
     whole plan  the last decision made and none wrong
 

@@ -26,7 +26,7 @@ from scipy.sparse import csr_array
 
 from automap.search.counts.choices import Choices
 from automap.search.counts.game import SPLIT, WHOLE, Game, Moved
-from automap.search.counts.greedy import completed
+from automap.search.counts.solvers import completed
 from rl.env import EnvShape, Observation
 
 

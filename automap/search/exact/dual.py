@@ -5,27 +5,53 @@ x that fits has a shorter step than
 
     q(l, w) = min over x of  w . seconds(x) + sum over p of l_p excess_p(x)
 
-as its excesses are at most 0.  q is concave: each x gives a plane above it, and the next prices are
-    sought where the lowest
-of the planes so far is highest (Kelley 1960), a part of the way from the best so far
-                                                                              -> in: `Dual.highest`
-Every x is a plan: the search gets them all, and what it keeps is the upper bound.  Only positions
-    that some x
-overfilled have a price.
+as its excesses are at most 0. Seconds and excesses of a plan are the evaluator's -> in: `costs`
+
+q is concave: each x gives a plane above it, and the next prices are sought where the lowest of the
+planes so far is highest (Kelley 1960), a part of the way from the best so far
+                                                                             -> in: `Dual.highest`
+Every x is a plan: the search gets them all, and the best of them is the upper bound. Only positions
+that some x overfilled have a price.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy  # its `optimize` is loaded at first use, which most runs never come to
+import scipy
 from scipy import sparse
 
 from automap.cost.evaluate import Evaluator
 from automap.search.exact.overlap import Weights
-from automap.search.exact.plans import Costs
-from automap.search.factored.eliminate import Elimination, order_of
-from automap.search.factored.model import Factored, Features
+from automap.search.factored.eliminate import Elimination, elimination_order
+from automap.search.factored.model import Factored, FeatureOffsets
+from automap.space.point import SplitClasses
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One plan; `seconds` has an entry per feature of seconds, `excess` one per position of the
+    schedule.
+    """
+
+    seconds: np.ndarray
+    excess: np.ndarray
+
+
+def costs(
+    evaluator: Evaluator, features: FeatureOffsets, split_classes: SplitClasses, limit_bytes: float
+) -> Costs:
+    """Of a plan."""
+    priced, tables = evaluator.priced(split_classes), evaluator.tables
+    found = priced.found
+    each = priced.of_collective * found.count
+    seconds = np.zeros(features.value_rows)
+    seconds[: features.operands] = priced.of_kernel * tables.kernels.count
+    first = np.where(found.on_operand, features.operands, features.results)
+    np.add.at(seconds, first + found.edge, each)
+    kept = found.copied[tables.operands.repeats[:, 1]] * found.is_repeat
+    live = evaluator.profile.live(priced.sharding.parts_of_value, found.copied, kept)
+    return Costs(seconds, live / limit_bytes - 1)
 
 
 # Prices are at most this many times the seconds of the best bound without any.
@@ -35,7 +61,7 @@ _LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Prices:
+class MemoryPrices:
     """A place where q is known: seconds per memory limit of some positions, and the free numbers of
     the weights.
 
@@ -43,14 +69,14 @@ class Prices:
     """
 
     positions: tuple[int, ...]
-    of_position: np.ndarray
+    by_position: np.ndarray
     z: np.ndarray
     counts_seconds: bool = True
 
-    def equals(self, other: "Prices") -> bool:
+    def equals(self, other: "MemoryPrices") -> bool:
         """Whether q is the same there."""
-        more = self.of_position[len(other.positions) :]
-        alike = np.array_equal(self.of_position[: len(other.positions)], other.of_position)
+        more = self.by_position[len(other.positions) :]
+        alike = np.array_equal(self.by_position[: len(other.positions)], other.by_position)
         return alike and not more.any() and np.array_equal(self.z, other.z)
 
 
@@ -59,7 +85,7 @@ class Dual:
     """The bound of one mesh, as far as it is known. `planes` are of plans seen so far, of any mesh."""
 
     evaluator: Evaluator
-    features: Features
+    features: FeatureOffsets
     weights: Weights
     limit_bytes: float
     positions: list[int] = field(default_factory=list)
@@ -71,22 +97,26 @@ class Dual:
         """Numbers in the linear programme of `highest`."""
         return len(self.planes) * (len(self.positions) + self.weights.count)
 
-    def start(self, seconds_left: float) -> Prices:
+    def start(self, seconds_left: float) -> MemoryPrices:
         """No price on memory, and weights for the plans known so far; none where none is known."""
         found = self.highest(0.0, seconds_left) if self.weights.count and self.planes else None
-        return Prices((), np.zeros(0), np.zeros(self.weights.count)) if found is None else found[0]
+        return (
+            MemoryPrices((), np.zeros(0), np.zeros(self.weights.count))
+            if found is None
+            else found[0]
+        )
 
-    def full_weights(self, prices: Prices) -> tuple[np.ndarray, float]:
+    def full_weights(self, prices: MemoryPrices) -> tuple[np.ndarray, float]:
         """The weight of every feature, and the constant that belongs to them."""
         weights = np.zeros(self.features.count)
         if prices.counts_seconds:
             weights[: self.features.value_rows] = self.weights.of(prices.z)
-        for position, price in zip(prices.positions, prices.of_position):
+        for position, price in zip(prices.positions, prices.by_position):
             if price > 0:
                 weights[self.features.value_rows :] += (
                     price / self.limit_bytes * self.alive(position)
                 )
-        return weights, -float(prices.of_position.sum())
+        return weights, -float(prices.by_position.sum())
 
     def alive(self, position: int) -> np.ndarray:
         """The weight of each feature of memory in the bytes at a position."""
@@ -100,7 +130,7 @@ class Dual:
     def solve(
         self,
         factored: Factored,
-        prices: Prices,
+        prices: MemoryPrices,
         order: Sequence[int],
         check_time: Callable[[], None],
     ) -> "Solved":
@@ -116,7 +146,9 @@ class Dual:
         if plane.excess[worst] > 0 and worst not in self.positions:
             self.positions.append(worst)
 
-    def highest(self, scale_seconds: float, seconds_left: float) -> tuple[Prices, float] | None:
+    def highest(
+        self, scale_seconds: float, seconds_left: float
+    ) -> tuple[MemoryPrices, float] | None:
         """The prices where the lowest of the planes is highest, and how high that is.
 
         None if that is not found in `seconds_left`.
@@ -143,7 +175,9 @@ class Dual:
         )
         if found.x is None:
             return None
-        prices = Prices(tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :])
+        prices = MemoryPrices(
+            tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :]
+        )
         return prices, float(found.x[0])
 
     def _by_number(self, plane: Costs) -> np.ndarray:
@@ -156,7 +190,7 @@ class Dual:
 class Solved:
     """q at some prices, with what elimination knows there."""
 
-    prices: Prices
+    prices: MemoryPrices
     elimination: Elimination
     constant: float
 
@@ -170,18 +204,18 @@ class Solved:
         return [of + self.constant for of in self.elimination.marginals()]
 
 
-def between(first: Prices, second: Prices, share: float) -> Prices:
+def between(first: MemoryPrices, second: MemoryPrices, share: float) -> MemoryPrices:
     """A `share` of the way from one to the other; `second` has all the positions of `first`."""
     of_first = np.zeros(len(second.positions))
-    of_first[: len(first.positions)] = first.of_position
-    return Prices(
+    of_first[: len(first.positions)] = first.by_position
+    return MemoryPrices(
         second.positions,
-        of_first + share * (second.of_position - of_first),
+        of_first + share * (second.by_position - of_first),
         first.z + share * (second.z - first.z),
     )
 
 
-def order_for(factored: Factored) -> tuple[int, ...]:
+def order_on_mesh(factored: Factored) -> tuple[int, ...]:
     """The order of elimination on a mesh."""
-    scopes = [*(part.scope for part in factored.parts), *(b.scope for b in factored.barriers)]
-    return order_of(scopes, factored.variables.sizes)
+    scopes = [*(term.scope for term in factored.terms), *(b.scope for b in factored.barriers)]
+    return elimination_order(scopes, factored.variables.sizes)

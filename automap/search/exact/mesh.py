@@ -14,8 +14,7 @@ from math import prod
 import numpy as np
 
 from automap.search.context import EQUAL, OutOfBudget, SearchContext
-from automap.search.exact.dual import Dual, Prices, Solved, between, order_for
-from automap.search.exact.plans import costs
+from automap.search.exact.dual import Dual, MemoryPrices, Solved, between, costs, order_on_mesh
 from automap.search.exact.programme import MOST_ENTRIES, Programme
 from automap.search.factored.model import Factored, Model
 from automap.search.factored.variables import Variables
@@ -62,11 +61,11 @@ class MeshSearch:
         factored = self.tables()
         if self.dual.weights.count and not self.dual.planes:
             self._try_point(self.context.empty(self.variables.mesh))
-        self.best = self._solve(self.dual.start(self.context.seconds_left), order_for(factored))
+        self.best = self._solve(self.dual.start(self.context.seconds_left), order_on_mesh(factored))
         self._raise(self.best.bound)
         return self.best
 
-    def _solve(self, prices: Prices, order: tuple[int, ...]) -> Solved:
+    def _solve(self, prices: MemoryPrices, order: tuple[int, ...]) -> Solved:
         found = self.dual.solve(self.tables(), prices, order, self.context.check_time)
         self.context.spend(_SECONDS_PER_ENTRY * found.elimination.n_entries)
         return found
@@ -88,7 +87,7 @@ class MeshSearch:
 
     def price_memory(self) -> None:
         """Raise the bound by prices on memory, and by other weights."""
-        order = order_for(self.tables())
+        order = order_on_mesh(self.tables())
         best = self.best or self.first_bound()
         scale, stalled = max(best.bound, _LEAST_SECONDS), 0
         self._try(best.elimination.assignment())
@@ -110,21 +109,21 @@ class MeshSearch:
                 best = found
             self._raise(found.bound)
         self.best = best
-        self._drop_what_never_fits(order)
+        self._drop_unfit_choices(order)
 
-    def _highest(self, scale_seconds: float) -> tuple[Prices, float] | None:
+    def _highest(self, scale_seconds: float) -> tuple[MemoryPrices, float] | None:
         if not self.dual.planes:
             return None
         return self.dual.highest(scale_seconds, self.context.seconds_left)
 
-    def _drop_what_never_fits(self, order: tuple[int, ...]) -> None:
+    def _drop_unfit_choices(self, order: tuple[int, ...]) -> None:
         """Find choices with which no plan fits, whatever its seconds, at the prices of memory
         found.
         """
-        if self.best is None or not self.best.prices.of_position.any():
+        if self.best is None or not self.best.prices.by_position.any():
             return
         least = self._solve(replace(self.best.prices, counts_seconds=False), order)
-        room = EQUAL * float(self.best.prices.of_position.sum())
+        room = EQUAL * float(self.best.prices.by_position.sum())
         self.fitting = [excess <= room for excess in least.marginals()]
         if least.bound > room:
             self._raise(np.inf)
@@ -161,7 +160,7 @@ class MeshSearch:
         factored, best = self.factored, self.best
         if factored is None or best is None or self.dual.weights.count or self.is_proven:
             return
-        seconds = Prices((), np.zeros(0), best.prices.z)
+        seconds = MemoryPrices((), np.zeros(0), best.prices.z)
         programme = Programme(factored, self.dual.full_weights(seconds)[0])
         if programme.n_entries > MOST_ENTRIES:
             return

@@ -24,7 +24,7 @@ from scipy import sparse
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.order import KERNEL, LATE, SPARE, Order, Places
-from automap.search.factored.model import Features
+from automap.search.factored.model import FeatureOffsets
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Weights:
         return self.base + np.append(z, 0.0)[self.which]
 
 
-def weights_of(evaluator: Evaluator, features: Features) -> Weights:
+def bounding_weights(evaluator: Evaluator, features: FeatureOffsets) -> Weights:
     """All valid weights of a problem."""
     n = features.value_rows
     if evaluator.backend.collectives == "in line":

@@ -18,9 +18,8 @@ import numpy as np
 import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy import sparse
 
-from automap.search.factored.eliminate import merged, spread
+from automap.search.factored.eliminate import Table, merged, spread
 from automap.search.factored.model import Factored
-from automap.search.factored.table import Table
 
 
 MOST_ENTRIES = 60_000
@@ -68,7 +67,7 @@ class Programme:
 
     def limit(self, weights: np.ndarray) -> None:
         """Weighted features that must be at most 1."""
-        tables = [part.table(weights) for part in self.factored.parts]
+        tables = [term.table(weights) for term in self.factored.terms]
         constant = sum(float(t.values) for t in tables if not t.scope)
         self._add(self._row(self._spread([t for t in tables if t.scope])), 1.0 - constant)
 

@@ -13,24 +13,24 @@ import numpy as np
 from automap.search.context import SearchContext
 from automap.search.exact.dual import Dual
 from automap.search.exact.mesh import MeshSearch
-from automap.search.exact.overlap import weights_of
+from automap.search.exact.overlap import bounding_weights
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
-from automap.search.factored.variables import variables_of
+from automap.search.factored.variables import mesh_variables
 from automap.search.greedy import climb, greedy, starts
 
 
 def exact(context: SearchContext) -> None:
     """Prove the best plan of all meshes, or bound it."""
     model = Model(Rows(context.space, context.evaluator), context.pins, context.spend)
-    weights = weights_of(context.evaluator, model.features)
+    weights = bounding_weights(context.evaluator, model.features)
     limit = context.objective.memory_limit_bytes
     searches = [
         MeshSearch(
             context,
             model,
             Dual(context.evaluator, model.features, weights, limit),
-            variables_of(context.space, mesh),
+            mesh_variables(context.space, mesh),
         )
         for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes))
     ]

@@ -59,12 +59,12 @@ class Rows:
         return Numbering(self.space)
 
     @cached_property
-    def of_inputs(self) -> np.ndarray:
+    def input_rows(self) -> np.ndarray:
         """The value row of each input."""
         return self.evaluator.tables.row_of_value[list(self.space.problem.graph.inputs)]
 
     @cached_property
-    def leaves_of_class(self) -> dict[int, tuple[int, ...]]:
+    def leaves_by_class(self) -> dict[int, tuple[int, ...]]:
         """The leaf classes that can turn each storage class on."""
         none, found = self.space.problem.n_classes, dict[int, tuple[int, ...]]()
         for number, leaf in enumerate(self.space.leaves):
@@ -75,7 +75,7 @@ class Rows:
         return {c: tuple(dict.fromkeys(of)) for c, of in found.items()}
 
     @cached_property
-    def axes_of_leaf(self) -> tuple[tuple[int, ...], ...]:
+    def leaf_axes(self) -> tuple[tuple[int, ...], ...]:
         """The variables of the candidates that each leaf class holds."""
         known = self.numbering.axes
         return tuple(
@@ -86,7 +86,7 @@ class Rows:
     @cached_property
     def storable(self) -> list[frozenset[int]]:
         """The storage classes in each value row, and after those in each op row."""
-        known = self.leaves_of_class
+        known = self.leaves_by_class
         return [frozenset(c for c in row.ravel().tolist() if c in known) for row in self._all_rows]
 
     @property
@@ -98,9 +98,9 @@ class Rows:
     @cached_property
     def _variables(self) -> list[frozenset[int]]:
         """The variables that each value row, and after those each op row, depends on."""
-        return [self._of_row(row) for row in self._all_rows]
+        return [self._row_variables(row) for row in self._all_rows]
 
-    def _of_row(self, row: np.ndarray) -> frozenset[int]:
+    def _row_variables(self, row: np.ndarray) -> frozenset[int]:
         none, number, found = self.space.problem.n_classes, self.numbering, set[int]()
         numbers = row.ravel().tolist()
         classes = [c - none - 1 if c > none else c for c in numbers if c != none]
@@ -111,8 +111,8 @@ class Rows:
                     found.add(number.side[group_class])
                 if plain > none and group_class in number.part:
                     found.add(number.part[group_class])
-            for leaf in self.leaves_of_class.get(group_class, ()):
-                found |= {number.first_leaf + leaf, *self.axes_of_leaf[leaf]}
+            for leaf in self.leaves_by_class.get(group_class, ()):
+                found |= {number.first_leaf + leaf, *self.leaf_axes[leaf]}
         return frozenset(found)
 
     @cached_property
@@ -127,7 +127,7 @@ class Rows:
         return {
             row: tuple(of)
             for row, of in zip(contests.op_row.tolist(), tensors)
-            if sum(bool(self._of_row(factor)) for factor in tables.op_rows[row]) > 1
+            if sum(bool(self._row_variables(factor)) for factor in tables.op_rows[row]) > 1
         }
 
     def scope(self, value_rows: Iterable[int], op_rows: Iterable[int]) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class Rows:
         )
 
 
-def cells_of(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
+def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
     """The cells of a problem; `pinned_rows` are value rows that need one of their own too."""
     tables = rows.evaluator.tables
     found = [

@@ -5,7 +5,7 @@ rows through one *code* per axis, bits for: a candidate is on the axis; it split
 part is whole; a leaf is stored there along a dimension, on its optimizer's or its own side.
                                                                               -> in: `axis_codes`
 Few codes differ, and what each does to the rows is asked of the cost model itself, all codes at once: copies of
-the rows, one for each code, with the classes of each copy numbered apart       -> in: `splits_of_codes`
+the rows, one for each code, with the classes of each copy numbered apart       -> in: `splits_by_code`
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from automap.cost.contests import Contests
 from automap.cost.imposed_rows import ImposedRow, ImposedRows
 from automap.cost.shardings import shardings
 from automap.search.factored.cells import Cell, Rows
-from automap.search.factored.stored import Stored
+from automap.search.factored.stored import LeafStorage
 from automap.search.factored.variables import Variables
 from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
@@ -34,7 +34,7 @@ class Slot:
     """One bit of a code: that a class is on the axis, or what is said of a candidate that is.
 
     `variables` are those whose choices set the bit; a stored leaf's are those of
-    `Rows.axes_of_leaf` and its level.
+    `Rows.leaf_axes` and its level.
     """
 
     kind: SlotKind
@@ -81,7 +81,7 @@ class Group:
         first = self.rows.numbering.first_leaf
         for number, leaf in enumerate(self.rows.space.leaves):
             if first + number in self.scope:
-                variables = (*self.rows.axes_of_leaf[number], first + number)
+                variables = (*self.rows.leaf_axes[number], first + number)
                 for dim, group_class in enumerate(leaf.optimizer_side):
                     if group_class in self._classes:
                         yield Slot("optimizer", group_class, variables, number, dim)
@@ -97,7 +97,7 @@ class Group:
         found |= set(tables.op_rows[self.op_rows].ravel().tolist())
         return frozenset(c - none - 1 if c > none else c for c in found if c != none)
 
-    def axis_codes(self, variables: Variables, stored: Stored, axis: int) -> np.ndarray:
+    def axis_codes(self, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
         """The code on an axis of every joint choice, int64 [choices of each variable of the scope]."""
         place = {v: i for i, v in enumerate(self.scope)}
         codes = np.zeros([1] * len(self.scope), np.int64)
@@ -123,10 +123,10 @@ class Group:
         return sorted(found.items(), key=lambda item: len(item[0]))
 
 
-def _is_set(slot: Slot, variables: Variables, stored: Stored, axis: int) -> np.ndarray:
+def _is_set(slot: Slot, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
     """Whether the choices of a slot's variables set its bit, one dimension for each."""
     if slot.leaf >= 0:
-        dims, is_full = stored.of_leaf(slot.leaf)
+        dims, is_full = stored.leaf_dims(slot.leaf)
         here = dims[..., axis] == slot.dim
         return here & is_full[..., axis] if slot.kind == "parameter" else here
     is_on = np.array([mask >> axis & 1 for mask in variables.masks[slot.variables[0]]], bool)
@@ -135,7 +135,7 @@ def _is_set(slot: Slot, variables: Variables, stored: Stored, axis: int) -> np.n
     return is_on[:, None] & np.array(variables.bits[slot.variables[1] - len(variables.masks)])
 
 
-def splits_of_codes(
+def splits_by_code(
     group: Group, codes: np.ndarray, axis: tuple[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What an axis (name, size) splits under each code: (dims [codes, value rows], factors [codes,
@@ -267,12 +267,12 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct, which.reshape(-1)
 
 
-def joint_codes(of_axis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def joint_codes(by_axis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Distinct tuples of numbers, one array per axis: (the tuples [distinct, axes], which of them
     each is).
     """
-    joint, counts = np.zeros_like(of_axis[0], np.int64), list[int]()
-    for numbers in of_axis:
+    joint, counts = np.zeros_like(by_axis[0], np.int64), list[int]()
+    for numbers in by_axis:
         counts.append(int(numbers.max(initial=0)) + 1)
         joint = joint * counts[-1] + numbers
     distinct, index = numbered(joint)

@@ -1,12 +1,15 @@
 """The evaluator's tables put together from copies: of each cell, and each way that its rows may be
 split, one of its rows.
 
-Rows, edges, windows and kernels of copies are numbered apart (`automap.search.factored.copies`), so
-the evaluator prices them all in one call, each as if it were alone.
+Rows, edges, windows and kernels of copies are numbered apart, so the evaluator prices them all in
+one call, each as if it were alone. Copies are numbered by cell, in a cell by way, in a way by
+thing, so that
+
+    number(cell, way, thing) = start(cell) + way * (things of the cell) + place of the thing
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -20,13 +23,62 @@ from automap.cost.kernel_table import KernelTable
 from automap.cost.row_layouts import TableUses
 from automap.cost.tables import Tables
 from automap.search.factored.cells import Cell
-from automap.search.factored.copies import Copies, copies_of
+
+
+@dataclass(frozen=True)
+class Copies:
+    """`thing`, `cell` and `way` are of each copy; `start` and `count` of each cell; `place` [cells,
+    things], -1: not there.
+    """
+
+    thing: np.ndarray
+    cell: np.ndarray
+    way: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+    place: np.ndarray
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """Whether each copy is of the first thing of its cell."""
+        return self.place[self.cell, self.thing] == 0
+
+    def number(self, cell: np.ndarray, way: np.ndarray, thing: np.ndarray) -> np.ndarray:
+        """The copies of `thing` in each cell and way."""
+        return self.start[cell] + way * self.count[cell] + self.place[cell, thing]
+
+    def in_cell(self, cell: int, n_ways: int) -> np.ndarray:
+        """The copies of one cell, [ways, things]."""
+        count = int(self.count[cell])
+        return int(self.start[cell]) + np.arange(n_ways * count).reshape(n_ways, count)
+
+
+def make_copies(
+    things: Sequence[Sequence[int] | np.ndarray], n_ways: np.ndarray, n_things: int
+) -> Copies:
+    """Copies of the `things` of each cell, of which there are `n_things` in all cells together."""
+    count = np.array([len(of) for of in things], np.int64)
+    cells = np.arange(len(things))
+    place = np.full((len(things), n_things), -1, np.int32)
+    for cell, of in enumerate(things):
+        place[cell, np.array(of, np.int64)] = np.arange(len(of))
+    none = np.zeros(0, np.int64)
+    return Copies(
+        thing=np.concatenate(
+            [none, *(np.tile(np.array(of, np.int64), n) for of, n in zip(things, n_ways))]
+        ),
+        cell=np.repeat(cells, count * n_ways),
+        way=np.concatenate([none, *(np.repeat(np.arange(n), k) for n, k in zip(n_ways, count))]),
+        start=np.concatenate([[0], np.cumsum(count * n_ways)[:-1]]).astype(np.int64),
+        count=count,
+        place=place,
+    )
 
 
 _Uses = TypeVar("_Uses", TableUses, FewRows)
 
 
-class Copied:
+class CopiedCells:
     """Copies of cells; each cell has as many as `n_ways` says."""
 
     def __init__(self, evaluator: Evaluator, cells: Sequence[Cell], n_ways: Sequence[int]) -> None:
@@ -41,7 +93,7 @@ class Copied:
         self.kernels = self._copies([c.kernels for c in self.cells], len(old.kernels.count))
 
     def _copies(self, things: Sequence[Sequence[int] | np.ndarray], n_things: int) -> Copies:
-        return copies_of(things, self.n_ways, n_things)
+        return make_copies(things, self.n_ways, n_things)
 
     def tables(self) -> Tables:
         """The evaluator's tables with copies of edges, windows and kernels instead of its own."""
@@ -98,7 +150,7 @@ class Copied:
     def _kernels(self, table: KernelTable) -> KernelTable:
         copies = self.kernels
         which, cell, way = copies.thing, copies.cell, copies.way
-        starts, kernel = self._accesses_of, np.arange(len(which))
+        starts, kernel = self._first_access, np.arange(len(which))
         counts = np.diff(starts)[which]
         before = np.cumsum(counts) - counts
         access = np.repeat(starts[which] - before, counts) + np.arange(counts.sum())
@@ -147,7 +199,7 @@ class Copied:
         return replace(taken, **rows)
 
     @cached_property
-    def _accesses_of(self) -> np.ndarray:
+    def _first_access(self) -> np.ndarray:
         """Where the accesses of each kernel begin, [kernels + 1]."""
         table = self.evaluator.tables.kernels
         return np.searchsorted(table.traffic_kernel, np.arange(len(table.op_row) + 1))

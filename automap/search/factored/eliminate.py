@@ -2,13 +2,14 @@
 
     minimum over x of  sum over tables t of  t(x[scope of t])
 
-A variable v is eliminated by adding up the tables that have it and keeping, for each choice of the others, the least
-over v:  m(s) = min over v of sum of t(v, s)  is a table in place of those.  The order takes what makes the smallest
-tables next.  A sum of more than `LARGEST` entries is split into several, each minimised by itself: the result then is
-a lower bound, else it is the minimum (mini-buckets, Dechter and Rish 2003)       -> in: `Elimination`
+A variable v is eliminated by adding up the tables that have it and keeping, for each choice of the
+others, the least over v: m(s) = min over v of sum of t(v, s) is a table in place of those. The
+order takes what makes the smallest tables next. A sum of more than `LARGEST` entries is split into
+several, each minimised by itself: the result then is a lower bound, else it is the minimum
+(mini-buckets, Dechter and Rish 2003)                                     -> in: `Elimination`
 
-    marginal of (v, i) = a lower bound of the sum where v has choice i, from messages back along the
-        same tree -> in: `Elimination.marginals`
+The marginal of (v, i) is a lower bound of the sum where v has choice i, from messages back along
+the same tree                                                             -> in: `marginals`
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,13 @@ from math import prod
 
 import numpy as np
 
-from automap.search.factored.table import Table
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers over the choices of a scope's variables; the scope is sorted."""
+
+    scope: tuple[int, ...]
+    values: np.ndarray
 
 
 LARGEST = 1 << 22
@@ -51,7 +58,7 @@ class _Item:
     node: int = -1
 
 
-def order_of(scopes: Iterable[tuple[int, ...]], sizes: Sequence[int]) -> tuple[int, ...]:
+def elimination_order(scopes: Iterable[tuple[int, ...]], sizes: Sequence[int]) -> tuple[int, ...]:
     """The order in which variables are eliminated: always the one with the smallest table next."""
     pool = {frozenset(scope) for scope in scopes if scope}
     left, order = set().union(*pool), list[int]()

@@ -10,7 +10,7 @@ Features of all groups together:
     value rows                               1 / (parts of the row): bytes of a device per byte
     copies by operand edges                  bytes
     repeats of operand edges                 bytes of the copy that the later edge finds gathered
-                                                                              -> in: `Features`
+                                                                              -> in: `FeatureOffsets`
 The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at a position of
 the schedule are at least a weighted sum of the others (`automap.cost.memory.Profile.at`).  What is not allowed
 (broken pins) is kept apart                                                    -> in: `Factored.barriers`
@@ -24,13 +24,19 @@ from math import prod
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
-from automap.search.factored.barriers import barriers_of_both, pin_barriers, pins_of_rows
-from automap.search.factored.cells import Cell, Rows, cells_of
+from automap.search.factored.barriers import pin_barriers, pins_by_value_row, shared_size_barriers
+from automap.search.factored.cells import Cell, Rows, make_cells
 from automap.search.factored.codes import Group
-from automap.search.factored.laying import Laid, LaidCell, lay
-from automap.search.factored.pricing import Prices, Ways, prices
-from automap.search.factored.stored import Stored
-from automap.search.factored.table import Table
+from automap.search.factored.eliminate import Table
+from automap.search.factored.pricing import (
+    CellCosts,
+    CellSplits,
+    MeshCell,
+    MeshGroup,
+    cell_costs,
+    group_on_mesh,
+)
+from automap.search.factored.stored import LeafStorage
 from automap.search.factored.variables import Variables
 from automap.space.pins import Pin
 
@@ -42,7 +48,7 @@ _SECONDS_PER_CHOICE, _SECONDS_PER_WAY = 2.5e-7, 2e-6
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureOffsets:
     """The numbers of features: where each kind begins."""
 
     operands: int
@@ -53,7 +59,7 @@ class Features:
     count: int
 
     @staticmethod
-    def of(evaluator: Evaluator) -> "Features":
+    def of(evaluator: Evaluator) -> "FeatureOffsets":
         """Those of a problem's tables."""
         t = evaluator.tables
         lengths = (
@@ -64,11 +70,11 @@ class Features:
             len(t.operands.count),
             len(t.operands.repeats),
         )
-        return Features(*np.cumsum(lengths).tolist())
+        return FeatureOffsets(*np.cumsum(lengths).tolist())
 
 
 @dataclass(frozen=True)
-class Part:
+class Term:
     """A group on a mesh: `way` [choices...] numbers what they do, `values` [features, ways] what
     that costs.
     """
@@ -91,7 +97,7 @@ class Factored:
     """
 
     variables: Variables
-    parts: tuple[Part, ...]
+    terms: tuple[Term, ...]
     barriers: tuple[Table, ...]
     is_complete: bool
 
@@ -99,7 +105,7 @@ class Factored:
         """Tables whose sum is the weighted sum of a plan's features, infinite for those not
         allowed.
         """
-        return [*(part.table(weights) for part in self.parts), *self.barriers]
+        return [*(term.table(weights) for term in self.terms), *self.barriers]
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,12 @@ class Model:
     spend: Callable[[float], None] = lambda nominal_seconds: None
 
     @cached_property
-    def features(self) -> Features:
+    def features(self) -> FeatureOffsets:
         """The numbers of features."""
-        return Features.of(self.rows.evaluator)
+        return FeatureOffsets.of(self.rows.evaluator)
 
     @cached_property
-    def _repeats_of(self) -> dict[int, list[int]]:
+    def _repeats_by_edge(self) -> dict[int, list[int]]:
         """The rows of `Edges.repeats` in which each operand edge is the later."""
         found: dict[int, list[int]] = {}
         for row, later in enumerate(self.rows.evaluator.tables.operands.repeats[:, 0].tolist()):
@@ -126,14 +132,14 @@ class Model:
         return found
 
     @cached_property
-    def _pins_of_rows(self) -> dict[int, list[Pin]]:
-        return pins_of_rows(self.pins, self.rows.of_inputs)
+    def _pins_by_value_row(self) -> dict[int, list[Pin]]:
+        return pins_by_value_row(self.pins, self.rows.input_rows)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Cells by scope."""
         by_scope: dict[tuple[int, ...], list[Cell]] = {}
-        for cell in cells_of(self.rows, self._pins_of_rows):
+        for cell in make_cells(self.rows, self._pins_by_value_row):
             by_scope.setdefault(cell.scope, []).append(cell)
         return tuple(Group(self.rows, scope, tuple(of)) for scope, of in by_scope.items())
 
@@ -143,66 +149,82 @@ class Model:
 
     def on_mesh(self, variables: Variables, most_choices: float = np.inf) -> Factored:
         """The tables of one mesh; groups of more than `most_choices` joint choices are left out."""
-        stored, sizes = Stored(self.rows, variables), variables.mesh.sizes
+        stored, sizes = LeafStorage(self.rows, variables), variables.mesh.sizes
         groups = [group for group in self.groups if _choices(group, variables) <= most_choices]
-        laid = [self._lay(group, variables, stored) for group in groups]
-        priced = [cell for one in laid for cell in one.cells if cell.is_priced]
-        price_of = self._prices([cell.ways for cell in priced], sizes)
+        mesh_groups = [self._group_on_mesh(group, variables, stored) for group in groups]
+        priced = [cell for mesh_group in mesh_groups for cell in mesh_group.cells if cell.is_priced]
+        costs = self._prices([cell.ways for cell in priced], sizes)
         rows = [
-            [row for cell in one.cells if not cell.is_priced for row in self._of_value(cell, sizes)]
-            for one in laid
+            [
+                row
+                for cell in mesh_group.cells
+                if not cell.is_priced
+                for row in self._value_row_values(cell, sizes)
+            ]
+            for mesh_group in mesh_groups
         ]
-        group_of = [g for g, one in enumerate(laid) for cell in one.cells if cell.is_priced]
-        for group, cell, price in zip(group_of, priced, price_of, strict=True):
-            rows[group] += self._of_cell(cell, price)
-        parts = [
-            Part(
+        group_numbers = [
+            g
+            for g, mesh_group in enumerate(mesh_groups)
+            for cell in mesh_group.cells
+            if cell.is_priced
+        ]
+        for group, cell, price in zip(group_numbers, priced, costs, strict=True):
+            rows[group] += self._cell_values(cell, price)
+        terms = [
+            Term(
                 group.scope,
-                one.way,
+                mesh_group.way,
                 np.array([feature for feature, _ in of], np.int64),
                 np.stack([values for _, values in of]),
             )
-            for group, one, of in zip(groups, laid, rows, strict=True)
+            for group, mesh_group, of in zip(groups, mesh_groups, rows, strict=True)
         ]
-        of_row = self._pins_of_rows
-        pins = [barrier for one in laid for barrier in pin_barriers(one, variables, of_row)]
+        pins_by_row = self._pins_by_value_row
+        pins = [
+            barrier
+            for mesh_group in mesh_groups
+            for barrier in pin_barriers(mesh_group, variables, pins_by_row)
+        ]
         is_complete = len(groups) == len(self.groups)
-        barriers = (*pins, *barriers_of_both(variables))
-        return Factored(variables, tuple(parts), barriers, is_complete)
+        barriers = (*pins, *shared_size_barriers(variables))
+        return Factored(variables, tuple(terms), barriers, is_complete)
 
-    def _lay(self, group: Group, variables: Variables, stored: Stored) -> Laid:
+    def _group_on_mesh(self, group: Group, variables: Variables, stored: LeafStorage) -> MeshGroup:
         self.spend(_SECONDS_PER_CHOICE * _choices(group, variables))
-        return lay(group, variables, stored)
+        return group_on_mesh(group, variables, stored)
 
-    def _prices(self, ways: Sequence[Ways], sizes: tuple[int, ...]) -> Iterator[Prices]:
+    def _prices(self, ways: Sequence[CellSplits], sizes: tuple[int, ...]) -> Iterator[CellCosts]:
         """The prices of every cell, from few calls of the evaluator."""
-        batch, room = list[Ways](), _WAYS_AT_ONCE
-        for of_cell in ways:
-            if batch and len(of_cell.dims) > room:
-                yield from prices(self.rows.evaluator, sizes, batch)
+        batch, room = list[CellSplits](), _WAYS_AT_ONCE
+        for splits in ways:
+            if batch and len(splits.dims) > room:
+                yield from cell_costs(self.rows.evaluator, sizes, batch)
                 batch, room = [], _WAYS_AT_ONCE
-            self.spend(_SECONDS_PER_WAY * len(of_cell.dims))
-            batch.append(of_cell)
-            room -= len(of_cell.dims)
+            self.spend(_SECONDS_PER_WAY * len(splits.dims))
+            batch.append(splits)
+            room -= len(splits.dims)
         if batch:
-            yield from prices(self.rows.evaluator, sizes, batch)
+            yield from cell_costs(self.rows.evaluator, sizes, batch)
 
-    def _of_cell(self, cell: LaidCell, price: Prices) -> list[tuple[int, np.ndarray]]:
+    def _cell_values(self, cell: MeshCell, price: CellCosts) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
         of, features = cell.ways.cell, self.features
-        found = list(zip(of.kernels, price.of_kernels, strict=True))
+        found = list(zip(of.kernels, price.kernel_seconds, strict=True))
         if of.operands:
-            found.append((features.operands + of.operands[0], price.of_edge))
+            found.append((features.operands + of.operands[0], price.edge_seconds))
             found.append((features.copies + of.operands[0], price.copied))
-            rows = self._repeats_of.get(of.operands[0], ())
+            rows = self._repeats_by_edge.get(of.operands[0], ())
             found += [
                 (features.kept + row, kept) for row, kept in zip(rows, price.kept, strict=True)
             ]
         if of.results:
-            found.append((features.results + of.results[0], price.of_edge))
+            found.append((features.results + of.results[0], price.edge_seconds))
         return [(feature, values[cell.number]) for feature, values in found]
 
-    def _of_value(self, cell: LaidCell, sizes: tuple[int, ...]) -> list[tuple[int, np.ndarray]]:
+    def _value_row_values(
+        self, cell: MeshCell, sizes: tuple[int, ...]
+    ) -> list[tuple[int, np.ndarray]]:
         """The same for a cell of one value row."""
         parts = np.where(cell.ways.dims[:, 0] >= 0, sizes, 1).prod(axis=1)
         row = cell.ways.cell.value_rows[0]

@@ -1,9 +1,11 @@
-"""What cells cost when their rows are split in given ways: all of them in one call of the
-evaluator.
+"""Cells on one mesh: in which ways decisions can split their rows, and what each way costs.
 
-The evaluator prices tables of rows, edges and kernels.  Here they are copies: for each cell and each way that its rows
-may be split one of its rows, edges and kernels (`automap.search.factored.copied`).  So no price is worked out here, and
-any that the evaluator learns is followed                                        -> in: `prices`
+The choices of a scope act on a group's rows in few different ways   -> in: `group_on_mesh`
+
+What a way costs is asked of the evaluator, which prices tables of rows, edges and kernels. Here
+they are copies: for each cell and each way that its rows may be split one of its rows, edges and
+kernels (`automap.search.factored.copied`). So no price is worked out here, and any effect that the
+evaluator learns is followed                                         -> in: `cell_costs`
 """
 
 from collections.abc import Sequence
@@ -14,11 +16,20 @@ import numpy as np
 from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import Shardings
 from automap.search.factored.cells import Cell
-from automap.search.factored.copied import Copied
+from automap.search.factored.codes import (
+    Group,
+    distinct_rows,
+    joint_codes,
+    numbered,
+    splits_by_code,
+)
+from automap.search.factored.copied import CopiedCells
+from automap.search.factored.stored import LeafStorage
+from automap.search.factored.variables import Variables
 
 
 @dataclass(frozen=True)
-class Ways:
+class CellSplits:
     """Ways to split the rows of a cell: the dimension [ways, value rows, axes], the factor [ways,
     op rows, axes].
     """
@@ -29,22 +40,76 @@ class Ways:
 
 
 @dataclass(frozen=True)
-class Prices:
+class MeshCell:
+    """A cell's ways, and which of them each way of its group is, `number` [ways of the group]."""
+
+    ways: CellSplits
+    number: np.ndarray
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it has an edge or kernels: what the evaluator prices."""
+        cell = self.ways.cell
+        return bool(cell.operands or cell.results or cell.kernels)
+
+
+@dataclass(frozen=True)
+class MeshGroup:
+    """A group on a mesh; `way` [choices of each variable of the scope...] numbers the ways of the
+    whole group.
+    """
+
+    group: Group
+    way: np.ndarray
+    cells: tuple[MeshCell, ...]
+
+
+def group_on_mesh(group: Group, variables: Variables, stored: LeafStorage) -> MeshGroup:
+    """All ways of a group and of its cells."""
+    axes = variables.mesh.axes
+    codes_by_axis, by_axis = [], []
+    for axis in range(len(axes)):
+        codes, number = numbered(group.axis_codes(variables, stored, axis))
+        codes_by_axis.append(codes)
+        by_axis.append(number)
+    # [ways, axes]: which code each axis has.
+    joint, way = joint_codes(by_axis)
+    splits = [
+        splits_by_code(group, codes, axis) for codes, axis in zip(codes_by_axis, axes, strict=True)
+    ]
+    cells = []
+    for cell in group.cells:
+        values = np.searchsorted(group.value_rows, cell.value_rows)
+        ops = np.searchsorted(group.op_rows, cell.op_rows)
+        rows = [np.concatenate([dims[:, values], fs[:, ops]], axis=1) for dims, fs in splits]
+        distinct = [distinct_rows(of) for of in rows]
+        numbers = [which[joint[:, a]] for a, (_, which) in enumerate(distinct)]
+        ways, number = joint_codes(numbers)
+        split = np.stack([of[ways[:, a]] for a, (of, _) in enumerate(distinct)], axis=-1)
+        n = len(values)
+        cells.append(MeshCell(CellSplits(cell, split[:, :n], split[:, n:]), number))
+    return MeshGroup(group, way, tuple(cells))
+
+
+@dataclass(frozen=True)
+class CellCosts:
     """Of one cell: seconds of a step of its edge [ways] and of its kernels [kernels, ways], bytes
     its edge copies [ways].
 
     `kept` [edges before, ways] are the bytes of the copies that its operand edge finds gathered.
     """
 
-    of_edge: np.ndarray
-    of_kernels: np.ndarray
+    edge_seconds: np.ndarray
+    kernel_seconds: np.ndarray
     copied: np.ndarray
     kept: np.ndarray
 
 
-def prices(evaluator: Evaluator, sizes: tuple[int, ...], ways: Sequence[Ways]) -> list[Prices]:
+def cell_costs(
+    evaluator: Evaluator, sizes: tuple[int, ...], ways: Sequence[CellSplits]
+) -> list[CellCosts]:
     """Of each cell under each of its ways on a mesh of `sizes`."""
-    batch = Copied(evaluator, [w.cell for w in ways], [len(w.dims) for w in ways])
+    batch = CopiedCells(evaluator, [w.cell for w in ways], [len(w.dims) for w in ways])
     tables = batch.tables()
     dims = np.concatenate([w.dims.reshape(-1, len(sizes)) for w in ways])
     factors = np.concatenate([w.factors.reshape(-1, len(sizes)) for w in ways])
@@ -74,10 +139,12 @@ def prices(evaluator: Evaluator, sizes: tuple[int, ...], ways: Sequence[Ways]) -
     result = []
     for cell, way in enumerate(ways):
         n = len(way.dims)
-        operands = batch.operands.of_cell(cell, n)
-        made = batch.results.of_cell(cell, n)[:, :1]
-        kernels = batch.kernels.of_cell(cell, n)
-        of_edge = of_operand[operands[:, :1]].sum(axis=1) + of_result[made].sum(axis=1)
+        operands = batch.operands.in_cell(cell, n)
+        made = batch.results.in_cell(cell, n)[:, :1]
+        kernels = batch.kernels.in_cell(cell, n)
+        edge_seconds = of_operand[operands[:, :1]].sum(axis=1) + of_result[made].sum(axis=1)
         copied = found.copied[operands[:, :1]].sum(axis=1)
-        result.append(Prices(of_edge, of_kernel[kernels].T, copied, kept[operands[:, 1:]].T))
+        result.append(
+            CellCosts(edge_seconds, of_kernel[kernels].T, copied, kept[operands[:, 1:]].T)
+        )
     return result

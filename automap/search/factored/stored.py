@@ -15,21 +15,21 @@ from automap.space.point import Level
 
 
 @dataclass(frozen=True)
-class Stored:
+class LeafStorage:
     """What the leaves of one mesh keep; remembers what it has worked out."""
 
     rows: Rows
     variables: Variables
     _known: dict[object, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
-    def of_leaf(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(dimension, whether the parameter too), [choices of `Rows.axes_of_leaf`..., levels,
+    def leaf_dims(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(dimension, whether the parameter too), [choices of `Rows.leaf_axes`..., levels,
         axes]; -1: none.
         """
         leaf = self.rows.space.leaves[number]
         candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
         multiple = self.rows.space.stored_multiple
-        held = self.rows.axes_of_leaf[number]
+        held = self.rows.leaf_axes[number]
         masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
         of_dim = tuple(
             tuple(i for i, v in enumerate(held) if candidates[v] in (c, r))
@@ -40,7 +40,7 @@ class Stored:
         if key in self._known:
             return self._known[key]
         sizes = self.variables.mesh.sizes
-        parts_of = [
+        part_count = [
             prod(s for a, s in enumerate(sizes) if m >> a & 1) for m in range(1 << len(sizes))
         ]
         shape = (*map(len, masks), len(levels), len(sizes))
@@ -51,12 +51,12 @@ class Stored:
             taken = 0
             for mask in chosen:
                 taken |= mask
-            parts = [prod(parts_of[chosen[i]] for i in of) for of in of_dim]
+            parts = [prod(part_count[chosen[i]] for i in of) for of in of_dim]
             found: dict[tuple[bool, ...], tuple[int, ...]] = {}
-            for choice, of_axis in enumerate(levels):
+            for choice, by_axis in enumerate(levels):
                 wanted = tuple(
                     level is not Level.REPLICATED and not taken >> a & 1
-                    for a, level in enumerate(of_axis)
+                    for a, level in enumerate(by_axis)
                 )
                 if wanted not in found:
                     kept = storage_dims(

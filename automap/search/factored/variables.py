@@ -97,7 +97,9 @@ class Variables:
         return Point(
             mesh=self.mesh,
             compute=tuple(space.ordered(classes) for classes in on_axis),
-            storage=tuple(tuple(of_leaf[a] for of_leaf in levels) for a in range(n_axes)),
+            storage=tuple(
+                tuple(levels_by_axis[a] for levels_by_axis in levels) for a in range(n_axes)
+            ),
             last_dim_classes=last,
             small_whole_classes=whole,
         )
@@ -114,16 +116,16 @@ class Variables:
         ]
         found += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
         for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
-            levels = (of_axis[number] for of_axis in point.storage)
-            found.append(choices.index(self._told_apart(leaf, tuple(levels))))
+            levels = (levels_by_leaf[number] for levels_by_leaf in point.storage)
+            found.append(choices.index(self._distinct_levels(leaf, tuple(levels))))
         return tuple(found)
 
-    def _told_apart(self, leaf: LeafClass, levels: Levels) -> Levels:
+    def _distinct_levels(self, leaf: LeafClass, levels: Levels) -> Levels:
         allowed = (_levels(self.space, leaf, size) for size in self.mesh.sizes)
         return tuple(max(x for x in of if x <= y) for of, y in zip(allowed, levels, strict=True))
 
 
-def variables_of(space: Space, mesh: Mesh) -> Variables:
+def mesh_variables(space: Space, mesh: Mesh) -> Variables:
     """The variables of a space on a mesh."""
     return Variables(
         space=space,
@@ -139,10 +141,10 @@ def variables_of(space: Space, mesh: Mesh) -> Variables:
 
 def _masks(limit: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """Sets of axes that a class of at most `limit` equal parts divides by."""
-    return tuple(mask for mask in range(1 << len(sizes)) if limit % parts_of(mask, sizes) == 0)
+    return tuple(mask for mask in range(1 << len(sizes)) if limit % part_count(mask, sizes) == 0)
 
 
-def parts_of(mask: int, sizes: Sequence[int]) -> int:
+def part_count(mask: int, sizes: Sequence[int]) -> int:
     """In how many parts a set of axes splits."""
     return prod(size for a, size in enumerate(sizes) if mask >> a & 1)
 

@@ -2,6 +2,8 @@
 
 An episode begins at the best point so far of a mesh or at one of its presets, in turns; the mesh is
 drawn, a better one more often: the r-th best with probability in proportion to 1 / r.
+
+`CONFIG` has the agent's numbers: few episodes, so a fast rate and little that is random.
 """
 
 from collections.abc import Sequence
@@ -9,11 +11,29 @@ import random
 
 import numpy as np
 
-from automap.search.candidate import Candidate
-from automap.search.context import SearchContext
+from automap.search.context import Candidate, SearchContext
 from automap.search.rainbow.features import N_ACTIONS, N_FEATURES, N_FLAT, Features
 from automap.search.rainbow.table import Table
+from rl.config import RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
+from rl.schedule import Linear
+
+
+CONFIG = RainbowConfig(
+    network="per-action",
+    hidden=(64, 64),
+    gamma=1.0,
+    n_steps=5,
+    capacity=20_000,
+    alpha=0.6,
+    beta=Linear(0.4, 1.0, 10_000),
+    epsilon=Linear(0.15, 0.02, 6_000),
+    batch=64,
+    learning_rate=1e-3,
+    warm_up=200,
+    steps_per_update=8,
+    target_every=50,
+)
 
 
 class StepTimeEnv:
@@ -37,7 +57,7 @@ class StepTimeEnv:
         return EnvShape(len(self._tables), N_ACTIONS, N_FLAT, N_FEATURES)
 
     @property
-    def best_of_meshes(self) -> list[Candidate]:
+    def best_by_mesh(self) -> list[Candidate]:
         """The best point that began, or ended, an episode on each mesh; best first."""
         return sorted(self._best.values(), key=lambda c: self._context.objective.key(c.estimate))
 
@@ -48,8 +68,8 @@ class StepTimeEnv:
         for row, table in enumerate(tables):
             mask[row, : len(table.options)] = [option is not None for option in table.options]
         return Observation(
-            flat=np.array([features.of_table(table) for table in tables], np.float32),
-            features=np.array([features.of_options(table) for table in tables], np.float32),
+            flat=np.array([features.table_numbers(table) for table in tables], np.float32),
+            features=np.array([features.option_numbers(table) for table in tables], np.float32),
             baseline=np.array([features.baseline(table) for table in tables], np.float32),
             mask=mask,
         )
@@ -71,7 +91,7 @@ class StepTimeEnv:
         return Outcome(rewards, dones)
 
     def _new_table(self) -> Table:
-        ranked = self.best_of_meshes
+        ranked = self.best_by_mesh
         weights = [1.0 / rank for rank in range(1, len(ranked) + 1)]
         (chosen,) = self._source.choices(ranked, weights)
         self._begun += 1

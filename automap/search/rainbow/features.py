@@ -18,13 +18,31 @@ import numpy as np
 
 from automap.cost.evaluate import Estimate
 from automap.search.context import LEAST_SECONDS, SearchContext
-from automap.search.moves import Exchange, Join, Move, Part, StoreAll, StoreOne, Swap, Toggle, Turn
-from automap.search.rainbow.decisions import MOST_MOVES
-from automap.search.rainbow.table import Table, cost
+from automap.search.moves import (
+    AxisChange,
+    AxisSwap,
+    ClassJoin,
+    ClassToggle,
+    DimChange,
+    LeafStorageChange,
+    Move,
+    SmallPartsChange,
+    StorageChange,
+)
+from automap.search.rainbow.table import MOST_MOVES, Table, cost
 
 
 N_ACTIONS = 1 + MOST_MOVES
-_KINDS = (Toggle, Join, Exchange, StoreAll, StoreOne, Turn, Part, Swap)
+_KINDS = (
+    ClassToggle,
+    ClassJoin,
+    AxisChange,
+    StorageChange,
+    LeafStorageChange,
+    DimChange,
+    SmallPartsChange,
+    AxisSwap,
+)
 N_FEATURES = 1 + len(_KINDS) + 10
 N_FLAT = 6
 # Ratios are of seconds: added to both, it keeps the logs of plans that never wait finite.
@@ -69,7 +87,7 @@ class Features:
                 found[action] = now - cost(objective, option.candidate.estimate)
         return found
 
-    def of_table(self, table: Table) -> list[float]:
+    def table_numbers(self, table: Table) -> list[float]:
         """The flat vector, `N_FLAT` numbers."""
         estimate, best = table.current.estimate, self._context.best
         objective = self._context.objective
@@ -84,7 +102,7 @@ class Features:
             len(sizes) / 3.0,
         ]
 
-    def of_options(self, table: Table) -> np.ndarray:
+    def option_numbers(self, table: Table) -> np.ndarray:
         """Of each option, [A, N_FEATURES]; zeros where there is none."""
         found = np.zeros((N_ACTIONS, N_FEATURES))
         now = table.current.estimate
@@ -117,16 +135,18 @@ class Features:
         sizes = table.current.point.mesh.sizes
         match move:
             case (
-                Toggle(axis, group_class) | Join(axis, group_class) | Exchange(axis, _, group_class)
+                ClassToggle(axis, group_class)
+                | ClassJoin(axis, group_class)
+                | AxisChange(axis, _, group_class)
             ):
                 return math.log2(sizes[axis]), *self._class_shares[group_class].tolist()
-            case Turn(group_class) | Part(group_class):
+            case DimChange(group_class) | SmallPartsChange(group_class):
                 return 0.0, *self._class_shares[group_class].tolist()
-            case StoreAll(axis, level):
+            case StorageChange(axis, level):
                 return math.log2(sizes[axis]), 1.0, float(level)
-            case StoreOne(axis, leaf, level):
+            case LeafStorageChange(axis, leaf, level):
                 return math.log2(sizes[axis]), float(self._leaf_shares[leaf]), float(level)
-            case Swap(first, second):
+            case AxisSwap(first, second):
                 return math.log2(sizes[first] / sizes[second]), 0.0, 0.0
         return 0.0, 0.0, 0.0
 

@@ -25,8 +25,7 @@ _ENDLESS = 2**62
 def rainbow(context: SearchContext) -> None:
     """Search with a Rainbow agent. Raises `InputError` if torch is not installed."""
     need_torch()
-    from automap.search.rainbow.env import StepTimeEnv
-    from automap.search.rainbow.numbers import CONFIG
+    from automap.search.rainbow.env import CONFIG, StepTimeEnv
     from rl.train import Trainer
 
     whole_seconds = context.seconds_left
@@ -45,5 +44,5 @@ def rainbow(context: SearchContext) -> None:
         return env.episodes >= MOST_EPISODES or env.episodes - since >= PATIENCE or is_late
 
     trainer.run(_ENDLESS, ended)
-    for candidate in env.best_of_meshes[:_CLIMBED_MESHES]:
+    for candidate in env.best_by_mesh[:_CLIMBED_MESHES]:
         climb(context, candidate)

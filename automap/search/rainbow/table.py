@@ -1,9 +1,20 @@
 """One episode: a whole point, changed by one decision after the other.
 
-    cost      c = log step seconds; where the plan does not fit, more by TOO_LARGE + OVER_WEIGHT log(peak / limit), so that
-              leaving the memory is a loss and coming back pays step by step        -> in: `cost`
-    reward    c before - c after a decision; an episode's rewards add up to log(first cost / last cost)
-    option    what a decision can do: keep, or a move with the candidate it leads to -> in: `Table.options`
+At a decision the agent keeps the point as it is, or makes one of at most `MOST_MOVES` moves. In
+order                                                               -> in: `decisions`
+
+    candidates    most parameter bytes first: for each axis put there or take off, put beside those
+                  it meets, or move to another axis
+    axes          exchange all of two
+    dimensions    that classes split where a tensor holds them twice, and their small parts
+    storage       all leaves of an axis, then the largest leaves one by one
+
+cost      c = log step seconds; where the plan does not fit, more by TOO_LARGE + OVER_WEIGHT
+          log(peak / limit), so that leaving the memory is a loss and coming back pays step by step
+                                                                    -> in: `cost`
+reward    c before - c after a decision; an episode's rewards add up to log(first / last cost)
+option    what a decision can do: keep, or a move with the candidate it leads to
+                                                                    -> in: `Table.options`
 
 Every option is priced by the evaluator, once: the search remembers the points it has seen.
 """
@@ -13,10 +24,46 @@ from dataclasses import dataclass
 import math
 
 from automap.cost.evaluate import Estimate
-from automap.search.candidate import Candidate, Objective
-from automap.search.context import LEAST_SECONDS, SearchContext
-from automap.search.moves import Move, moves
-from automap.search.rainbow.decisions import Decision, decisions
+from automap.search.context import LEAST_SECONDS, Candidate, Objective, SearchContext
+from automap.search.moves import (
+    AxisChange,
+    AxisSwap,
+    ClassJoin,
+    ClassToggle,
+    DimChange,
+    LeafStorageChange,
+    Move,
+    SmallPartsChange,
+    StorageChange,
+    moves,
+)
+from automap.space.point import Level
+from automap.space.space import Space
+from automap.topology.mesh import Mesh
+
+
+Decision = tuple[Move, ...]
+MOST_MOVES = 4
+# Leaf classes that are decided one by one.
+_SINGLE_LEAVES = 8
+
+
+def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
+    """All decisions on a mesh of at most three axes, in order."""
+    axes = range(len(mesh.sizes))
+    found: list[Decision] = []
+    for group_class in space.candidates:
+        for axis in axes:
+            others = (AxisChange(axis, other, group_class) for other in axes if other != axis)
+            joins = (ClassJoin(axis, group_class),) if group_class in space.meeting else ()
+            found.append((ClassToggle(axis, group_class), *joins, *others))
+    found += [(AxisSwap(first, second),) for first in axes for second in axes if first < second]
+    found += [(DimChange(group_class),) for group_class in space.repeated_classes]
+    found += [(SmallPartsChange(group_class),) for group_class in space.small_part_classes]
+    found += [tuple(StorageChange(axis, level) for level in Level) for axis in axes]
+    for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
+        found += [tuple(LeafStorageChange(axis, leaf, level) for level in Level) for axis in axes]
+    return tuple(found)
 
 
 TOO_LARGE = math.log(2.0)
@@ -79,7 +126,7 @@ class Table:
         for move in decision:
             changed = None
             if move in possible:
-                moved = self._context.pinned.imposed(move.apply(self._context.space, point))
+                moved = self._context.pinned.impose(move.apply(self._context.space, point))
                 changed = None if moved == point else self._context.evaluate(moved, "rainbow")
             found.append(Option(move, changed) if changed else None)
         return found

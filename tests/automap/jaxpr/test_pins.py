@@ -14,7 +14,7 @@ from automap.jaxpr.reemit import Reemitter
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
-from automap.search.candidate import Candidate
+from automap.search.context import Candidate
 from automap.space import point as points
 from automap.topology import get_topology
 

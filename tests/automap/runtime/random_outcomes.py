@@ -3,7 +3,7 @@
 from automap.config import Options
 from automap.planner.records import Outcome
 from automap.planner.sharding import find
-from automap.search.candidate import Candidate
+from automap.search.context import Candidate
 from automap.space.point import Level, Point
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh

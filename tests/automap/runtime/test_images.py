@@ -15,7 +15,7 @@ from automap.config import Options
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
-from automap.search.candidate import Candidate
+from automap.search.context import Candidate
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.verify.collectives import compiled_transfers, predicted_transfers

@@ -16,8 +16,8 @@ from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
-from automap.search.candidate import Candidate
-from automap.search.moves import Part, moves
+from automap.search.context import Candidate
+from automap.search.moves import SmallPartsChange, moves
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.verify.collectives import compiled_transfers, predicted_transfers
@@ -67,7 +67,7 @@ def test_search_has_the_move_that_leaves_a_router_whole_and_it_helps():
     (whole,) = [
         move
         for move in moves(context.space, best.point)
-        if isinstance(move, Part) and context.space.label(move.group_class) == EXPERTS
+        if isinstance(move, SmallPartsChange) and context.space.label(move.group_class) == EXPERTS
     ]
     found = context.consider(whole.apply(context.space, best.point), "test")
     assert found is not None

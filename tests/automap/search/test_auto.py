@@ -17,8 +17,7 @@ from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
 from automap.search import get_strategy
-from automap.search.candidate import Objective
-from automap.search.context import OutOfBudget
+from automap.search.context import Objective, OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from tests.automap.clocks import ticking

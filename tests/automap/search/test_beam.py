@@ -2,7 +2,7 @@
 
 import pytest
 
-from automap.search.beam import beam, decided
+from automap.search.beam import beam, beam_from
 from automap.search.exhaustive import exhaustive, points
 from tests.automap.search.contexts import best_preset_seconds, context_of, step_seconds
 from tests.steps import decoder, mlp
@@ -15,7 +15,7 @@ def test_without_limit_every_point_is_reached(sizes):
     for mesh in found.meshes:
         start = found.evaluate(found.empty(mesh), "start")
         reached = {
-            (c.estimate.step_seconds, c.estimate.peak_bytes) for c in decided(found, start, None)
+            (c.estimate.step_seconds, c.estimate.peak_bytes) for c in beam_from(found, start, None)
         }
         for point in points(wanted, mesh):
             priced = wanted.evaluate(point, "")
@@ -30,7 +30,7 @@ def test_a_narrow_beam_is_no_better_than_a_wide_one_on_a_small_space():
     for width in (1, 64, None):
         context = context_of(*mlp(width=128, hidden=512))
         start = context.evaluate(context.empty(context.meshes[-1]), "start")
-        steps.append(decided(context, start, width)[0].estimate.step_seconds)
+        steps.append(beam_from(context, start, width)[0].estimate.step_seconds)
     assert steps[0] >= steps[1] >= steps[2]
 
 

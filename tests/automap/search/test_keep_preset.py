@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from automap.search.context import preset_points
-from automap.search.greedy import climbed
+from automap.search.greedy import climb_meshes
 from automap.search.portfolio import keep_preset
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, images, mlp
@@ -21,7 +21,7 @@ STEPS = {
 def searched(step, topology):
     """A search after climbs, which knows the presets."""
     context = context_of(*STEPS[step](), topology=topology)
-    climbed(context, context.meshes)
+    climb_meshes(context, context.meshes)
     for name, point in preset_points(context):
         if context.space.is_valid(point):
             estimate = context.evaluator.evaluate(context.space.split_classes(point))

@@ -13,9 +13,8 @@ from automap.deadline import Deadline
 from automap.search import OutOfBudget
 from automap.search.beam import beam
 from automap.search.exhaustive import exhaustive
-from automap.search.mcmc import mcmc, walked
+from automap.search.mcmc import change_randomly, mcmc, move_to_mesh, walk_from
 from automap.search.portfolio import auto
-from automap.search.proposals import carried, changed
 from automap.topology.mesh import Mesh
 from tests.automap.search.contexts import best_preset_seconds, context_of, step_seconds
 from tests.steps import decoder, mlp
@@ -39,7 +38,7 @@ def test_walks_lead_back_from_what_does_not_fit():
     tight = context_of(*mlp(width=256, hidden=1024), memory_limit_bytes=1.05 * smallest)
     start = tight.evaluate(tight.empty(tight.meshes[0]), "start")
     assert not tight.objective.fits(start.estimate)
-    walked(tight, [start], random.Random(0))
+    walk_from(tight, [start], random.Random(0))
     assert tight.objective.fits(tight.best.estimate)
 
 
@@ -117,10 +116,10 @@ def test_changes_stay_on_the_mesh_and_carried_decisions_divide():
     point = context.empty(context.meshes[-1])
     for _ in range(300):
         mesh = source.choice(context.meshes)
-        moved = carried(context.space, point, mesh, source)
+        moved = move_to_mesh(context.space, point, mesh, source)
         assert moved.mesh == mesh
         assert context.space.is_valid(moved)
-        after = changed(context.space, moved, source)
+        after = change_randomly(context.space, moved, source)
         assert after.mesh == mesh
         point = after if context.space.is_valid(after) else moved
 
@@ -130,7 +129,7 @@ def test_what_is_carried_to_the_same_mesh_are_the_same_axes_in_some_order():
     mesh = Mesh(("data", "model"), (2, 2))
     batch = context.space.problem.batch_class
     point = context.space.point(mesh, [[batch], [context.space.candidates[0]]])
-    found = {carried(context.space, point, mesh, source).compute for _ in range(20)}
+    found = {move_to_mesh(context.space, point, mesh, source).compute for _ in range(20)}
     assert found == {point.compute, point.compute[::-1]}
 
 

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from automap.search import get_strategy
-from automap.search.exact.plans import costs
-from automap.search.factored.model import Features
+from automap.search.exact.dual import costs
+from automap.search.factored.model import FeatureOffsets
 from tests.automap.search.brute import context_of, every_point
 from tests.steps import decoder, mlp, problem_of
 
@@ -22,7 +22,7 @@ PROBLEMS = {
 
 def sum_of_seconds(context, point):
     """Of kernels and collectives one after the other."""
-    features = Features.of(context.evaluator)
+    features = FeatureOffsets.of(context.evaluator)
     split_classes = context.space.split_classes(point)
     return costs(context.evaluator, features, split_classes, 1.0).seconds.sum()
 

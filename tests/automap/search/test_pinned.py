@@ -76,10 +76,10 @@ def test_what_some_plan_keeps_is_kept_from_the_start(target, seed, count):
     pins = tuple(pins_of(context, point, source.sample(inputs, min(count, len(inputs)))))
     pinned = Pinned(context.space, context.evaluator, pins)
     assert pinned.allows(point)
-    assert pinned.imposed(point) == pinned.nearest(point) == point
+    assert pinned.impose(point) == pinned.nearest(point) == point
     nothing = context.space.point(MESH, [()] * 3)
     assert pinned.allows(pinned.nearest(nothing))
-    assert not pinned.beyond([MESH])
+    assert not pinned.impossible_pins([MESH])
 
 
 @pytest.mark.parametrize("strategy", [auto, greedy, exact])
@@ -116,12 +116,12 @@ def test_pins_that_no_point_keeps_are_told_apart_from_those_that_some_does():
     mesh = Mesh(("data",), (8,))
     fsdp = ("[0]['params']['w1']=data,null", "[1]['x']=data,null")
     alone = [context_of(*mlp(), topology="v5e:2x4", mesh=mesh, pins=(pin,)).pinned for pin in fsdp]
-    assert [pinned.beyond([mesh]) for pinned in alone] == [(), ()]
+    assert [pinned.impossible_pins([mesh]) for pinned in alone] == [(), ()]
     both = context_of(*mlp(), topology="v5e:2x4", mesh=mesh, pins=fsdp).pinned
-    assert both.beyond([mesh]) == both.pins
+    assert both.impossible_pins([mesh]) == both.pins
 
 
 def test_without_pins_every_point_is_as_it_was():
     context = unpinned("mlp")
     point = random_point(context, MESH, random.Random(0))
-    assert context.pinned.nearest(point) is context.pinned.imposed(point) is point
+    assert context.pinned.nearest(point) is context.pinned.impose(point) is point

@@ -9,10 +9,14 @@ pytest.importorskip("torch")
 from automap.errors import InputError  # noqa: E402
 from automap.search import torch_needed  # noqa: E402
 from automap.search.counts import agent  # noqa: E402
-from automap.search.counts.agent import find  # noqa: E402
-from automap.search.counts.env import CountEnv  # noqa: E402
-from automap.search.counts.greedy import greedy  # noqa: E402
-from automap.search.counts.optimum import optimum  # noqa: E402
+from automap.search.counts.agent import (
+    CountEnv,  # noqa: E402
+    find,  # noqa: E402
+)
+from automap.search.counts.solvers import (
+    greedy,  # noqa: E402
+    optimum,  # noqa: E402
+)
 from automap.search.counts.views import OurView  # noqa: E402
 from rl.train import Trainer  # noqa: E402
 from tests.automap.search.counts.instances import random_choices  # noqa: E402

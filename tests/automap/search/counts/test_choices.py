@@ -10,7 +10,7 @@ import pytest
 from automap.errors import InputError
 from automap.program.trace import trace_step
 from automap.search.counts.choices import data_parallelism, operator_partitioning
-from automap.search.counts.optimum import optimum
+from automap.search.counts.solvers import optimum
 from models import t5, vgg
 
 

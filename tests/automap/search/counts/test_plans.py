@@ -4,10 +4,9 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
-from automap.search.counts.env import CountEnv
+from automap.search.counts.agent import CountEnv
 from automap.search.counts.game import SPLIT, WHOLE, Game
-from automap.search.counts.greedy import greedy, reconsidered
-from automap.search.counts.optimum import optimum
+from automap.search.counts.solvers import greedy, optimum, reconsidered
 from automap.search.counts.views import OurView, PaperView
 from tests.automap.search.counts.instances import CHOICES, plans, random_choices
 

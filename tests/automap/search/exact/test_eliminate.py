@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from automap.search.factored import eliminate
-from automap.search.factored.eliminate import Elimination, merged, order_of
-from automap.search.factored.table import Table
+from automap.search.factored.eliminate import Elimination, Table, elimination_order, merged
 
 
 @st.composite
@@ -30,7 +29,7 @@ def total(tables, choices):
 
 
 def eliminated(sizes, tables):
-    return Elimination(tables, sizes, order_of([t.scope for t in tables], sizes))
+    return Elimination(tables, sizes, elimination_order([t.scope for t in tables], sizes))
 
 
 @given(sums())

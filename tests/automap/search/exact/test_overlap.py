@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from automap.search.exact.overlap import weights_of
-from automap.search.exact.plans import costs
-from tests.automap.search.factored.test_model import TARGETS, drawn, laid
+from automap.search.exact.dual import costs
+from automap.search.exact.overlap import bounding_weights
+from tests.automap.search.factored.test_model import TARGETS, drawn, factored_on
 
 
 @functools.cache
 def weights(name, topology, shape):
-    context, model, _ = laid(name, topology, shape)
-    return weights_of(context.evaluator, model.features)
+    context, model, _ = factored_on(name, topology, shape)
+    return bounding_weights(context.evaluator, model.features)
 
 
 @pytest.mark.parametrize(("topology", "shape"), [("2x2xh100", (2, 2)), ("8xh100", (2, 2, 2))])
@@ -23,7 +23,7 @@ def weights(name, topology, shape):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_the_greatest_weighted_sum_is_at_most_the_step(name, topology, shape, seed):
-    context, model, factored = laid(name, topology, shape)
+    context, model, factored = factored_on(name, topology, shape)
     point = factored.variables.point(drawn(factored.variables.sizes, seed))
     if not context.space.is_valid(point):
         return

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from automap.search.exact.programme import Programme
-from tests.automap.search.factored.test_model import laid, total
+from tests.automap.search.factored.test_model import factored_on, total
 
 
 @pytest.mark.parametrize("limit", [math.inf, 1.5, 1.1, 0.9])
 def test_the_least_that_keeps_a_limit(limit):
-    context, model, factored = laid("mlp", "v5e:2x4", (8,))
+    context, model, factored = factored_on("mlp", "v5e:2x4", (8,))
     features, every = model.features, list(product(*map(range, factored.variables.sizes)))
     seconds, n_bytes = np.zeros(features.count), np.zeros(features.count)
     seconds[: features.value_rows] = 1.0
     rows, copies, _ = context.evaluator.profile.at(len(context.evaluator.profile.positions) // 2)
     n_bytes[features.value_rows : features.kept] = np.concatenate([rows, copies])
-    tables, parts = factored.tables(seconds), [p.table(n_bytes) for p in factored.parts]
+    tables, parts = factored.tables(seconds), [p.table(n_bytes) for p in factored.terms]
     allowed = [x for x in every if math.isfinite(total(tables, x))]
     least = min(total(parts, x) for x in allowed)
     programme = Programme(factored, seconds)
@@ -40,7 +40,7 @@ def test_the_least_that_keeps_a_limit(limit):
 
 
 def test_without_time_or_work_there_is_no_wrong_answer():
-    _, model, factored = laid("decoder", "v5e:2x4", (8,))
+    _, model, factored = factored_on("decoder", "v5e:2x4", (8,))
     seconds = np.zeros(model.features.count)
     seconds[: model.features.value_rows] = 1.0
     whole = Programme(factored, seconds).solve(60, math.inf)

@@ -10,10 +10,10 @@ from jax import lax
 import numpy as np
 import pytest
 
-from automap.search.exact.plans import costs
+from automap.search.exact.dual import costs
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
-from automap.search.factored.variables import variables_of
+from automap.search.factored.variables import mesh_variables
 from models.dlrm import dlrm_tiny
 from models.gpt import gpt_tiny
 from models.moe import moe_tiny
@@ -51,11 +51,11 @@ def problem(name):
 
 
 @functools.cache
-def laid(name, topology, shape, pins=()):
+def factored_on(name, topology, shape, pins=()):
     """A search, its model and the tables of one mesh."""
     context = context_of(problem(name), topology, 2**30, pins, meshes=[shape])
     model = Model(Rows(context.space, context.evaluator), context.pins)
-    variables = variables_of(context.space, context.meshes[0])
+    variables = mesh_variables(context.space, context.meshes[0])
     return context, model, model.on_mesh(variables, MOST)
 
 
@@ -75,7 +75,7 @@ def total(tables, choices):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
-    context, model, factored = laid(name, topology, shape)
+    context, model, factored = factored_on(name, topology, shape)
     features, evaluator = model.features, context.evaluator
     choices = drawn(factored.variables.sizes, seed)
     point = factored.variables.point(choices)
@@ -97,7 +97,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     weights = np.zeros(features.count)
     weights[features.value_rows : features.kept] = np.concatenate([rows, copies])
     weights[features.kept : features.kept + len(kept)] = kept
-    n_bytes = total([part.table(weights) for part in factored.parts], choices)
+    n_bytes = total([part.table(weights) for part in factored.terms], choices)
     peak = (apart.excess[slot] + 1) * limit
     assert peak <= estimate.peak_bytes * (1 + 1e-12)
     if factored.is_complete:
@@ -110,7 +110,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
 
 @pytest.mark.parametrize("name", ["decoder", "gpt"])
 def test_fewer_choices_have_the_same_tables(name):
-    context, model, factored = laid(name, "v5e:2x4", (2, 4))
+    context, model, factored = factored_on(name, "v5e:2x4", (2, 4))
     assert factored.is_complete
     source, variables = random.Random(0), factored.variables
     kept = [np.array([i == 0 or source.random() < 0.5 for i in range(n)]) for n in variables.sizes]
@@ -127,7 +127,7 @@ def test_fewer_choices_have_the_same_tables(name):
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_points_and_choices_are_of_each_other(seed):
-    context, _, factored = laid("decoder", "v5e:2x4", (2, 4))
+    context, _, factored = factored_on("decoder", "v5e:2x4", (2, 4))
     point = factored.variables.point(drawn(factored.variables.sizes, seed))
     again = factored.variables.point(factored.variables.assignment(point))
     assert context.space.split_classes(again) == context.space.split_classes(point)
@@ -137,10 +137,10 @@ def test_points_and_choices_are_of_each_other(seed):
 @given(seed=st.integers(0, 2**32))
 def test_what_breaks_a_pin_is_not_allowed(seed):
     pins = ("[0]['params']['layers'][*]['up']=null,b", "[1]['tokens']=a,null")
-    context, model, factored = laid("decoder", "v5e:2x4", (2, 4), pins)
+    context, model, factored = factored_on("decoder", "v5e:2x4", (2, 4), pins)
     choices = drawn(factored.variables.sizes, seed)
     if seed % 2:
-        imposed = context.pinned.imposed(factored.variables.point(choices))
+        imposed = context.pinned.impose(factored.variables.point(choices))
         choices = list(factored.variables.assignment(imposed))
     point = factored.variables.point(choices)
     is_allowed = context.pinned.allows(point)
