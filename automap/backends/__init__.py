@@ -2,13 +2,15 @@
 
 base        the interface
 protocols   how a library sends a message
+fitted      numbers that were fitted to a version, from the data files
 registry    the backends by platform
 xla_cpu, xla_gpu, xla_tpu
 """
 
 from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.fitted import TileNumbers
 from automap.backends.protocols import Algorithm, Protocol, SentSpan
-from automap.backends.registry import BACKENDS, backend_for
+from automap.backends.registry import BACKENDS, backend_for, version_warnings
 
 
 __all__ = [
@@ -18,5 +20,7 @@ __all__ = [
     "CompiledCollectives",
     "Protocol",
     "SentSpan",
+    "TileNumbers",
     "backend_for",
+    "version_warnings",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from automap.backends.fitted import FittedFile, TileNumbers, shared_numbers, tile_numbers
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
 from hlo_tools.analyses.kernels import Fuser
@@ -43,13 +44,15 @@ class Backend:
                         then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of
                         parameters too
-    combine_bytes       the size that messages are merged up to
     loop_zeros          whether stacks of several loops are one tensor of zeros, written number by
                         number (`automap.cost.loop_fills`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
-    stored_multiple     ZeRO prefers dimensions whose parts are a multiple of so many numbers
+    fitted              the data file of its numbers
+    tiles               the data file of the numbers of tiles. Kernels are told apart by them under
+                        every backend, so that sums of seconds have one order; they cost only where
+                        arrays are padded, and where products are rings
     """
 
     name: str
@@ -61,11 +64,26 @@ class Backend:
     float32_products: Literal["float32", "bfloat16"]
     collectives: Literal["in line", "beside kernels"]
     combines: Literal["sums", "sums and gathers"]
-    combine_bytes: int
     loop_zeros: Literal["by byte", "by number"]
     scattered_products: Literal["apart", "rings"]
     layout: Literal["rows", "tiles"]
-    stored_multiple: int
+    fitted: FittedFile
+    tiles: FittedFile
+
+    @property
+    def combine_bytes(self) -> int:
+        """The size that small collectives are merged up to."""
+        return shared_numbers(self.fitted).combine_bytes
+
+    @property
+    def stored_multiple(self) -> int:
+        """ZeRO prefers dimensions whose parts are a multiple of so many numbers."""
+        return shared_numbers(self.fitted).stored_multiple
+
+    @property
+    def tile_numbers(self) -> TileNumbers:
+        """Numbers of tiles, rings, tables and the memory on the chip."""
+        return tile_numbers(self.tiles)
 
     def pads(self, device: Device) -> bool:
         """Whether arrays are padded to the tiles of a device; one whose unit has a side of 1 has

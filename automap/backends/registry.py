@@ -1,6 +1,7 @@
 """The backends that plans are made for, by the platform that JAX lowers for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from automap.backends.base import Backend
@@ -22,3 +23,22 @@ def backend_for(platform: str) -> Backend:
         if platform == known:
             return backend
     raise InputError(f"no backend for platform {platform!r}; allowed: {', '.join(BACKENDS)}")
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package that is installed here; None if it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def version_warnings(
+    backend: Backend, installed: Callable[[str], str | None] = installed_version
+) -> tuple[str, ...]:
+    """What a plan says if its compiler is `installed` in another version than its costs were fitted
+    to.
+    """
+    fitted = backend.fitted
+    warning = fitted.warning(installed(fitted.package)) if fitted.package else None
+    return () if warning is None else (warning,)

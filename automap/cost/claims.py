@@ -7,15 +7,10 @@ from automap.program.problem import Problem
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
-# How many times the claim of another value to the memory on the chip one has that every trip of a
-# loop reads.
-CARRIED = 4.0
-
-
-def claims_of(problem: Problem) -> list[float]:
+def claims_of(problem: Problem, loop_claim: float) -> list[float]:
     """For each value its claim to the memory on the chip: 0 for none.
 
-    1 if it is made and read within one phase, `CARRIED` if a loop reads the whole of it in every
+    1 if it is made and read within one phase, `loop_claim` (of `TileNumbers`) if a loop reads the whole of it in every
     trip, 0 for inputs, results, and stacks that a loop fills or takes apart.
     """
     graph = problem.graph
@@ -23,7 +18,7 @@ def claims_of(problem: Problem) -> list[float]:
     for op in graph.ops:
         carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
         for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
-            claims[value] *= CARRIED
+            claims[value] *= loop_claim
     for value in graph.outputs:
         claims[value] = 0.0
     for index, op in enumerate(graph.ops):

@@ -26,15 +26,11 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.backends import Backend, backend_for
+from automap.backends import Backend, TileNumbers, backend_for
 from automap.cost.kernel_table import KernelTable
-from automap.cost.loop_fills import FAST_BYTES
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
 from automap.topology.model import OP_CLASSES, Topology
-
-
-_STAYS, _LEAVES = 1 / 16, 1 / 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Roofline:
     def seconds(self, sharding: Shardings) -> np.ndarray:
         """Of each distinct kernel once, [kernels]."""
         table, device = self.kernels, self.topology.device
-        has_tiles = self._backend.pads(device)
+        has_tiles, numbers = self._backend.pads(device), self._backend.tile_numbers
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
@@ -57,7 +53,7 @@ class Roofline:
             of_kernel = table.traffic_kernel[table.tables.access]
             factors = sharding.factor_of_axis[table.op_row[of_kernel]]
             found = table.tables.in_memory(
-                sharding.dim_of_axis, factors, sharding.sizes, device.memory_bytes
+                sharding.dim_of_axis, factors, sharding.sizes, device.memory_bytes, numbers
             )
             local[table.tables.access] *= found.held
             seconds = found.turned_bytes / device.memory_bytes_per_s("turn")
@@ -67,14 +63,14 @@ class Roofline:
         if has_tiles and len(table.few_rows.access):
             laying += self._few_rows_bytes(sharding, local) / fast
         if device.on_chip_bytes:
-            share = off_chip(table.near_bytes / parts / device.on_chip_bytes)
+            share = off_chip(table.near_bytes / parts / device.on_chip_bytes, numbers)
             local *= np.where(table.near_bytes > 0, share, 1.0)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if has_tiles:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
             flops *= self._group_flops
-        is_fast = table.is_fill & (moved <= FAST_BYTES * device.cores) & has_tiles
+        is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
@@ -86,10 +82,10 @@ class Roofline:
         accesses.
         """
         table, uses = self.kernels, self.kernels.few_rows
-        numbers = local_bytes[uses.access] / uses.item_bytes
+        count = local_bytes[uses.access] / uses.item_bytes
         dims = sharding.dim_of_axis[table.traffic_row[uses.access]]
         found = np.zeros(len(table.flops))
-        extra = uses.extra_bytes(dims, sharding.sizes, numbers)
+        extra = uses.extra_bytes(dims, sharding.sizes, count, self._backend.tile_numbers)
         np.maximum.at(found, table.traffic_kernel[uses.access], extra)
         return found
 
@@ -103,7 +99,9 @@ class Roofline:
 
     @cached_property
     def _group_flops(self) -> np.ndarray:
-        return self.kernels.groups.flops_per_flop(self.topology.device.matmul_tile)
+        return self.kernels.groups.flops_per_flop(
+            self.topology.device.matmul_tile, self._backend.tile_numbers.group_tile_parts
+        )
 
     @cached_property
     def _flops_per_s(self) -> np.ndarray:
@@ -146,9 +144,10 @@ class _Sizes:
         return self.sizes.prod(axis=1) / np.where(is_split, sharding.sizes, 1).prod(axis=1)
 
 
-def off_chip(share: np.ndarray) -> np.ndarray:
+def off_chip(share: np.ndarray, numbers: TileNumbers) -> np.ndarray:
     """The part of accesses that goes to memory, by the share of the chip's that a value takes."""
-    doublings = np.log2(np.maximum(share, _STAYS) / _STAYS) / np.log2(_LEAVES / _STAYS)
+    stays, leaves = numbers.kept_share, numbers.spilled_share
+    doublings = np.log2(np.maximum(share, stays) / stays) / np.log2(leaves / stays)
     return np.minimum(doublings, 1.0)
 
 

@@ -137,7 +137,13 @@ class Evaluator:
         beside = np.zeros(len(of_collective))
         if self.backend.scattered_products == "rings":
             rings = with_rings(
-                self.tables.kernels, self.topology.device, of_kernel, sharding, found, of_collective
+                self.tables.kernels,
+                self.topology.device,
+                self.backend.tile_numbers,
+                of_kernel,
+                sharding,
+                found,
+                of_collective,
             )
             of_kernel, beside = rings.of_kernel, rings.beside
         return Priced(sharding, found, of_kernel, of_collective - beside, beside)

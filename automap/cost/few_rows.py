@@ -6,7 +6,7 @@ lies with its last dimension side by side if that fills lanes; of 1, 2 or 4 rows
 have just as many, so that nothing is padded. Each of them takes a register all the same, to read,
 to write or to bring in another order:
 
-    tiles = numbers / (rows * 128)                    for rows in `_FEWER_ROWS`, on a device
+    tiles = numbers / (rows * 128)                    for `TileNumbers.small_rows`, on a device
     extra = tiles * 4096 bytes / bandwidth            beyond the bytes, of a kernel by the access of most tiles
 
 (arrays [n, 16, rows, 128] of 2^25 numbers doubled and updated by Adam: 5.9 to 6.7 ns a tile on v5e,
@@ -15,22 +15,20 @@ laid otherwise and take what eight take. So do values that a step makes for itse
 chooses how they lie.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from automap.backends import TileNumbers
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
 _LANES: Final = 128
-# Rows of smaller tiles by bytes of a number; single rows of two-byte numbers lie as vectors.
-_FEWER_ROWS: Final[Mapping[int, tuple[int, ...]]] = {4: (1, 2, 4), 2: (2, 4)}
 # No mesh splits more to few.
 _MOST_ROWS: Final = 1024
-_BYTES_PER_TILE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +52,28 @@ class FewRows:
     item_bytes: np.ndarray
 
     def extra_bytes(
-        self, dim_of_axis: np.ndarray, sizes: Sequence[int], numbers: np.ndarray
+        self,
+        dim_of_axis: np.ndarray,
+        sizes: Sequence[int],
+        count: np.ndarray,
+        numbers: TileNumbers,
     ) -> np.ndarray:
         """What takes as long as the registers beyond those of full tiles, [uses].
 
-        `dim_of_axis` [uses, axes] and `numbers` [uses] are of what is accessed, on a device;
+        `dim_of_axis` [uses, axes] and `count` [uses] of its numbers are of what is accessed, on a device;
         `sizes` are those of the axes.
         """
         rows = self.rows / np.where(dim_of_axis == self.dim[:, None], sizes, 1).prod(axis=1)
         lanes = self.lanes / np.where(dim_of_axis == self.dim[:, None] + 1, sizes, 1).prod(axis=1)
         is_small = np.zeros(len(rows), bool)
-        for item_bytes, fewer in _FEWER_ROWS.items():
+        for item_bytes in (4, 2):
+            fewer = numbers.small_rows(item_bytes)
             is_small |= (self.item_bytes == item_bytes) & np.isin(rows, fewer)
-        tiles = numbers / (np.maximum(rows, 1) * _LANES)
-        return np.where(is_small & (lanes % _LANES == 0), tiles * _BYTES_PER_TILE, 0.0)
+        tiles = count / (np.maximum(rows, 1) * _LANES)
+        return np.where(is_small & (lanes % _LANES == 0), tiles * numbers.small_tile_bytes, 0.0)
 
 
-def laid_as_given(graph: Graph) -> dict[int, Laid]:
+def laid_as_given(graph: Graph, numbers: TileNumbers) -> dict[int, Laid]:
     """Arrays of three dimensions or more that are given or handed on, and what loops take from and
     put into them.
     """
@@ -79,7 +82,7 @@ def laid_as_given(graph: Graph) -> dict[int, Laid]:
         given.update(result for source, result in _kept(graph, op) if source in given)
     for op in reversed(graph.ops):
         handed_on.update(source for source, result in _kept(graph, op) if result in handed_on)
-    laid = ((value, _laid(graph, value)) for value in sorted(given | handed_on))
+    laid = ((value, _laid(graph, value, numbers)) for value in sorted(given | handed_on))
     return {value: of for value, of in laid if of is not None}
 
 
@@ -91,10 +94,10 @@ def written_beside(graph: Graph) -> frozenset[int]:
     return frozenset(read.intersection(graph.outputs))
 
 
-def _laid(graph: Graph, value: int) -> Laid | None:
+def _laid(graph: Graph, value: int, numbers: TileNumbers) -> Laid | None:
     array = graph.values[value]
     item_bytes = DTYPE_BITS[array.dtype] // 8
-    if len(array.dims) < 3 or item_bytes not in _FEWER_ROWS:
+    if len(array.dims) < 3 or not numbers.small_rows(item_bytes):
         return None
     rows, lanes = array.dims[-2:]
     if lanes % _LANES or rows > _MOST_ROWS:

@@ -17,17 +17,11 @@ of it for single features. Taps that fall on padding are multiplied as well  -> 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from automap.cost.kernel_shapes import KernelShape
 from automap.cost.signatures import work_of
-
-
-_GRADIENT_SHARE: Final = 0.4
-# Groups fill a tile up to a quarter of its side.
-_FILLED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +35,13 @@ class GroupTiles:
     share: np.ndarray
 
     @classmethod
-    def of(cls, shapes: Sequence[KernelShape], flops: Sequence[int]) -> "GroupTiles":
-        """Those of kernels by their flops, taps on padding left out."""
-        found = [_group(shape, n) for shape, n in zip(shapes, flops, strict=True)]
+    def of(
+        cls, shapes: Sequence[KernelShape], flops: Sequence[int], gradient_share: float
+    ) -> "GroupTiles":
+        """Those of kernels by their flops, taps on padding left out; `gradient_share` is of
+        `TileNumbers`.
+        """
+        found = [_group(shape, n, gradient_share) for shape, n in zip(shapes, flops, strict=True)]
         read, made, share = np.array(found, float).reshape(-1, 3).T
         return cls(read, made, share)
 
@@ -51,12 +49,12 @@ class GroupTiles:
         """Those of some kernels."""
         return GroupTiles(self.read[kernels], self.made[kernels], self.share[kernels])
 
-    def flops_per_flop(self, tile: int) -> np.ndarray:
+    def flops_per_flop(self, tile: int, tile_parts: int) -> np.ndarray:
         """How many flops a matrix unit does for each that counts, but for groups that do not fill
         the last tile.
         """
         read, made = np.maximum(self.read, 1), np.maximum(self.made, 1)
-        together = np.maximum(tile // _FILLED // read, 1)
+        together = np.maximum(tile // tile_parts // read, 1)
         filled = np.ceil(read * together / tile) * np.ceil(made / tile) * tile**2
         several = filled / (together * read * made)
         return np.where(self.read > 0, self.share * np.where(read > 1, several, tile), 1.0)
@@ -70,7 +68,7 @@ def factor_of_single_features(shape: KernelShape) -> int | None:
     return places.group
 
 
-def _group(shape: KernelShape, flops: int) -> tuple[float, float, float]:
+def _group(shape: KernelShape, flops: int, gradient_share: float) -> tuple[float, float, float]:
     whole = shape.convolution
     read, made = _sizes(shape)
     if whole is None or not read or not flops:
@@ -78,7 +76,7 @@ def _group(shape: KernelShape, flops: int) -> tuple[float, float, float]:
     groups, rows, columns, summed = work_of(whole)
     padded = 2 * groups * rows * columns * summed / flops
     is_gradient = whole.batch_groups > 1 and read == 1
-    return read, made, padded * (_GRADIENT_SHARE if is_gradient else 1.0)
+    return read, made, padded * (gradient_share if is_gradient else 1.0)
 
 
 def _sizes(shape: KernelShape) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from automap.backends import TileNumbers
 from automap.cost.claims import claims_of
 from automap.cost.edges import majors
 from automap.cost.few_rows import FewRows, laid_as_given, written_beside
@@ -105,27 +106,29 @@ def kernel_table(
     row_of_op: np.ndarray,
     edge_of_op: np.ndarray,
     n_bytes: Sequence[int],
+    numbers: TileNumbers,
 ) -> tuple[KernelTable, list[int]]:
     """Fold `kernels`, and the row of each.
 
     `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in
     memory.
     """
-    rows, claims = row_of_value.tolist(), claims_of(problem)
+    rows, claims = row_of_value.tolist(), claims_of(problem, numbers.loop_claim)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts: list[int] = []
     row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    operands = Operands(problem.graph, n_bytes)
-    laid, beside = laid_as_given(problem.graph), written_beside(problem.graph)
+    operands = Operands(problem.graph, n_bytes, numbers)
+    laid, beside = laid_as_given(problem.graph, numbers), written_beside(problem.graph)
 
     def access_of(access: Access) -> tuple[int, int, int]:
         value = access.value
         near = round(n_bytes[value] / claims[value]) if claims[value] else 0
         return rows[value], access.n_bytes, near
 
-    for kernel, uses in zip(kernels, uses_of_tables(problem.graph, kernels), strict=True):
+    table_uses = uses_of_tables(problem.graph, kernels, numbers.table_most_by_row)
+    for kernel, uses in zip(kernels, table_uses, strict=True):
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
         # A cell of a search has the rows of all that its kernels access: of what decides how tables
         # lie, too.
@@ -167,10 +170,10 @@ def kernel_table(
             counts.append(0)
         counts[row] += op.trip_count
         row_of_kernel.append(row)
-    return _columns(list(index), counts), row_of_kernel
+    return _columns(list(index), counts, numbers), row_of_kernel
 
 
-def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
+def _columns(keys: list[_Key], counts: list[int], numbers: TileNumbers) -> KernelTable:
     traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
     accesses = np.array(traffic, np.int64).reshape(-1, 4)
     width = max((len(key.sizes) for key in keys), default=0)
@@ -196,7 +199,9 @@ def _columns(keys: list[_Key], counts: list[int]) -> KernelTable:
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
         side_sizes=side_sizes,
-        groups=GroupTiles.of([k.shape for k in keys], [k.flops for k in keys]),
+        groups=GroupTiles.of(
+            [k.shape for k in keys], [k.flops for k in keys], numbers.group_gradient_share
+        ),
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),

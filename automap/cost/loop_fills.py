@@ -21,8 +21,6 @@ from hlo_tools.opcodes import LOOP_ENTER
 
 
 _BYTES_OF_NUMBER = 4
-# Zeros, as float32, that a core writes as fast as anything.
-FAST_BYTES = 2**23
 
 
 def filled(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import math
 from typing import TypeAlias
 
+from automap.backends import TileNumbers
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph, Op
@@ -31,8 +32,6 @@ from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.rule import DimFactors
 
 
-_IN_MEMORY, _MADE, _SLICED = 2, 4, 7
-_TURNED = 8
 # A value, the phase, and whether products of it sum over its innermost dimension: kernels'
 # gradients, which do not, are rings under other plans than what is made of activations and kernels.
 _Use: TypeAlias = tuple[int, Phase, bool]
@@ -61,6 +60,7 @@ class Operands:
 
     graph: Graph
     n_bytes: Sequence[int]
+    numbers: TileNumbers
     written: set[_Use] = field(default_factory=set)
     turned: set[_Use] = field(default_factory=set)
 
@@ -86,17 +86,22 @@ class Operands:
         value, *_ = use
         n_elements = math.prod(self.graph.values[value].dims)
         if value in whole:
-            return _IN_MEMORY * n_elements if self.n_bytes[value] > 2 * n_elements else 0
+            return (
+                self.numbers.ring_rounded_bytes * n_elements
+                if self.n_bytes[value] > 2 * n_elements
+                else 0
+            )
         producer = self.graph.values[value].producer
         is_slice = producer >= 0 and self.graph.ops[producer].opcode in SLICES
-        return (_SLICED if is_slice else _MADE) * n_elements
+        numbers = self.numbers
+        return (numbers.ring_sliced_bytes if is_slice else numbers.ring_made_bytes) * n_elements
 
     def _turned(self, use: _Use) -> int:
         if use in self.turned:
             return 0
         self.turned.add(use)
         value, *_ = use
-        return _TURNED * math.prod(self.graph.values[value].dims)
+        return self.numbers.ring_turned_bytes * math.prod(self.graph.values[value].dims)
 
     def _source(self, value: int) -> int:
         while (producer := self.graph.values[value].producer) >= 0:

@@ -20,7 +20,7 @@ Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16
 devices of v5e, 8 and 16 of v5p); those of 16 take most over it, as each of their kernels reads a
 whole operand.
 
-A ring is made if it has more than two devices, and the product FLOPS_PER_BYTE flops or more on a
+A ring is made if it has more than two devices, and the product `ring_flops_per_byte` flops or more on a
     device for each byte of
 a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of
     4 and 8 at 4,224 flops
@@ -30,24 +30,16 @@ for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square mad
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from automap.cost.claims import CARRIED
+from automap.backends import TileNumbers
 from automap.cost.compute import off_chip
 from automap.cost.flows import REDUCE_SCATTER
 from automap.cost.kernel_table import KernelTable
 from automap.cost.shardings import Shardings
 from automap.cost.traffic import Collectives
 from automap.topology.model import Device
-
-
-_BYTES_PER_ELEMENT, _KERNELS = 3.0 * 4, 3.0
-FLOPS_PER_BYTE: Final = 4190.0
-_FEWEST_DEVICES = 3
-# What an operand takes as bfloat16, of the bytes that are moved to turn it.
-_HELD = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +55,7 @@ class Rings:
 def with_rings(
     table: KernelTable,
     device: Device,
+    numbers: TileNumbers,
     of_kernel: np.ndarray,
     sharding: Shardings,
     found: Collectives,
@@ -75,8 +68,8 @@ def with_rings(
     rows = np.flatnonzero(mask)
     devices = _devices(mask[rows], sharding.sizes)
     flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
-    is_long = flops * devices >= FLOPS_PER_BYTE * n_bytes[rows]
-    kept = is_long & (devices >= _FEWEST_DEVICES)
+    is_long = flops * devices >= numbers.ring_flops_per_byte * n_bytes[rows]
+    kept = is_long & (devices >= numbers.ring_fewest_devices)
     rows, devices = rows[kept], devices[kept]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     made = table.product_row[rows]
@@ -85,10 +78,10 @@ def with_rings(
     ringed = of_kernel.copy()
     ringed[rows] = (
         padding * of_kernel[rows]
-        + _BYTES_PER_ELEMENT * elements / bytes_per_s
-        + _KERNELS * devices / 2 * device.launch_seconds
+        + numbers.ring_element_bytes * elements / bytes_per_s
+        + numbers.ring_kernels * devices / 2 * device.launch_seconds
         + _written_bytes(table, rows, sharding) / bytes_per_s
-        + _turned_bytes(table, rows, mask[rows], sharding, device)
+        + _turned_bytes(table, rows, mask[rows], sharding, device, numbers)
         / device.memory_bytes_per_s("turn")
     )
     # Of kernels that are of one collective's row the shortest hides least.
@@ -149,7 +142,12 @@ def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) ->
 
 
 def _turned_bytes(
-    table: KernelTable, rows: np.ndarray, mask: np.ndarray, sharding: Shardings, device: Device
+    table: KernelTable,
+    rows: np.ndarray,
+    mask: np.ndarray,
+    sharding: Shardings,
+    device: Device,
+    numbers: TileNumbers,
 ) -> np.ndarray:
     """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over
     axes `mask`.
@@ -161,7 +159,9 @@ def _turned_bytes(
         is_cut |= has & (table.cut_dims[:, rows] >> np.maximum(dim, 0) & 1).astype(bool)
     local = is_cut * table.turned_bytes[:, rows] / _parts_of_operands(table, rows, sharding)
     if device.on_chip_bytes:
-        local *= off_chip(local * _HELD / CARRIED / device.on_chip_bytes)
+        local *= off_chip(
+            local * numbers.ring_held_share / numbers.loop_claim / device.on_chip_bytes, numbers
+        )
     return local.sum(axis=0)
 
 

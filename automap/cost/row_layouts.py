@@ -24,17 +24,11 @@ from typing import Final
 
 import numpy as np
 
+from automap.backends import TileNumbers
 from automap.cost.table_uses import Lies
 
 
 _TILE: Final = (8, 128)
-_WORTH_BYTES: Final = 2**27
-_WORTH_BYTES_PER_UPDATE: Final = 120 * 2**10
-_LARGEST_SHARE: Final = 0.05
-# Ten tables of 8192 rows, split in four on v5e:2x4 and v5p:2x2x2: 3 to 9 us more for each look-up
-# and scatter together.
-_FINDING: Final = 3
-
 
 _BY_ROW: Final = (Lies.BY_ROW, Lies.TURNED, Lies.FILLED)
 _TURNING: Final = (Lies.LOOKED_UP, Lies.TURNED, Lies.RETURNED)
@@ -92,6 +86,7 @@ class TableUses:
         factor_of_axis: np.ndarray,
         axes: Sequence[int],
         memory_bytes: int,
+        numbers: TileNumbers,
     ) -> InMemory:
         """What accesses cost beyond their bytes.
 
@@ -102,8 +97,9 @@ class TableUses:
         by_row = local.rows * _up(local.width, _TILE[1]) * self.item_bytes
         by_column = _up(local.rows, _TILE[1]) * _side(local.width) * self.item_bytes
         saved = by_row - by_column
-        is_much = saved >= np.maximum(_WORTH_BYTES, _WORTH_BYTES_PER_UPDATE * local.updates)
-        is_much |= (self.updates > 0) & (by_row > _LARGEST_SHARE * memory_bytes)
+        worth = numbers.table_saved_bytes_per_update * local.updates
+        is_much = saved >= np.maximum(numbers.table_saved_bytes, worth)
+        is_much |= (self.updates > 0) & (by_row > numbers.table_largest_share * memory_bytes)
         lies_by_row = ((by_row < 2 * by_column) | ~is_much) & (local.width > 1)
         is_filled, is_looked_up = self.lies == Lies.FILLED, self.lies == Lies.LOOKED_UP
         by_register = _registers(local.width, is_filled=is_filled)
@@ -116,7 +112,7 @@ class TableUses:
             held=np.where(is_looked_up, 1.0, held),
             turned_bytes=turns * (by_row + by_column),
             copied_bytes=copied * full,
-            launches=local.has_some_rows * (is_looked_up | is_filled) * _FINDING,
+            launches=local.has_some_rows * (is_looked_up | is_filled) * numbers.table_launches,
         )
 
     def _local(

@@ -12,15 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 import math
-from typing import Final
 
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
-
-
-# An update that reads more tables runs by column.
-_MOST_BY_ROW: Final = 2
 
 
 class Lies(IntEnum):
@@ -55,15 +50,18 @@ class TableUse:
     item_bytes: int
 
 
-def uses_of_tables(graph: Graph, kernels: Sequence[Kernel]) -> list[dict[int, TableUse]]:
+def uses_of_tables(
+    graph: Graph, kernels: Sequence[Kernel], most_by_row: int
+) -> list[dict[int, TableUse]]:
     """For each kernel its accesses (by value) of tables that it looks rows up in, scatters to, or
-    updates.
+    updates; an update that reads more than `most_by_row` tables runs by column.
     """
-    return _Uses(graph, kernels).found
+    return _Uses(graph, kernels, most_by_row).found
 
 
 class _Uses:
-    def __init__(self, graph: Graph, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, graph: Graph, kernels: Sequence[Kernel], most_by_row: int) -> None:
+        self.most_by_row = most_by_row
         self.graph, self.kernels = graph, kernels
         self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
         self.found: list[dict[int, TableUse]] = [{} for _ in kernels]
@@ -120,7 +118,7 @@ class _Uses:
         }
         for member in members:
             for value in self._like(member, dims):
-                lies = self._lies(member, value, sums, len(read) <= _MOST_BY_ROW)
+                lies = self._lies(member, value, sums, len(read) <= self.most_by_row)
                 if lies is Lies.BY_ROW and member == number:
                     lies = Lies.FILLED
                 if lies is not None:

@@ -8,6 +8,7 @@ from typing import Literal
 import jax
 import numpy as np
 
+from automap.backends import version_warnings
 from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
@@ -168,6 +169,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             *missed,
             *_held(workload, constraints),
             *SameWork(context, outcome.best.point).warnings(),
+            *version_warnings(context.evaluator.backend),
         ),
         program=recorded_program(
             context.evaluator,

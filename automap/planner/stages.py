@@ -5,6 +5,7 @@ of one.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.cost.compute import Roofline
 from automap.cost.measured import MeasuredKernels
@@ -75,7 +76,11 @@ def pipeline_plan(
         pipeline=pipeline,
         predicted=predicted,
         search=search,
-        warnings=(*warnings, *problem.warnings),
+        warnings=(
+            *warnings,
+            *problem.warnings,
+            *version_warnings(backend_for(setup.topology.platform)),
+        ),
     )
 
 

@@ -4,7 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
+from automap.backends.xla_tpu import LIBTPU
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import OWN_KERNEL
 
@@ -25,11 +27,9 @@ XLA_CPU: Final = Backend(
     float32_products="float32",
     collectives="in line",
     combines="sums",
-    # XLA:GPU's threshold: no pass of this pipeline is known that merges messages.
-    combine_bytes=30 * 1024 * 1024,
     loop_zeros="by byte",
     scattered_products="apart",
     layout="rows",
-    # A TPU's tiles: nothing here asks for it, but plans were always made so.
-    stored_multiple=128,
+    fitted=FittedFile(folder="xla_cpu", file="defaults.toml"),
+    tiles=LIBTPU,
 )

@@ -7,7 +7,9 @@ Its pipeline makes all collectives asynchronous and moves their ends behind inde
 from typing import Final
 
 from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.fitted import FittedFile
 from automap.backends.xla_gpu.nccl import NCCL
+from automap.backends.xla_tpu import LIBTPU
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import OWN_KERNEL
 
@@ -27,11 +29,9 @@ XLA_GPU: Final = Backend(
     float32_products="float32",
     collectives="beside kernels",
     combines="sums and gathers",
-    # The default of xla_gpu_all_reduce_combine_threshold_bytes and its like.
-    combine_bytes=30 * 1024 * 1024,
     loop_zeros="by byte",
     scattered_products="apart",
     layout="rows",
-    # A TPU's tiles: nothing here asks for it, but plans were always made so.
-    stored_multiple=128,
+    fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),
+    tiles=LIBTPU,
 )

@@ -3,10 +3,15 @@
 from typing import Final
 
 from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL
 
+
+LIBTPU: Final = FittedFile(
+    folder="xla_tpu", file="libtpu_0_0_51.toml", package="libtpu", version="0.0.51"
+)
 
 XLA_TPU: Final = Backend(
     name="xla_tpu",
@@ -25,13 +30,9 @@ XLA_TPU: Final = Backend(
     # But for rings.
     collectives="in line",
     combines="sums and gathers",
-    # XLA:GPU's threshold: this compiler's own was never fitted.
-    combine_bytes=30 * 1024 * 1024,
     loop_zeros="by number",
     scattered_products="rings",
     layout="tiles",
-    # Numbers side by side in a tile. Where parts of a longer last dimension are no multiple of it,
-    # what is gathered of them is copied into another order and back: 3.5 ms of a step of T5-base
-    # on v5p:2x2x4, 2.4 of ViT-B/16 (libtpu 0.0.51, 2026-11).
-    stored_multiple=128,
+    fitted=LIBTPU,
+    tiles=LIBTPU,
 )

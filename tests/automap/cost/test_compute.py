@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.backends import backend_for
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.compute import Roofline
 from automap.cost.evaluate import Evaluator
 from automap.cost.flows import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from automap.cost.rings import FLOPS_PER_BYTE, with_rings
+from automap.cost.rings import with_rings
 from automap.cost.tables import build_tables
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -177,7 +178,8 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
         assert total == pytest.approx(inputs + leaves * accesses, rel=1e-6)
 
 
-LONG = 1.01 * FLOPS_PER_BYTE
+NUMBERS = backend_for("tpu").tile_numbers
+LONG = 1.01 * NUMBERS.ring_flops_per_byte
 
 
 def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
@@ -204,7 +206,7 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     alone = Roofline(table, topology).seconds(priced.sharding)
     each = np.zeros(len(found.kind))
     each[entries] = alone[products]
-    rings = with_rings(table, topology.device, alone, priced.sharding, found, each)
+    rings = with_rings(table, topology.device, NUMBERS, alone, priced.sharding, found, each)
     return found, rings, alone, products, entries, each
 
 
@@ -265,7 +267,7 @@ def test_only_tpus_make_rings(name, is_ringed):
 @pytest.mark.parametrize(("share", "makes_ring"), [(1.01, True), (0.99, False)])
 def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring):
     topology = machine("v5e:2x4")
-    _, rings, alone, products, entries, each = ringed(share * FLOPS_PER_BYTE, topology)
+    _, rings, alone, products, entries, each = ringed(share * NUMBERS.ring_flops_per_byte, topology)
     assert ((rings.of_kernel > alone)[products] == makes_ring).all()
     assert rings.beside[entries] == pytest.approx(makes_ring * each[entries])
 

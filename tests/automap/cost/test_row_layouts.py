@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
 from automap.cost.row_layouts import TableUses
 from automap.cost.table_uses import Lies
@@ -21,6 +22,7 @@ from tests.steps import problem_of
 
 
 V5E = get_topology("v5e:2x4")
+NUMBERS = backend_for("tpu").tile_numbers
 
 # Rows and width of a table, rows added to it on each device, and whether its scatter was compiled
 # by row. One program each: a look-up, two products, Adagrad, the batch split over eight devices.
@@ -66,7 +68,7 @@ def whole(rows, width, added, lies):
     columns = (0, 0, 1, 1, 1, lies, rows, width, added, 4, -1)
     uses = TableUses(*np.array([columns], np.int64).T)
     nowhere = np.full((2, 1), -1)
-    return uses.in_memory(nowhere, nowhere[:1], (8,), V5E.device.memory_bytes)
+    return uses.in_memory(nowhere, nowhere[:1], (8,), V5E.device.memory_bytes, NUMBERS)
 
 
 def held(rows, width, added, lies):
@@ -139,7 +141,9 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     sharding = cost.priced(space.split_classes(space.point(Mesh(("data",), (8,)), [()]))).sharding
     op_rows = tables.kernels.op_row[tables.kernels.traffic_kernel[uses.access]]
     factors = sharding.factor_of_axis[op_rows]
-    found = uses.in_memory(sharding.dim_of_axis, factors, sharding.sizes, V5E.device.memory_bytes)
+    found = uses.in_memory(
+        sharding.dim_of_axis, factors, sharding.sizes, V5E.device.memory_bytes, NUMBERS
+    )
     larger, bytes_turned = found.held, found.turned_bytes
     once = 4 * (rows * 128 + math.ceil(rows / 128) * 128 * width)
     assert bytes_turned.sum() == turned * once

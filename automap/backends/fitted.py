@@ -1,0 +1,107 @@
+"""Numbers that were fitted to one version of a compiler, as data files in its backend's folder.
+
+Each table of a file has the value with its unit, what it was fitted on, and how far it is off
+there. A file is read once. Whoever uses a number is given a `SharedNumbers` or `TileNumbers`, so
+that a test can give another. `python -m scripts.fit_backends` shows all of them, and holds those
+whose measurements were kept against them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+import tomllib
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedFile:
+    """A data file of a backend: `file` in its `folder`.
+
+    `package` and `version` are what it was fitted to; both are empty where nothing was.
+    """
+
+    folder: str
+    file: str
+    package: str = ""
+    version: str = ""
+
+    def warning(self, installed: str | None) -> str | None:
+        """What a plan should say if another version of the compiler than the fitted one is
+        `installed`; None is none.
+        """
+        if not self.version or installed is None or installed == self.version:
+            return None
+        return (
+            f"costs were fitted to {self.package} {self.version}, and {installed} is installed: "
+            "what its compiler does with tiles, tables and rings may differ; "
+            "automap verify asks it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedNumbers:
+    """Numbers that every backend has; the table of the same name says where each is from."""
+
+    combine_bytes: int
+    stored_multiple: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileNumbers:
+    """Numbers of a backend whose memory and matrix unit hold tiles; the table of the same name in
+    its file says what each is, and its unit.
+    """
+
+    kept_share: float
+    spilled_share: float
+    loop_claim: float
+    small_tile_bytes: int
+    small_rows_of_4_bytes: tuple[int, ...]
+    small_rows_of_2_bytes: tuple[int, ...]
+    group_gradient_share: float
+    group_tile_parts: int
+    fast_fill_bytes: int
+    ring_element_bytes: float
+    ring_kernels: float
+    ring_flops_per_byte: float
+    ring_fewest_devices: int
+    ring_held_share: float
+    ring_rounded_bytes: int
+    ring_made_bytes: int
+    ring_sliced_bytes: int
+    ring_turned_bytes: int
+    table_saved_bytes: int
+    table_saved_bytes_per_update: int
+    table_largest_share: float
+    table_launches: int
+    table_most_by_row: int
+
+    def small_rows(self, item_bytes: int) -> tuple[int, ...]:
+        """The numbers of rows that smaller tiles hold, of numbers of so many bytes."""
+        return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
+
+
+@cache
+def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of a file, by the numbers' names."""
+    folder = files("automap.backends").joinpath(file.folder)
+    return tomllib.loads(folder.joinpath(file.file).read_text("utf-8"))
+
+
+@cache
+def shared_numbers(file: FittedFile) -> SharedNumbers:
+    """The numbers of a file that every backend has."""
+    return SharedNumbers(**_values(file, SharedNumbers))
+
+
+@cache
+def tile_numbers(file: FittedFile) -> TileNumbers:
+    """The numbers of tiles of a file."""
+    return TileNumbers(**_values(file, TileNumbers))
+
+
+def _values(file: FittedFile, of: type[SharedNumbers] | type[TileNumbers]) -> dict[str, Any]:
+    tables = entries(file)
+    values = {field.name: tables[field.name]["value"] for field in fields(of)}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
