@@ -8,6 +8,7 @@
                     `rl.targets`
     `rl.replay`     prioritized replay on `rl.sum_tree`, filled by `rl.n_step`
     `rl.metrics`    what is logged, with the meaning of each number
+    `rl.schedule`   numbers that change in the course of a run
 
 Nothing is imported here: torch loads with the modules that need it.
 """

@@ -1,1 +1,9 @@
-"""The Python interface: `plan`, `parallelize`, `simulate`, and the plan that users hold."""
+"""The Python interface: `plan`, `parallelize`, `simulate`, and the plan that users hold.
+
+`automap.api.plan`          the plan that users hold: the record of what was decided
+                            (`automap.plan`), which explains itself and runs a step
+`automap.api.planning`      the Python interface: `plan`, the command as a function, and
+                            `parallelize`, the decorator
+`automap.api.simulation`    `simulate`: a plan's step, task by task
+`automap.api.verification`  `verify`: a plan held against what a compiler makes of it
+"""

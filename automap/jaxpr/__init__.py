@@ -1,3 +1,22 @@
 """A step's jaxpr as data: numbered equations, their names in HLO, constraints put in,
 microbatches.
+
+`automap.jaxpr.convolutions`  convolutions written out for each device: halos by ppermute, sums
+                              by psum, the convolution local
+`automap.jaxpr.flatten`       a step's jaxpr as levels of numbered equations, with calls
+                              inlined
+`automap.jaxpr.microbatch`    steps in microbatches: an unmodified step, traced at two batch
+                              sizes, as a loop over parts of its batch
+`automap.jaxpr.names`         names of ops for people: what JAX wrote, without the tags that
+                              find an op's equation again
+`automap.jaxpr.pins`          pins: sharding constraints at the places of a step, checked
+                              against it and turned into equations
+`automap.jaxpr.reemit`        re-emitting a step: the same equations again, each under its
+                              site's name, or with constraints added
+`automap.jaxpr.replacements`  equations in the place of those that XLA's partitioner runs
+                              badly, or not at all
+`automap.jaxpr.sites`         sites: the names of a step's equations, readable in the HLO that
+                              the step lowers to
+`automap.jaxpr.spread`        scalars that are spread over like tensors which the plan splits
+                              differently: `mu / (1 - b1 ** t)` of several kernels
 """

@@ -3,6 +3,18 @@
 A strategy is a function of a `SearchContext`; it proposes points through `context.evaluate` and may
 stop whenever it likes. To add one, write it in its own file and enter it here and, with a line on
 what it is, in `automap.choices`.
+
+`automap.search.candidate`      a plan that was priced, and which of two is better
+`automap.search.context`        what every strategy works with: the space, the evaluator, the
+                                constraints, and the best so far
+`automap.search.first_presets`  presets are priced before any strategy runs: the best of them
+                                is the least that a search returns
+`automap.search.greedy`         greedy search with restarts: improving moves
+                                (`automap.search.moves`) until none is left
+`automap.search.pinned`         points that keep the pins: where moves lead, and the nearest
+                                one to where a search would start
+`automap.search.torch_needed`   whether the learning agents' library is there; asked before
+                                `rl` is imported
 """
 
 from collections.abc import Callable, Mapping

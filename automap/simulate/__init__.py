@@ -1,1 +1,16 @@
-"""Execution simulated task by task: full and delta simulation of FlexFlow, plans, traces."""
+"""Execution simulated task by task: full and delta simulation of FlexFlow, plans, traces.
+
+`automap.simulate.naming`      the tasks of a plan's step as events of a trace: what each is,
+                               and where in the user's code it comes from
+`automap.simulate.operators`   FlexFlow's execution simulator: operators with configurations on
+                               devices, full and delta simulation
+`automap.simulate.recorded`    the program of one device as a plan keeps it
+                               (`automap.plan.program`), and back
+`automap.simulate.simulation`  what a simulated step says: how long, how busy, what is waited
+                               for, and the longest of everything
+`automap.simulate.spmd`        a plan's step on one representative device and its links as a
+                               task graph, and its timeline
+`automap.simulate.tasks`       a task graph as arrays, and its timeline
+`automap.simulate.trace`       a timeline as a trace: JSON that Perfetto
+                               (https://ui.perfetto.dev) and chrome://tracing open
+"""

@@ -1,1 +1,17 @@
-"""Holding a plan against what the compiler made of it."""
+"""Holding a plan against what the compiler made of it.
+
+`automap.verify.cache`       witnesses kept on disk: compiling takes minutes, and its answer
+                             does not change
+`automap.verify.comparison`  the prediction beside the witness: memory, collectives by kind and
+                             axes, and where they differ
+`automap.verify.compilers`   the compilers that can be witnesses, and the machine each compiles
+                             for without having it
+`automap.verify.confirm`     `automap plan --verify`: the best candidates of a search, compiled
+                             until one is confirmed to fit
+`automap.verify.numerics`    does the planned step compute what the step computes? Both run on
+                             the CPU, on the same inputs
+`automap.verify.verified`    `verified`: hold a plan against a compiler, and the planned step
+                             against the step
+`automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,
+                             the same in every process
+"""

@@ -1,12 +1,32 @@
 """What follows from a graph alone, whatever machine it will run on; each module is one analysis.
 
-phases, roles        forward, backward and update; what each input is for
-linkage, regions     dimensions that one decision forces together, everywhere or around weights
-conflicts, folding   where groups compete; groups that equal layers share
-storage              dimensions along which a parameter or its optimizer state can be kept split
-interleaved          the rules as they would be if fused dimensions were stored interleaved
-kernels, liveness    which values XLA writes to memory, and from when to when they are there
-narrow, invariants   values that are kept rounded; values that loops only carry along
-constants, flops     small constants that are known; operations of one op
-batches              ops that have one rule, together
+`hlo_tools.analyses.batches`      ops that have one rule, together: a large graph has few
+                                  different rules, so work is done per rule
+`hlo_tools.analyses.conflicts`    conflicts: places where groups compete, as explicit objects
+`hlo_tools.analyses.constants`    constants: values of small integer arrays that depend on no
+                                  input, as far as indices are made of them
+`hlo_tools.analyses.flops`        FLOPs of an op, from its rule and shapes; bytes are those of
+                                  its values (`Value.n_bytes`)
+`hlo_tools.analyses.folding`      folding: groups that play the same part in repeated layers
+                                  share one decision
+`hlo_tools.analyses.interleaved`  fused dimensions: several equal parts side by side in one
+                                  dimension (q, k, v; the gates of an LSTM)
+`hlo_tools.analyses.invariants`   how often a value changes in a step: what a loop only carries
+                                  along is the same in every trip
+`hlo_tools.analyses.kernels`      kernels: which values XLA writes to memory, and what each
+                                  kernel reads
+`hlo_tools.analyses.linkage`      linkage groups: the (value, dimension) nodes that one
+                                  decision forces together
+`hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves:
+                                  intervals over a schedule
+`hlo_tools.analyses.narrow`       which float32 values a backend keeps as bfloat16, because it
+                                  multiplies them so
+`hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
+                                  pass, which the update
+`hlo_tools.analyses.regions`      regions: the part of a linkage group around its weights,
+                                  where the group can be split and nowhere else
+`hlo_tools.analyses.roles`        roles of the step's inputs: parameter, optimizer state, other
+                                  state, batch, rng key, constant
+`hlo_tools.analyses.storage`      storage groups: the dimensions along which a leaf can be kept
+                                  sharded without its computation being so
 """

@@ -6,6 +6,15 @@ passes: every operand is gathered, the result is whole on every device, and the 
 
 A rule comes from `RULES` by opcode, for a custom call from `CUSTOM_CALLS` by its target, and before both
 from the user, by target or function name (`hlo_tools.rules.notation`)          -> in: `find_rule`
+
+`hlo_tools.rules.convolution`  convolutions, with feature and batch groups, strides and
+                               dilations
+`hlo_tools.rules.notation`     rules as text: what `str(rule)` prints and what users write for
+                               their own ops
+`hlo_tools.rules.rule`         what a sharding rule is: the indices of an op's iteration space
+                               and where each one appears
+`hlo_tools.rules.window`       windows: which elements of its neighbours a device needs, and
+                               the ops that slide a window
 """
 
 from collections.abc import Callable, Mapping

@@ -3,6 +3,12 @@ batch.
 
 `automap.runtime.microbatched` runs such a program on one device, `automap.runtime.pipeline` on the
 devices of stages.
+
+`automap.jaxpr.microbatch.build`     making equations: those of a traced function, over
+                                     variables of a program that is being built
+`automap.jaxpr.microbatch.rules`     which operations can be done one microbatch at a time: one
+                                     rule per primitive
+`automap.jaxpr.microbatch.separate`  a traced step -> its program in microbatches
 """
 
 from automap.jaxpr.microbatch.dependence import Operator

@@ -9,4 +9,9 @@ package.
 `play`         greedy, beams and local search: `infer`
 `problems`     generated problems to train on and to be held out on
 `weights.safetensors`, made by scripts/train_pipeline_agent.py; docs/reports/pipeline_agent.md says how good it is
+
+`automap.pipeline.agent.network`  the agent's network in numpy, and its weights' file: nothing
+                                  of torch is needed to infer
+`automap.pipeline.agent.play`     playing a problem: greedily, by beams, and with local search
+                                  from the best
 """

@@ -5,4 +5,9 @@ one problem.
 `game`      the game: what is seen, allowed and rewarded, as numba functions
 `env`       many games as an environment of `rl`; keeps the best partition that was played
 `strategy`  the Rainbow agent, and what improves its best; needs the extra `rl`
+
+`automap.pipeline.online.game`      the game of a partition: from the first stage on an agent
+                                    chooses where a stage's units end, then its points
+`automap.pipeline.online.strategy`  `rainbow`: learn on the one problem, then improve the best
+                                    partition that was played
 """

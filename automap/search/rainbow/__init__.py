@@ -7,4 +7,7 @@
     `strategy`    starts, training within the budget, second thoughts
 
 Torch loads only when the strategy runs.
+
+`automap.search.rainbow.strategy`  `rainbow`: learn on this one problem, from the best presets,
+                                   and climb at the end
 """

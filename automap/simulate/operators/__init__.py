@@ -1,3 +1,11 @@
 """FlexFlow's execution simulator: operators with configurations on devices, full and delta
 simulation.
+
+`automap.simulate.operators.configuration`  how an operator runs: FlexFlow's parallelisation
+                                            configuration (section 4), and ways to choose one
+`automap.simulate.operators.layers`         layers of an operator graph: operators that share a
+                                            parameter, which FlexFlow's plans place together
+`automap.simulate.operators.simulator`      a machine with configured operators, their
+                                            timeline, and what a change of one configuration
+                                            does to it
 """
