@@ -4,7 +4,6 @@ A strategy is a function of a `SearchContext`; it proposes points through `conte
 stop whenever it likes. To add one, write it in its own file and enter it here and, with a line on
 what it is, in `automap.choices`.
 
-`automap.search.candidate`      a plan that was priced, and which of two is better
 `automap.search.context`        what every strategy works with: the space, the evaluator, the
                                 constraints, and the best so far
 `automap.search.first_presets`  presets are priced before any strategy runs: the best of them

@@ -11,13 +11,12 @@
                                      rows
 `automap.search.factored.eliminate`  elimination: the minimum of a sum of tables over all
                                      choices, one variable after the other
-`automap.search.factored.laying`     groups laid on a mesh: in which ways the choices of a
-                                     scope can split the rows of its cells
 `automap.search.factored.model`      the cost of every plan on one mesh as a sum of tables over
                                      few decisions each
+`automap.search.factored.pricing`    cells on one mesh: in which ways decisions can split their
+                                     rows, and what each way costs
 `automap.search.factored.stored`     along which dimensions leaves are stored, for every choice
                                      of their level and of their classes' axes
-`automap.search.factored.table`      a term of a sum over decisions
 `automap.search.factored.variables`  the decisions of a space as variables with finite domains,
                                      so that a plan is one index per variable
 """
