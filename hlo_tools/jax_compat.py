@@ -25,12 +25,12 @@ _MLIR_CONVERTERS = (
 def _find(places: tuple[tuple[str, str], ...], purpose: str) -> Callable[..., Any]:
     for module_name, path in places:
         try:
-            found: Any = importlib.import_module(module_name)
+            attribute: Any = importlib.import_module(module_name)
             for part in path.split("."):
-                found = getattr(found, part)
+                attribute = getattr(attribute, part)
         except (ImportError, AttributeError):
             continue
-        return found
+        return attribute
     raise HloError(f"this jaxlib cannot read {purpose}; pass a serialized HLO proto instead")
 
 

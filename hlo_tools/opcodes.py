@@ -268,7 +268,7 @@ _ROWS: tuple[Opcode, ...] = (
 OPCODES: Mapping[str, Opcode] = {row.name: row for row in _ROWS}
 
 
-def of_kind(*kinds: Kind) -> frozenset[str]:
+def with_kind(*kinds: Kind) -> frozenset[str]:
     """The opcodes of some kinds."""
     return frozenset(row.name for row in OPCODES.values() if row.kind in kinds)
 
@@ -283,17 +283,17 @@ def elementwise(n_operands: int) -> frozenset[str]:
     return frozenset(row.name for row in OPCODES.values() if row.n_operands == n_operands)
 
 
-ELEMENTWISE = of_kind(Kind.ELEMENTWISE)
-PRODUCERS = of_kind(Kind.PRODUCER)
-RANDOM = of_kind(Kind.RANDOM)
-IDENTITIES = of_kind(Kind.IDENTITY)
-CONTRACTIONS = of_kind(Kind.CONTRACTION)
+ELEMENTWISE = with_kind(Kind.ELEMENTWISE)
+PRODUCERS = with_kind(Kind.PRODUCER)
+RANDOM = with_kind(Kind.RANDOM)
+IDENTITIES = with_kind(Kind.IDENTITY)
+CONTRACTIONS = with_kind(Kind.CONTRACTION)
 DENSE_CONTRACTIONS = with_trait(Trait.DENSE)
-REDUCTIONS = of_kind(Kind.REDUCTION)
-COLLECTIVES = of_kind(Kind.COLLECTIVE)
+REDUCTIONS = with_kind(Kind.REDUCTION)
+COLLECTIVES = with_kind(Kind.COLLECTIVE)
 JOINS_DEVICES = with_trait(Trait.JOINS_DEVICES)
-STRUCTURAL = of_kind(Kind.STRUCTURE)
-NO_RULE_NEEDED = of_kind(Kind.STRUCTURE, Kind.TOKEN)
+STRUCTURAL = with_kind(Kind.STRUCTURE)
+NO_RULE_NEEDED = with_kind(Kind.STRUCTURE, Kind.TOKEN)
 
 ITERATING = with_trait(Trait.ITERATES)
 WHOLE_DIMENSIONS = with_trait(Trait.WHOLE_DIMENSIONS)
@@ -302,7 +302,7 @@ STORES_RESULT = with_trait(Trait.STORES_RESULT)
 KEEPS_OPERANDS = with_trait(Trait.KEEPS_OPERANDS)
 VIEWS = with_trait(Trait.VIEW)
 READS_PART = with_trait(Trait.READS_PART)
-SLICES = READS_PART & of_kind(Kind.MOVEMENT)
+SLICES = READS_PART & with_kind(Kind.MOVEMENT)
 AT_RUN_TIME_OFFSET = with_trait(Trait.AT_RUN_TIME_OFFSET)
 NO_FLOPS = with_trait(Trait.NO_FLOPS)
 FLOPS_BY_READS = with_trait(Trait.FLOPS_BY_READS)

@@ -175,7 +175,7 @@ def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
     around: list[int] = []
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            around.append(graph.exit_of[index])
+            around.append(graph.exit_by_entry[index])
         elif op.opcode == LOOP_EXIT:
             around.pop()
         if around:

@@ -56,7 +56,7 @@ def merged_sums(graph: Graph, order: Order) -> Sums:
     used_once = [len(users) == 1 for users in graph.users]
     for value in graph.outputs:
         used_once[value] = False
-    enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_of.items()}
+    enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_by_entry.items()}
     leaves_loops, is_term = terms.is_single, terms.is_unconverted
     if order == "terms first":
         leaves_loops = is_term = terms.is_any

@@ -76,9 +76,9 @@ def with_frozen(
 
 def _classes_of_inputs(linkage: Linkage, class_of_group: np.ndarray) -> list[tuple[int, ...]]:
     """The compute class of each dimension of each input, -1 for none."""
-    of_node = np.append(class_of_group, -1)[linkage.group_of_node]
+    class_of_node = np.append(class_of_group, -1)[linkage.group_of_node]
     first = linkage.node_offset
-    return [tuple(of_node[first[v] : first[v + 1]].tolist()) for v in linkage.graph.inputs]
+    return [tuple(class_of_node[first[v] : first[v + 1]].tolist()) for v in linkage.graph.inputs]
 
 
 def _holds_numbers(dtype: str) -> bool:

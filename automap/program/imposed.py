@@ -55,15 +55,15 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
     """What a step imposes; `state_map` (output index -> input index) agrees with `ends`, see
     `agreed`.
     """
-    of_op = {
+    specs_by_op = {
         index: read_spec(op.instruction.attributes.custom_call_target[len(CONSTRAINT_TARGET) :])
         for index, op in enumerate(graph.ops)
         if op.opcode == CONSTRAINT
     }
-    if not (of_op or ends.inputs or ends.outputs):
+    if not (specs_by_op or ends.inputs or ends.outputs):
         return Imposed()
-    ends_known, inner = _Known(graph), _Known(graph)
-    for position, spec in _of_state(ends, state_map).items():
+    ends_known, inner = _Specs(graph), _Specs(graph)
+    for position, spec in _state_specs(ends, state_map).items():
         ends_known.impose(graph.inputs[position], spec)
         for output, source in state_map.items():
             if source == position:
@@ -71,29 +71,31 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
     for output, spec in ends.outputs.items():
         if output not in state_map:
             ends_known.impose(graph.outputs[output], spec)
-    for value, spec in _read_by_manual(graph, of_op):
+    for value, spec in _read_by_manual(graph, specs_by_op):
         if graph.inputs.index(value) not in state_map.values():
             ends_known.impose(value, spec)
     state = {*graph.inputs, *(graph.outputs[output] for output in state_map)}
-    inner.barred = state | ends_known.of_value.keys()
-    for index, spec in of_op.items():
+    inner.barred = state | ends_known.specs_by_value.keys()
+    for index, spec in specs_by_op.items():
         (value,) = graph.ops[index].outputs
         inner.impose(value, spec)
         source = graph.ops[index].inputs[0]
         producer = graph.values[source].producer
         if producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT:
             inner.impose(source, spec)
-    of_stack_op = _follow_stacks(graph, inner.of_value, inner.impose, inner.tied)
-    return Imposed(of_op, of_stack_op, {**inner.of_value, **ends_known.of_value})
+    specs_by_stack_op = _follow_stacks(graph, inner.specs_by_value, inner.impose, inner.tied)
+    return Imposed(
+        specs_by_op, specs_by_stack_op, {**inner.specs_by_value, **ends_known.specs_by_value}
+    )
 
 
 def _read_by_manual(
-    graph: Graph, of_op: Mapping[int, ImposedSpec]
+    graph: Graph, specs_by_op: Mapping[int, ImposedSpec]
 ) -> Iterator[tuple[int, ImposedSpec]]:
     """Inputs that only `shard_map`s read, all split alike: they arrive so."""
     for value in graph.inputs:
         users = graph.users[value]
-        specs = {of_op.get(user) for user in users}
+        specs = {specs_by_op.get(user) for user in users}
         enters = (
             graph.ops[after].opcode == MANUAL_ENTER
             for user in users
@@ -127,22 +129,22 @@ def agreed(ends: ImposedEnds, state_map: Mapping[int, int]) -> dict[int, int]:
     }
 
 
-def _of_state(ends: ImposedEnds, state_map: Mapping[int, int]) -> Mapping[int, ImposedSpec]:
+def _state_specs(ends: ImposedEnds, state_map: Mapping[int, int]) -> Mapping[int, ImposedSpec]:
     """Specs of inputs: one of a leaf's new version holds for the leaf too, as the plan stores both
     alike.
     """
-    of_new = {i: ends.outputs[o] for o, i in state_map.items() if o in ends.outputs}
-    return {**of_new, **ends.inputs}
+    specs_of_new = {i: ends.outputs[o] for o, i in state_map.items() if o in ends.outputs}
+    return {**specs_of_new, **ends.inputs}
 
 
-class _Known:
+class _Specs:
     """Specs by value as they are found; the first that is imposed on tied values is that of all.
 
     Values tied to one in `barred` get none.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.of_value: dict[int, ImposedSpec] = {}
+        self.specs_by_value: dict[int, ImposedSpec] = {}
         self.barred: set[int] = set()
         self._graph = graph
         self._tied: dict[int, set[int]] = {}
@@ -161,11 +163,11 @@ class _Known:
         rank = len(self._graph.values[value].dims)
         # The words of a random key are a dimension in HLO only.
         padded = (*spec, *((),) * (rank - len(spec)))
-        if value in self.of_value or not self.barred.isdisjoint(self.tied(value)):
+        if value in self.specs_by_value or not self.barred.isdisjoint(self.tied(value)):
             return []
-        found = sorted(self.tied(value) - self.of_value.keys())
-        self.of_value.update(dict.fromkeys(found, padded))
-        return found
+        imposed_on = sorted(self.tied(value) - self.specs_by_value.keys())
+        self.specs_by_value.update(dict.fromkeys(imposed_on, padded))
+        return imposed_on
 
 
 _WRITE, _READ = "dynamic-update-slice", "dynamic-slice"
@@ -173,28 +175,29 @@ _WRITE, _READ = "dynamic-update-slice", "dynamic-slice"
 
 def _follow_stacks(
     graph: Graph,
-    of_value: Mapping[int, ImposedSpec],
+    specs_by_value: Mapping[int, ImposedSpec],
     may_impose: Callable[[int, ImposedSpec], list[int]],
     tied: Callable[[int], set[int]],
 ) -> dict[int, ImposedSpec]:
     """The ops that run as constrained tensors are split, with the spec of their first operand.
 
-    `of_value` grows: `may_impose(value, spec)` imposes a spec on a value and those `tied` to it,
+    `specs_by_value` grows: `may_impose(value, spec)` imposes a spec on a value and those `tied` to
+    it,
     and gives those it imposed it on, [] if another is imposed there.
     """
-    found: dict[int, ImposedSpec] = {}
-    left = list(of_value)
+    specs_by_stack_op: dict[int, ImposedSpec] = {}
+    left = list(specs_by_value)
     while left:
         value = left.pop()
         for index in graph.users[value]:
             op = graph.ops[index]
-            spec = _spec_of_result(graph, op, value, of_value[value])
+            spec = _spec_of_result(graph, op, value, specs_by_value[value])
             if spec is None or (op.opcode == _WRITE and op.inputs[0] not in tied(op.outputs[0])):
                 continue
             left += may_impose(op.outputs[0], spec)
-            if of_value.get(op.outputs[0]) == spec:
-                found[index] = of_value[op.inputs[0]]
-    return found
+            if specs_by_value.get(op.outputs[0]) == spec:
+                specs_by_stack_op[index] = specs_by_value[op.inputs[0]]
+    return specs_by_stack_op
 
 
 def _spec_of_result(graph: Graph, op: Op, value: int, spec: ImposedSpec) -> ImposedSpec | None:

@@ -35,7 +35,7 @@ def own_collectives(graph: Graph, sizes: Sequence[int]) -> Mapping[int, OwnColle
     """Collectives by op; `sizes` are those of the mesh that the step's `shard_map`s are on, () if
     there are none.
     """
-    found = {}
+    by_op = {}
     for index in sorted(graph.local_ops) if sizes else ():
         op = graph.ops[index]
         axes = _axes(op, sizes) if op.opcode in _KINDS else ()
@@ -43,8 +43,8 @@ def own_collectives(graph: Graph, sizes: Sequence[int]) -> Mapping[int, OwnColle
             kind = _LIKE.get(op.opcode, op.opcode)
             measured = op.outputs if kind == "all-gather" else op.inputs
             n_bytes = sum(graph.values[value].n_bytes for value in measured)
-            found[index] = OwnCollective(kind, axes, n_bytes)
-    return found
+            by_op[index] = OwnCollective(kind, axes, n_bytes)
+    return by_op
 
 
 def _axes(op: Op, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -174,16 +174,16 @@ class Problem:
     @cached_property
     def loop_classes(self) -> frozenset[int]:
         """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
-        found = set[int]()
+        stepped = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
             if op.opcode in AT_RUN_TIME_OFFSET:
                 classes = self.compute_classes(op.inputs[0])
-                found.update(
+                stepped.update(
                     c
                     for c, factors in zip(classes, rule.operands[0])
                     if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
                 )
-        return frozenset(found)
+        return frozenset(stepped)
 
     @cached_property
     def leading(self) -> Mapping[int, int]:

@@ -18,7 +18,7 @@ from automap.program.problem import Problem
 from automap.step.own_shardings import ImposedEnds
 from hlo_tools.analyses.folding import fold, fold_storage
 from hlo_tools.analyses.interleaved import interleaved_rules
-from hlo_tools.analyses.linkage import Linkage, link, rules_of
+from hlo_tools.analyses.linkage import Linkage, link, op_rules
 from hlo_tools.analyses.phases import Phase, phases
 from hlo_tools.analyses.regions import Regions, regions
 from hlo_tools.analyses.roles import Role, match_state, roles
@@ -54,7 +54,7 @@ def build_problem(
     if state_map is None:
         state_map = match_state(graph)
     op_phases = phases(graph, state_map)
-    linkage = link(graph, rules_of(graph, user_rules))
+    linkage = link(graph, op_rules(graph, user_rules))
     class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
@@ -115,8 +115,8 @@ def _linked(
         if layers == "folded"
         else np.arange(len(stored.limits))
     )
-    of_regions = regions(linkage, stored.side, class_of_group)
-    return _Linked(linkage, stored, class_of_group, class_of_storage_group, of_regions)
+    weight_regions = regions(linkage, stored.side, class_of_group)
+    return _Linked(linkage, stored, class_of_group, class_of_storage_group, weight_regions)
 
 
 def interleaved(problem: Problem) -> Problem:

@@ -52,7 +52,7 @@ def small_parts(
     np.maximum.at(largest, class_of_node, n_bytes)
     nodes = n_bytes * LEAST_RATIO <= largest[class_of_node]
     factors = np.zeros(linkage.factor_groups.shape, bool)
-    found = set[int]()
+    communicating = set[int]()
     for batch in linkage.batches:
         for factor, places in enumerate(batch.places((True,) * batch.values.shape[1])):
             groups = linkage.factor_groups[batch.ops, factor]
@@ -60,8 +60,8 @@ def small_parts(
                 is_small = _all_small(batch, places, nodes, offset) & (groups >= 0)
                 factors[batch.ops, factor] = is_small
                 if batch.rule.factors[factor].kind is not FactorKind.PASSTHROUGH:
-                    found.update(class_of_group[groups[is_small]].tolist())
-    return SmallParts(nodes, factors, frozenset(found))
+                    communicating.update(class_of_group[groups[is_small]].tolist())
+    return SmallParts(nodes, factors, frozenset(communicating))
 
 
 def _all_small(

@@ -47,7 +47,7 @@ def _counted(
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Operations per step of each `ITERATING` op, with the classes it iterates over."""
     graph = linkage.graph
-    of_row: dict[bytes, tuple[int, ...]] = {}
+    classes_by_row: dict[bytes, tuple[int, ...]] = {}
     classes = np.append(class_of_group, -1)[linkage.factor_groups]
     for index, (op, rule) in enumerate(zip(graph.ops, linkage.rules, strict=True)):
         if op.opcode not in ITERATING:
@@ -55,7 +55,7 @@ def _counted(
         copied = math.prod(graph.values[op.outputs[0]].dims) if op.outputs else 0
         row = classes[index]
         key = row.tobytes()
-        present = of_row.get(key)
+        present = classes_by_row.get(key)
         if present is None:
-            present = of_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
+            present = classes_by_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
         yield op.trip_count * float(flops(graph, op, rule) or copied), present

@@ -57,12 +57,12 @@ class LeafClass:
 def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
     """All parameters with dimensions, folded, largest total bytes first."""
     reach = _reach(problem)
-    output_of = {i: o for o, i in problem.state_map.items()}
+    output_by_input = {i: o for o, i in problem.state_map.items()}
     members: dict[tuple[object, ...], list[int]] = {}
     for position, (value, role) in enumerate(zip(problem.graph.inputs, problem.roles, strict=True)):
         array = problem.graph.values[value]
         if role is Role.PARAMETER and array.dims:
-            optimizer_side = _optimizer_side(problem, position, output_of)
+            optimizer_side = _optimizer_side(problem, position, output_by_input)
             key = (
                 array.dims,
                 array.dtype,
@@ -86,7 +86,7 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
                 compute=problem.compute_classes(value),
                 regional=problem.regional_classes(value),
                 parameter_side=parameter_side,
-                optimizer_side=_optimizer_side(problem, positions[0], output_of),
+                optimizer_side=_optimizer_side(problem, positions[0], output_by_input),
                 reach=tuple(reach.get(c, 0) for c in parameter_side),
                 imposed=problem.imposed.specs_by_value.get(value),
             )
@@ -94,12 +94,14 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
     return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
 
 
-def _optimizer_side(problem: Problem, position: int, output_of: dict[int, int]) -> tuple[int, ...]:
+def _optimizer_side(
+    problem: Problem, position: int, output_by_input: dict[int, int]
+) -> tuple[int, ...]:
     """Storage classes of the op that makes the new parameter."""
     none = problem.n_classes
-    if position not in output_of:
+    if position not in output_by_input:
         return (none,) * len(problem.graph.values[problem.graph.inputs[position]].dims)
-    output = problem.graph.outputs[output_of[position]]
+    output = problem.graph.outputs[output_by_input[position]]
     groups = update_groups(problem.linkage, problem.storage, output)
     classes = problem.class_of_storage_group
     return tuple(problem.n_compute + int(classes[g]) if g >= 0 else none for g in groups)
@@ -163,7 +165,7 @@ def storage_dims(
     """
     left, stored = list(parts), set[int]()
     to_come = math.prod(size for (_, size), is_wanted in zip(axes, wanted) if is_wanted)
-    found: list[int | None] = []
+    dims: list[int | None] = []
     for axis, is_wanted in zip(axes, wanted, strict=True):
         dim = None
         if is_wanted:
@@ -172,8 +174,8 @@ def storage_dims(
             left[dim] *= axis[1]
             stored.add(dim)
         to_come //= axis[1] if is_wanted else 1
-        found.append(dim)
-    return tuple(found)
+        dims.append(dim)
+    return tuple(dims)
 
 
 class _Question(NamedTuple):
@@ -199,22 +201,28 @@ class StoredLeaves:
     multiple: int
     _known: dict[_Question, tuple[tuple[int, int], ...]] = field(default_factory=dict, repr=False)
 
-    def of_axes(self, point: Point, parts_of: Mapping[int, int]) -> list[dict[int, None]]:
+    def storage_classes(
+        self, point: Point, parts_by_class: Mapping[int, int]
+    ) -> list[dict[int, None]]:
         """The storage classes of each axis, in order of the leaves; `parts_of` are the parts of
         compute classes.
         """
-        found = [dict[int, None]() for _ in point.compute]
+        classes_by_axis = [dict[int, None]() for _ in point.compute]
         for number, levels in enumerate(zip(*point.storage, strict=True)):
             if any(levels):
-                question = self._question(number, levels, point, parts_of)
+                question = self._question(number, levels, point, parts_by_class)
                 if question not in self._known:
                     self._known[question] = self._classes(question)
                 for axis, group_class in self._known[question]:
-                    found[axis][group_class] = None
-        return found
+                    classes_by_axis[axis][group_class] = None
+        return classes_by_axis
 
     def _question(
-        self, number: int, levels: tuple[Level, ...], point: Point, parts_of: Mapping[int, int]
+        self,
+        number: int,
+        levels: tuple[Level, ...],
+        point: Point,
+        parts_by_class: Mapping[int, int],
     ) -> _Question:
         leaf = self.leaves[number]
         taken = tuple(
@@ -222,7 +230,7 @@ class StoredLeaves:
             for level, classes in zip(levels, point.compute)
         )
         sides = zip(leaf.compute, leaf.regional)
-        parts = tuple(parts_of.get(c, 1) * parts_of.get(r, 1) for c, r in sides)
+        parts = tuple(parts_by_class.get(c, 1) * parts_by_class.get(r, 1) for c, r in sides)
         return _Question(number, point.mesh, levels, taken, parts)
 
     def _classes(self, question: _Question) -> tuple[tuple[int, int], ...]:
@@ -232,12 +240,12 @@ class StoredLeaves:
         dims = storage_dims(
             leaf, question.mesh.axes, wanted, question.parts, self.none, self.multiple
         )
-        found: list[tuple[int, int]] = []
+        turned_on: list[tuple[int, int]] = []
         for axis, dim in enumerate(dims):
             if dim is None:
                 continue
             if leaf.optimizer_side[dim] != self.none:
-                found.append((axis, leaf.optimizer_side[dim]))
+                turned_on.append((axis, leaf.optimizer_side[dim]))
             if question.levels[axis] is Level.FULL:
-                found.append((axis, leaf.parameter_side[dim]))
-        return tuple(found)
+                turned_on.append((axis, leaf.parameter_side[dim]))
+        return tuple(turned_on)

@@ -118,11 +118,11 @@ def _parse_spec(text: str, spec: str) -> AxesOfDim:
 
 
 def _positions(text: str, path: str, paths: Sequence[str]) -> list[int]:
-    found = [i for i, other in enumerate(paths) if _fits(path, other)]
-    if not found:
+    positions = [i for i, other in enumerate(paths) if _fits(path, other)]
+    if not positions:
         closest = difflib.get_close_matches(path, paths, n=3, cutoff=0.0)
         raise InputError(f"pin {text!r}: no input is called {path}; closest: {', '.join(closest)}")
-    return found
+    return positions
 
 
 def _fits(pattern: str, path: str) -> bool:
@@ -153,18 +153,18 @@ def with_pins(workload: Workload, pins: Sequence[Pin]) -> Workload:
     given = {pin.position: pin.axes_of_dim for pin in pins}
     ends = replace(workload.ends, inputs={**workload.ends.inputs, **given})
     problem = workload.problem
-    of_problem = imposed(problem.graph, ends, problem.state_map)
-    return replace(workload, ends=ends, problem=replace(problem, imposed=of_problem))
+    imposed_specs = imposed(problem.graph, ends, problem.state_map)
+    return replace(workload, ends=ends, problem=replace(problem, imposed=imposed_specs))
 
 
 def meshes_that_divide(workload: Workload, meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
     """Meshes on which all that is imposed divides. Raises `InputError` if there is none."""
     broken = {mesh: _undivided(workload.problem, mesh) for mesh in meshes}
-    found = tuple(mesh for mesh, of in broken.items() if not of)
-    if not found:
+    dividing = tuple(mesh for mesh, of in broken.items() if not of)
+    if not dividing:
         mesh = min(broken, key=lambda mesh: len(broken[mesh]))
         raise InputError("; ".join(_why_not(workload, mesh, broken[mesh])))
-    return found
+    return dividing
 
 
 def _undivided(problem: Problem, mesh: Mesh) -> list[int]:

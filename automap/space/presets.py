@@ -84,8 +84,8 @@ def _with_sequence(space: Space, mesh: Mesh) -> Sequence[Point]:
     """
     if space.convolved:
         return ()
-    found = (_sequences_beside(space, mesh, axis) for axis in _feature_axes(mesh))
-    return tuple(point for point in found if point is not None)
+    points = (_sequences_beside(space, mesh, axis) for axis in _feature_axes(mesh))
+    return tuple(point for point in points if point is not None)
 
 
 def _sequences_beside(space: Space, mesh: Mesh, axis: int) -> Point | None:
@@ -138,8 +138,8 @@ def _one_weird_trick(space: Space, mesh: Mesh) -> Sequence[Point]:
 
 
 def _megatron(space: Space, mesh: Mesh) -> Sequence[Point]:
-    found = (_megatron_on(space, mesh, axis) for axis in _feature_axes(mesh))
-    return tuple(point for point in found if point is not None)
+    points = (_megatron_on(space, mesh, axis) for axis in _feature_axes(mesh))
+    return tuple(point for point in points if point is not None)
 
 
 def _megatron_on(space: Space, mesh: Mesh, axis: int) -> Point | None:

@@ -189,13 +189,13 @@ class Space:
         """What the sizes of dimensions have in common that a class splits, and a regional one too;
         of inputs.
         """
-        problem, found = self.problem, dict[tuple[int, int], int]()
+        problem, sizes = self.problem, dict[tuple[int, int], int]()
         for value in dict.fromkeys(problem.graph.inputs):
             sides = zip(problem.compute_classes(value), problem.regional_classes(value))
             for pair, size in zip(sides, problem.graph.values[value].dims, strict=True):
                 if problem.n_classes not in pair:
-                    found[pair] = math.gcd(found.get(pair, 0), size)
-        return found
+                    sizes[pair] = math.gcd(sizes.get(pair, 0), size)
+        return sizes
 
     def point(
         self,
@@ -220,7 +220,7 @@ class Space:
 
     def split_classes(self, point: Point) -> SplitClasses:
         """Classes of each axis with the storage classes that the point's levels turn on."""
-        stored = self._stored_leaves.of_axes(point, _parts(point))
+        stored = self._stored_leaves.storage_classes(point, _parts(point))
         classes = tuple((*c, *s) for c, s in zip(point.compute, stored, strict=True))
         return SplitClasses(point.mesh, classes, point.last_dim_classes, point.small_whole_classes)
 

@@ -37,15 +37,15 @@ class PairConflict:
 
 def self_conflicts(linkage: Linkage, class_of_group: np.ndarray) -> tuple[SelfConflict, ...]:
     """Every class that some value, or some op's iteration space, holds twice."""
-    class_of = np.append(class_of_group, _NONE)
+    padded_classes = np.append(class_of_group, _NONE)
     graph = linkage.graph
     made = np.array([(op.outputs or op.inputs or (_NONE,))[0] for op in graph.ops], np.int64)
-    found = [_repeated(class_of[linkage.factor_groups], made)]
+    repetitions = [_repeated(padded_classes[linkage.factor_groups], made)]
     ranks = np.diff(linkage.node_offset)
     padded = np.full((len(graph.values), max(int(ranks.max(initial=0)), 1)), -1, np.int64)
     padded[np.arange(padded.shape[1]) < ranks[:, None]] = linkage.group_of_node
-    found.append(_repeated(class_of[padded], np.arange(len(graph.values))))
-    repeated = np.concatenate(found)
+    repetitions.append(_repeated(padded_classes[padded], np.arange(len(graph.values))))
+    repeated = np.concatenate(repetitions)
     classes, first, counts = np.unique(repeated[:, 0], return_index=True, return_counts=True)
     return tuple(
         SelfConflict(c, int(repeated[f, 1]), n)
@@ -65,8 +65,8 @@ def _repeated(classes: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 def pair_conflicts(linkage: Linkage, class_of_group: np.ndarray) -> tuple[PairConflict, ...]:
     """Every pair of different classes that meet in an op."""
-    class_of = np.append(class_of_group, _NONE)
-    classes = np.sort(class_of[linkage.factor_groups], axis=1)
+    padded_classes = np.append(class_of_group, _NONE)
+    classes = np.sort(padded_classes[linkage.factor_groups], axis=1)
     rows, first, counts = np.unique(classes, axis=0, return_index=True, return_counts=True)
     count: dict[tuple[int, int], int] = {}
     first_op: dict[tuple[int, int], int] = {}

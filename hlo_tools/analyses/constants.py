@@ -33,7 +33,7 @@ class Constants:
         self._graph = graph
         self._known: dict[int, np.ndarray | None] = {}
 
-    def value_of(self, value: int) -> np.ndarray | None:
+    def elements(self, value: int) -> np.ndarray | None:
         """An array's elements; None if they are not known."""
         if value not in self._known:
             self._known[value] = None
@@ -48,18 +48,18 @@ class Constants:
             return None
         op = graph.ops[array.producer]
         evaluate = _EVALUATED.get(op.opcode)
-        operands = [self.value_of(v) for v in op.inputs] if evaluate else []
+        operands = [self.elements(v) for v in op.inputs] if evaluate else []
         known = [o for o in operands if o is not None]
         if evaluate is None or len(known) < len(operands):
             return None
-        found = evaluate(op, known, array.dims)
-        return None if found is None else found.astype(_DTYPES[array.dtype])
+        elements = evaluate(op, known, array.dims)
+        return None if elements is None else elements.astype(_DTYPES[array.dtype])
 
 
 def counts_up(constants: Constants, value: int) -> bool:
     """Whether an array is known to be 0, 1, 2, ..."""
-    found = constants.value_of(value)
-    return found is not None and bool((found.ravel() == np.arange(found.size)).all())
+    elements = constants.elements(value)
+    return elements is not None and bool((elements.ravel() == np.arange(elements.size)).all())
 
 
 def _iota(op: Op, operands: list[np.ndarray], dims: tuple[int, ...]) -> np.ndarray:

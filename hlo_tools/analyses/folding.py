@@ -57,8 +57,8 @@ def fold_storage(
     """
     graph = linkage.graph
     class_of_node = np.append(class_of_group, -1)[linkage.group_of_node].tolist()
-    of_leaf: list[set[object]] = [set() for _ in range(len(stored.limits))]
-    of_value: list[set[object]] = [set() for _ in range(len(stored.limits))]
+    leaf_keys: list[set[object]] = [set() for _ in range(len(stored.limits))]
+    value_keys: list[set[object]] = [set() for _ in range(len(stored.limits))]
     offset = linkage.node_offset.tolist()
     groups = stored.group_of_node.tolist()
     side, leaves = stored.side.tolist(), set(graph.inputs)
@@ -69,14 +69,14 @@ def fold_storage(
         for dim, group in enumerate(groups[start:end]):
             if group >= 0:
                 key = (*key_of_value, dim)
-                (of_leaf if v in leaves else of_value)[group].add(key)
+                (leaf_keys if v in leaves else value_keys)[group].add(key)
     for output, position in state_map.items():
         value = graph.inputs[position]
         classes = tuple(class_of_node[offset[value] : offset[value + 1]])
         for dim, group in enumerate(update_groups(linkage, stored, graph.outputs[output])):
             if group >= 0:
-                of_leaf[group].add((Side.OPTIMIZER, graph.values[value].dims, classes, dim))
-    return numbered([frozenset(leaf or other) for leaf, other in zip(of_leaf, of_value)])
+                leaf_keys[group].add((Side.OPTIMIZER, graph.values[value].dims, classes, dim))
+    return numbered([frozenset(leaf or other) for leaf, other in zip(leaf_keys, value_keys)])
 
 
 def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ def fused_dimensions(graph: Graph) -> tuple[Fused, ...]:
     for op in graph.ops:
         for dim, part, start in _cuts(graph, op):
             starts.setdefault((op.inputs[0], dim, part), set()).add(start)
-    found = []
+    dimensions = []
     for (value, dim, part), seen in starts.items():
         whole = graph.values[value].dims[dim]
         if (
@@ -41,8 +41,8 @@ def fused_dimensions(graph: Graph) -> tuple[Fused, ...]:
             and whole // part >= _FEWEST_PARTS
             and seen == set(range(0, whole, part))
         ):
-            found.append(Fused(value, dim, whole // part))
-    return tuple(found)
+            dimensions.append(Fused(value, dim, whole // part))
+    return tuple(dimensions)
 
 
 def _cuts(graph: Graph, op: Op) -> list[tuple[int, int, int]]:

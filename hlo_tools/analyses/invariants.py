@@ -36,5 +36,5 @@ def changes(graph: Graph) -> Sequence[int]:
 
 def passed_on(graph: Graph, loop: int) -> frozenset[int]:
     """The carries of the loop that `graph.ops[loop]` enters that its body passes on as they are."""
-    enter, leave = graph.ops[loop], graph.ops[graph.exit_of[loop]]
+    enter, leave = graph.ops[loop], graph.ops[graph.exit_by_entry[loop]]
     return frozenset(c for c, last in zip(enter.outputs, leave.inputs) if c == last)

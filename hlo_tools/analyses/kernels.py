@@ -127,12 +127,12 @@ def _prepared(
             yield Kernel(op=loop, reads=(read,), writes=(written,))
 
 
-def _share_reads(graph: Graph, found: list[Kernel]) -> list[Kernel]:
+def _share_reads(graph: Graph, kernels: list[Kernel]) -> list[Kernel]:
     """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
     result: list[Kernel] = []
     at_hand: set[int] = set()
     trips = 1
-    for kernel in found:
+    for kernel in kernels:
         op = graph.ops[kernel.op]
         if op.opcode in OWN_KERNEL or op.trip_count != trips:
             at_hand.clear()

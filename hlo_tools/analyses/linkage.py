@@ -25,7 +25,7 @@ import numpy as np
 from hlo_tools.analyses.batches import Batch, batches
 from hlo_tools.graph import Graph, Op
 from hlo_tools.module import NO_ATTRIBUTES
-from hlo_tools.rules import Factor, FactorKind, Notation, Rule, rule_of
+from hlo_tools.rules import Factor, FactorKind, Notation, Rule, make_rule
 
 
 Places = list[tuple[int, int]]
@@ -50,7 +50,7 @@ class Linkage:
         """Number of groups; group ids are 0 .. n_groups - 1."""
         return len(self.limits)
 
-    def groups_of(self, value: int) -> tuple[int, ...]:
+    def groups(self, value: int) -> tuple[int, ...]:
         """Group of each dimension of a value, -1 where there is none."""
         start = self.node_offset[value]
         return tuple(self.group_of_node[start : self.node_offset[value + 1]].tolist())
@@ -60,7 +60,7 @@ def _links(factor: Factor) -> bool:
     return factor.kind in _LINKING or factor.halo is not None
 
 
-def rules_of(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
+def op_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
     """The rule of every op. Ops of equal shapes and attributes share one object."""
     cache: dict[object, Rule] = {}
     rules: list[Rule] = []
@@ -71,7 +71,7 @@ def rules_of(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
         key = (op.opcode, tuple(operands), tuple(results), _attributes(op))
         rule = cache.get(key)
         if rule is None:
-            rule = cache[key] = rule_of(op.instruction, op.opcode, operands, results, user_rules)
+            rule = cache[key] = make_rule(op.instruction, op.opcode, operands, results, user_rules)
         rules.append(rule)
     return rules
 

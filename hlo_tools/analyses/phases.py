@@ -60,33 +60,33 @@ def data(graph: Graph, phases: Sequence[Phase | None], state_inputs: frozenset[i
     """Whether each value depends on a non-state array or a contraction of a forward pass, and not
     by way of a gradient.
     """
-    found = [False] * len(graph.values)
+    is_data = [False] * len(graph.values)
     for position, value in enumerate(graph.inputs):
-        found[value] = position not in state_inputs and bool(graph.values[value].dims)
+        is_data[value] = position not in state_inputs and bool(graph.values[value].dims)
     for op, phase in zip(graph.ops, phases, strict=True):
         is_activation = phase is Phase.FORWARD and op.opcode in WHOLE_DIMENSIONS
         for output, sources in sources_by_output(op):
-            found[output] = phase is not Phase.BACKWARD and (
-                is_activation or any(found[v] for v in sources)
+            is_data[output] = phase is not Phase.BACKWARD and (
+                is_activation or any(is_data[v] for v in sources)
             )
-    return found
+    return is_data
 
 
 def _by_name(graph: Graph, state_inputs: frozenset[int]) -> list[Phase]:
-    named = _inner_gradients(graph, [_of_name(op.op_name) for op in graph.ops])
+    named = _inner_gradients(graph, [_phase_by_name(op.op_name) for op in graph.ops])
     after = after_backward(graph, named)
     result, leads = _before_backward(graph, named, after)
     return _fill(graph, _begin_again(graph, result, leads, after, state_inputs))
 
 
-def _of_name(op_name: str) -> Phase | None:
+def _phase_by_name(op_name: str) -> Phase | None:
     """The phase by the outermost transformation in a name: a gradient inside of what is
     differentiated is forward.
     """
-    found = _TRANSFORMATION.search(op_name)
-    if found is None:
+    outermost = _TRANSFORMATION.search(op_name)
+    if outermost is None:
         return Phase.UPDATE if op_name else None
-    return Phase.BACKWARD if found[0] == "transpose(" else Phase.FORWARD
+    return Phase.BACKWARD if outermost[0] == "transpose(" else Phase.FORWARD
 
 
 def _inner_gradients(graph: Graph, named: Sequence[Phase | None]) -> list[Phase | None]:

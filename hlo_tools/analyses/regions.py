@@ -57,15 +57,15 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
                 what = part.rule.factors[factor]
                 if not places or what.halo is not None:
                     continue
-                of_weight = (side[part.values] != Side.NONE).any(axis=1)
+                has_weight = (side[part.values] != Side.NONE).any(axis=1)
                 if what.kind is FactorKind.REDUCTION and opcode == "reduce":
-                    summed.append((part.only(of_weight), factor, places))
+                    summed.append((part.only(has_weight), factor, places))
                 elif what.kind is not FactorKind.PASSTHROUGH:
                     continue
                 elif opcode not in ITERATING:
                     grown.append((part, factor, places))
                 elif opcode == "dot" and _is_batch(part.rule, factor):
-                    seeds.append((part.only(of_weight), factor, places))
+                    seeds.append((part.only(has_weight), factor, places))
     for part, factor, places in (*seeds, *grown):
         edges.link(part, places, part.rule.factors[factor].size)
     edges.tie([(a, b) for a, b in graph.ties if varies[a] and varies[b]], graph)

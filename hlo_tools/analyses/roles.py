@@ -58,14 +58,14 @@ def roles(
     rng_inputs: frozenset[int] = frozenset(),
 ) -> tuple[Role, ...]:
     """Role of every input. `rng_inputs` are those known to be typed random keys."""
-    of_state = StateRoles(graph, phases, state_map)
+    state_roles = StateRoles(graph, phases, state_map)
     result = []
     for index, value in enumerate(graph.inputs):
         array = graph.values[value]
         if index in rng_inputs or (array.dtype == "u32" and array.dims in ((2,), (4,))):
             role = Role.RNG
-        elif index in of_state.new:
-            role = of_state.role(index)
+        elif index in state_roles.new:
+            role = state_roles.role(index)
         elif not array.dims:
             role = Role.CONSTANT
         else:
@@ -106,15 +106,15 @@ def longest_common_run(first: Sequence[int], second: Sequence[int]) -> tuple[int
     `first`, then in `second`; (0, 0, 0) if there is none."""
     hashes = _prefix_hashes(first), _prefix_hashes(second)
     low, high = 0, min(len(first), len(second))
-    found = (0, 0, 0)
+    longest = (0, 0, 0)
     while low < high:
         length = (low + high + 1) // 2
         match = _match(first, second, hashes, length)
         if match is None:
             high = length - 1
         else:
-            low, found = length, (length, *match)
-    return found
+            low, longest = length, (length, *match)
+    return longest
 
 
 def _prefix_hashes(items: Sequence[int]) -> np.ndarray:

@@ -96,12 +96,12 @@ class StateRoles:
     def _parameters(self) -> frozenset[int]:
         graph = self._graph
         made = {
-            position: self._elements_of(new)
+            position: self._elements(new)
             for position, new in self.new.items()
             if self._reads[graph.inputs[position]]
             and graph.values[graph.inputs[position]].dtype in _NUMBERS
         }
-        found = {
+        changed = {
             position
             for position, elements in made.items()
             if self._is_trained(position) or self._is_kept(position, elements)
@@ -111,9 +111,9 @@ class StateRoles:
             position
             for position, elements in made.items()
             if not elements.has_others
-            and any(dims[position] == dims[other] for other in elements.inputs & found)
+            and any(dims[position] == dims[other] for other in elements.inputs & changed)
         }
-        return frozenset(found | copied)
+        return frozenset(changed | copied)
 
     @cached_property
     def _reads(self) -> Sequence[bool]:
@@ -124,54 +124,54 @@ class StateRoles:
         graph = self._graph
         again = set[int]()
         while True:
-            found = self._read_in_one_trip(again)
+            is_read = self._read_in_one_trip(again)
             more = {
                 root
-                for enter, leave in graph.exit_of.items()
+                for enter, leave in graph.exit_by_entry.items()
                 for carried, root in zip(graph.ops[enter].outputs, graph.ops[leave].inputs)
-                if found[carried] and not found[root] and not self._after[root]
+                if is_read[carried] and not is_read[root] and not self._after[root]
             }
             if not more:
-                return found
+                return is_read
             again |= more
 
     def _read_in_one_trip(self, also: Collection[int]) -> list[bool]:
         graph, phases = self._graph, self._phases
-        found = [value in also for value in range(len(graph.values))]
+        reads = [value in also for value in range(len(graph.values))]
         for index in range(len(graph.ops) - 1, -1, -1):
             op, phase = graph.ops[index], phases[index]
             is_made_forward = phase is Phase.FORWARD and op.opcode not in STRUCTURAL
             for output, sources in sources_by_output(op):
                 is_end = output in self._answers or not graph.users[output]
                 may_end = is_made_forward or (phase is Phase.FORWARD and op.opcode == LOOP_EXIT)
-                found[output] |= may_end and is_end
-                passes = found[output] and not self._after[output]
+                reads[output] |= may_end and is_end
+                passes = reads[output] and not self._after[output]
                 for value in sources if passes or phase is Phase.BACKWARD else ():
                     is_read = passes and (is_made_forward or op.opcode in STRUCTURAL)
-                    found[value] |= is_read or op.opcode not in STRUCTURAL
+                    reads[value] |= is_read or op.opcode not in STRUCTURAL
             if phase is Phase.UPDATE and op.opcode not in STRUCTURAL:
                 for value in op.inputs:
                     producer = graph.values[value].producer
-                    found[value] |= producer >= 0 and (
+                    reads[value] |= producer >= 0 and (
                         phases[producer] is Phase.FORWARD
                         and graph.ops[producer].opcode not in STRUCTURAL
                     )
-        return found
+        return reads
 
     @cached_property
     def _serves(self) -> Sequence[bool]:
         """Whether each value reaches the new value of a parameter outside of differentiated
         functions.
         """
-        found = [False] * len(self._graph.values)
+        serves = [False] * len(self._graph.values)
         for position in self._parameters:
-            found[self.new[position]] = True
+            serves[self.new[position]] = True
         for index in range(len(self._graph.ops) - 1, -1, -1):
             if self._is_outside[index]:
                 for output, sources in sources_by_output(self._graph.ops[index]):
-                    for value in sources if found[output] else ():
-                        found[value] = True
-        return found
+                    for value in sources if serves[output] else ():
+                        serves[value] = True
+        return serves
 
     def _is_trained(self, position: int) -> bool:
         new = self.new[position]
@@ -230,7 +230,7 @@ class StateRoles:
                 todo.extend(_sources(op, value))
         return False
 
-    def _elements_of(self, value: int) -> _Elements:
+    def _elements(self, value: int) -> _Elements:
         graph = self._graph
         inputs, has_others = set[int](), False
         seen, todo = set[int](), [value]

@@ -70,13 +70,13 @@ def storage(
     side = _sides(graph, value_serves, roles, state_map)
     _carry_on(graph, in_update, (new for _, new in new_in_step), side)
     op_side = _op_sides(graph, in_update, side)
-    side_of = np.array(side, np.int8)
-    op_side_of = np.array(op_side, np.int8)
+    sides = np.array(side, np.int8)
+    op_sides = np.array(op_side, np.int8)
     parts = [
         part
         for b in linkage.batches
         for part in b.split(
-            (side_of[b.values] == op_side_of[b.ops, None]) & (op_side_of[b.ops, None] != Side.NONE)
+            (sides[b.values] == op_sides[b.ops, None]) & (op_sides[b.ops, None] != Side.NONE)
         )
     ]
     edges = Edges(linkage.node_offset)
@@ -91,14 +91,14 @@ def storage(
         if side[graph.inputs[i]] == side[graph.outputs[o]] != Side.NONE
     ]
     edges.tie(ties, graph)
-    members, sizes = node_sizes(graph, linkage.node_offset, side_of != Side.NONE)
+    members, sizes = node_sizes(graph, linkage.node_offset, sides != Side.NONE)
     group_of_node, limits = edges.groups(members, sizes)
     factor_groups = np.full(linkage.factor_groups.shape, -1, np.int64)
     for batch, held in parts:
         for index, places in enumerate(batch.places(held)):
             if places:
                 factor_groups[batch.ops, index] = group_of_node[edges.nodes(batch, places[0])]
-    return Storage(side_of, group_of_node, limits, factor_groups)
+    return Storage(sides, group_of_node, limits, factor_groups)
 
 
 def _update_region(
@@ -148,24 +148,29 @@ def _new_in_step(
     """(parameter, a new version of it that a further forward pass reads): made element by element,
     by an update.
     """
-    leaf_of = {v: v for v, role in zip(graph.inputs, roles) if role is Role.PARAMETER}
-    found = []
+    leaf_by_value = {v: v for v, role in zip(graph.inputs, roles) if role is Role.PARAMETER}
+    versions = []
     for index, (op, phase) in enumerate(zip(graph.ops, phases, strict=True)):
         if index in graph.local_ops:
             continue
         is_same = op.opcode in STRUCTURAL or op.opcode in ELEMENTWISE
-        for output, sources in sources_by_output(op) if is_same and leaf_of else ():
+        for output, sources in sources_by_output(op) if is_same and leaf_by_value else ():
             dims = graph.values[output].dims
             leaf = next(
-                (leaf_of[v] for v in sources if v in leaf_of and graph.values[v].dims == dims), None
+                (
+                    leaf_by_value[v]
+                    for v in sources
+                    if v in leaf_by_value and graph.values[v].dims == dims
+                ),
+                None,
             )
             if leaf is None or not dims:
                 continue
             if op.opcode in STRUCTURAL or phase is Phase.UPDATE:
-                leaf_of[output] = leaf
+                leaf_by_value[output] = leaf
             if op.opcode not in STRUCTURAL and phase is Phase.UPDATE and not value_serves[output]:
-                found.append((leaf, output))
-    return found
+                versions.append((leaf, output))
+    return versions
 
 
 def _sides(
@@ -197,7 +202,7 @@ def _carry_on(
         side[value] = Side.PARAMETER
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            _into_loop(graph, op, graph.ops[graph.exit_of[index]], side)
+            _into_loop(graph, op, graph.ops[graph.exit_by_entry[index]], side)
         elif op.opcode == LOOP_EXIT:
             _out_of_loop(op, stacks, side)
         elif op.opcode == BRANCH_EXIT:

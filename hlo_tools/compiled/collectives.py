@@ -61,7 +61,7 @@ def _reduced_and_sliced(module: Module) -> frozenset[int]:
 
     So the TPU compiler writes reduce-scatters; merged ones have a tuple of slices.
     """
-    found = set[int]()
+    identities = set[int]()
     for computation in module.computations.values():
         by_id = {i.id: i for i in computation.instructions}
         root = by_id[computation.root_id]
@@ -71,8 +71,8 @@ def _reduced_and_sliced(module: Module) -> frozenset[int]:
             sources = [
                 by_id[x.operands[0]] if x.opcode == "get-tuple-element" else x for x in sliced
             ]
-            found.update(id(x) for x in sources if x.opcode == "all-reduce")
-    return frozenset(found)
+            identities.update(id(x) for x in sources if x.opcode == "all-reduce")
+    return frozenset(identities)
 
 
 def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:

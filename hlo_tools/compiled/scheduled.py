@@ -80,9 +80,9 @@ def _estimates(data: bytes) -> Iterator[tuple[str, int]]:
     for computation in module_message(data).computations:
         for instruction in computation.instructions:
             if b"estimated_cycles" in instruction.backend_config:
-                found = _cycles(instruction.backend_config)
-                if found is not None:
-                    yield text(instruction.name), found
+                cycles = _cycles(instruction.backend_config)
+                if cycles is not None:
+                    yield text(instruction.name), cycles
 
 
 def _cycles(backend_config: bytes) -> int | None:

@@ -47,9 +47,9 @@ def _records(executable: bytes) -> bytes:
 
 def _modules(records: bytes) -> Iterator[bytes]:
     """What stands as field 1 of a message and begins as a module does."""
-    for found in _MODULE.finditer(records):
-        start, name = found.start(), found[2]
-        if found[1][0] != len(name):
+    for match in _MODULE.finditer(records):
+        start, name = match.start(), match[2]
+        if match[1][0] != len(name):
             continue
         for n_bytes in range(1, _MOST_LENGTH_BYTES + 1):
             length = _varint(records[max(start - n_bytes, 0) : start])

@@ -127,13 +127,13 @@ class Graph:
         """The ops that run on each device's own parts (`shard_map`), with those that enter and
         leave.
         """
-        found, is_local = set[int](), False
+        local, is_local = set[int](), False
         for index, op in enumerate(self.ops):
             is_local |= op.opcode == MANUAL_ENTER
             if is_local:
-                found.add(index)
+                local.add(index)
             is_local &= op.opcode != MANUAL_EXIT
-        return frozenset(found)
+        return frozenset(local)
 
     @cached_property
     def is_local(self) -> Sequence[bool]:
@@ -144,16 +144,16 @@ class Graph:
         ]
 
     @cached_property
-    def exit_of(self) -> Mapping[int, int]:
+    def exit_by_entry(self) -> Mapping[int, int]:
         """For the index of the op that enters a loop, that of the op that ends it."""
         entered: list[int] = []
-        found: dict[int, int] = {}
+        exits: dict[int, int] = {}
         for index, op in enumerate(self.ops):
             if op.opcode == LOOP_ENTER:
                 entered.append(index)
             elif op.opcode == LOOP_EXIT:
-                found[entered.pop()] = index
-        return found
+                exits[entered.pop()] = index
+        return exits
 
     def hand_over(self, value: int) -> HandOver | None:
         """How a value is handed into or out of a loop or branch; None if an op makes it, or it is
@@ -162,10 +162,10 @@ class Graph:
         producer = self.values[value].producer
         if producer < 0 or self.ops[producer].opcode not in STRUCTURAL:
             return None
-        if producer not in self.exit_of:
+        if producer not in self.exit_by_entry:
             return HandOver.CHANGED if self.ops[producer].opcode == LOOP_EXIT else HandOver.KEPT
         position = self.ops[producer].outputs.index(value)
-        is_same = self.ops[self.exit_of[producer]].inputs[position] == value
+        is_same = self.ops[self.exit_by_entry[producer]].inputs[position] == value
         return HandOver.KEPT if is_same else HandOver.CHANGED
 
 

@@ -35,16 +35,16 @@ def read_groups(instruction: Any) -> Groups | None:
     listed = instruction.device_list
     try:
         if instruction.HasField("mesh_axes_groups"):
-            return _of_mesh_axes(instruction.mesh_axes_groups)
+            return _mesh_axes_groups(instruction.mesh_axes_groups)
         for iota in (instruction.iota_groups, listed.iota):
             if iota.ListFields():
-                return _of_iota(iota)
+                return _iota_groups(iota)
     except ValueError as error:
         raise HloError(f"replica groups that contradict themselves: {error}") from error
     return tuple(tuple(g.ids) for g in listed.groups or instruction.replica_groups) or None
 
 
-def _of_iota(iota: Any) -> Groups:
+def _iota_groups(iota: Any) -> Groups:
     devices = _iota(iota.reshape or [iota.groups * iota.size], iota.transpose)
     return _rows(devices.reshape(iota.groups, iota.size))
 
@@ -57,7 +57,7 @@ def _iota(dims: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
     return devices.transpose(permutation) if permutation else devices
 
 
-def _of_mesh_axes(groups: Any) -> Groups:
+def _mesh_axes_groups(groups: Any) -> Groups:
     mesh = groups.mesh
     sizes = [axis.size for axis in mesh.axes]
     if mesh.iota.ListFields():

@@ -55,14 +55,14 @@ def _refused(instruction: Instruction, wrong: str) -> HloError:
 
 def _parameters(computation: Computation) -> list[Shape]:
     """Shapes of the parameters by number."""
-    found = {i.parameter_number: i for i in computation.instructions if i.opcode == "parameter"}
+    by_number = {i.parameter_number: i for i in computation.instructions if i.opcode == "parameter"}
     count = sum(i.opcode == "parameter" for i in computation.instructions)
-    if sorted(found) != list(range(count)):
+    if sorted(by_number) != list(range(count)):
         raise HloError(
             f"computation {computation.name[:80]!r}: its {count} parameters have the numbers "
-            f"{sorted(found)[:8]}; allowed: each from 0 once; dump the module again"
+            f"{sorted(by_number)[:8]}; allowed: each from 0 once; dump the module again"
         )
-    return [found[number].shape for number in range(count)]
+    return [by_number[number].shape for number in range(count)]
 
 
 def _check_calls(
@@ -161,11 +161,11 @@ def _check_aliases(
 def _check_size(module: Module) -> None:
     """Refuse calls nested too deeply, and small computations that stand for a huge program."""
     sizes: dict[int, _Size] = {}
-    of_shapes: dict[int, _Size] = {}
+    size_by_shape: dict[int, _Size] = {}
     for computation in _callees_first(module):
         size = _Size(0, 0, 0)
         for instruction in computation.instructions:
-            size = size.beside(_size_of(instruction.shape, of_shapes))
+            size = size.beside(_size_of(instruction.shape, size_by_shape))
             if instruction.opcode in _INLINED:
                 for called in instruction.called:
                     size = size.around(sizes[called])

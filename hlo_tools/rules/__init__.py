@@ -95,7 +95,7 @@ def find_rule(
     return RULES.get(opcode)
 
 
-def rule_of(
+def make_rule(
     instruction: Instruction,
     opcode: str,
     operands: list[tuple[int, ...]],
@@ -136,5 +136,5 @@ __all__ = [
     "RuleBuilder",
     "find_rule",
     "parse_notation",
-    "rule_of",
+    "make_rule",
 ]

@@ -49,7 +49,7 @@ def backward_of(problem: Problem, flow: Flow, items: Items) -> Backward:
             place = _place(op.inputs, at, touched, len(items) - 1)
             current = (place, place)
             if op.opcode == LOOP_ENTER:
-                leaving = graph.exit_of[index]
+                leaving = graph.exit_by_entry[index]
                 loop = _twin(graph, index, stacked)
                 if loop is not None:
                     twin[index] = loop

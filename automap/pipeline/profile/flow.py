@@ -42,7 +42,7 @@ def flow_of(problem: Problem) -> Flow:
         _read(graph, batched, roots, carried)
         found = {
             carry
-            for enter, leave in graph.exit_of.items()
+            for enter, leave in graph.exit_by_entry.items()
             for carry, made in zip(graph.ops[enter].outputs, graph.ops[leave].inputs, strict=True)
             if batched[made]
         }
@@ -97,6 +97,6 @@ def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
 def trips_of(graph: Graph, enter: int) -> int:
     """How often the loop that op `enter` enters runs its body each time."""
     first = enter + 1
-    if first == graph.exit_of[enter]:
+    if first == graph.exit_by_entry[enter]:
         return 1
     return graph.ops[first].trip_count // graph.ops[enter].trip_count

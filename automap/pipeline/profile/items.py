@@ -95,7 +95,7 @@ def items_of(problem: Problem, kernels: Sequence[Kernel], flow: Flow) -> Items:
 
 def _outermost(graph: Graph) -> Iterator[tuple[int, int]]:
     end = -1
-    for enter, leave in sorted(graph.exit_of.items()):
+    for enter, leave in sorted(graph.exit_by_entry.items()):
         if enter > end:
             end = leave
             yield enter, leave

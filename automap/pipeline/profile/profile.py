@@ -246,7 +246,7 @@ def _remade(
     graph = problem.graph
     items_of_root = Counter(root_of(gradients, tensor) for tensor in gradients.tensor.tolist())
     alone = {root for root, count in items_of_root.items() if count == 1}
-    twins = [(enter, graph.exit_of[enter]) for enter in backward.twin]
+    twins = [(enter, graph.exit_by_entry[enter]) for enter in backward.twin]
     ranges: dict[str, tuple[int, int]] = {}
     for index, (first, last) in backward.span.items():
         site = parse_site(graph.ops[index].op_name)

@@ -40,7 +40,7 @@ def test_what_is_known_is_right(size, names):
         return x
 
     constants, value = _constants(make)
-    found, want = constants.value_of(value), np.asarray(make())
+    found, want = constants.elements(value), np.asarray(make())
     # "and" of two masks is the one step that is not evaluated.
     assert (found is None) == ("select" in names)
     if found is not None:
@@ -50,6 +50,6 @@ def test_what_is_known_is_right(size, names):
 
 def test_data_and_large_arrays_are_not_known():
     graph = problem_of(lambda x: x + 1, (jax.ShapeDtypeStruct((4,), "int32"),)).graph
-    assert Constants(graph).value_of(graph.outputs[0]) is None
+    assert Constants(graph).elements(graph.outputs[0]) is None
     constants, value = _constants(lambda: lax.iota(jnp.int32, (1 << 20) + 1))
-    assert constants.value_of(value) is None
+    assert constants.elements(value) is None

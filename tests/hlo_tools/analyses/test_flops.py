@@ -3,7 +3,7 @@
 import pytest
 
 from hlo_tools.analyses.flops import flops
-from hlo_tools.analyses.linkage import rules_of
+from hlo_tools.analyses.linkage import op_rules
 from tests.hlo_tools.graphs import graph_of_text
 
 
@@ -35,5 +35,5 @@ def test_operations(name):
     graph = graph_of_text(
         f"{COMBINE}\nENTRY main {{\n x = {left} parameter(0)\n w = {right} parameter(1)\n ROOT y = {op}\n}}"
     )
-    (rule,) = rules_of(graph, {})
+    (rule,) = op_rules(graph, {})
     assert flops(graph, graph.ops[0], rule) == expected

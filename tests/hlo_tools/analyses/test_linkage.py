@@ -6,13 +6,13 @@ import pytest
 
 from hlo_tools.analyses.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.analyses.folding import fold
-from hlo_tools.analyses.linkage import components, link, rules_of
+from hlo_tools.analyses.linkage import components, link, op_rules
 from tests.hlo_tools.graphs import graph_of_text
 
 
 def _linkage(body):
     graph = graph_of_text(f"ENTRY main {{\n{body}\n}}")
-    return link(graph, rules_of(graph, {}))
+    return link(graph, op_rules(graph, {}))
 
 
 PRODUCT = """
@@ -26,9 +26,9 @@ PRODUCT = """
 def test_a_product_has_one_group_for_each_of_its_indices():
     linkage = _linkage(PRODUCT)
     x, w, y, z = range(4)
-    assert linkage.groups_of(x) == (0, 1)
-    assert linkage.groups_of(w) == (1, 2)
-    assert linkage.groups_of(y) == linkage.groups_of(z) == (0, 2)
+    assert linkage.groups(x) == (0, 1)
+    assert linkage.groups(w) == (1, 2)
+    assert linkage.groups(y) == linkage.groups(z) == (0, 2)
     assert linkage.limits.tolist() == [8, 16, 32]
     # Indices of the product in order of first appearance: rows, summed, columns.
     assert linkage.factor_groups.tolist() == [[0, 1, 2], [0, 2, -1]]
@@ -48,8 +48,8 @@ def test_a_product_has_one_group_for_each_of_its_indices():
 )
 def test_a_reshape_links_major_factors(before, after, groups_before, groups_after, limits):
     linkage = _linkage(f"x = f32[{before}] parameter(0)\nROOT y = f32[{after}] reshape(x)")
-    assert linkage.groups_of(0) == groups_before
-    assert linkage.groups_of(1) == groups_after
+    assert linkage.groups(0) == groups_before
+    assert linkage.groups(1) == groups_after
     assert linkage.limits.tolist() == limits
 
 
@@ -62,10 +62,10 @@ def test_constants_and_what_is_cut_link_nothing():
   ROOT y = f32[8,8] add(half, zeros)
 """)
     x, half, zero, zeros, y = range(5)
-    assert linkage.groups_of(x) == (0, 1)
-    assert linkage.groups_of(half) == linkage.groups_of(y) == (0, 2)
-    assert linkage.groups_of(zeros) == (-1, -1)
-    assert linkage.groups_of(zero) == ()
+    assert linkage.groups(x) == (0, 1)
+    assert linkage.groups(half) == linkage.groups(y) == (0, 2)
+    assert linkage.groups(zeros) == (-1, -1)
+    assert linkage.groups(zero) == ()
 
 
 def test_what_meets_itself_and_what_meets_another_group():
@@ -74,7 +74,7 @@ def test_what_meets_itself_and_what_meets_another_group():
   s = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
   ROOT t = f32[8,8] exponential(s)
 """)
-    assert linkage.groups_of(1) == (0, 0)
+    assert linkage.groups(1) == (0, 0)
     classes = fold(linkage)
     # In both scores, and in the iteration spaces of both ops; first where the product is made.
     assert self_conflicts(linkage, classes) == (SelfConflict(group_class=0, value=1, count=4),)
@@ -98,7 +98,7 @@ LAYERS = """
 
 def test_equal_layers_fold_to_one_class():
     linkage = _linkage(LAYERS)
-    x, up1, down1, up2, down2, last = (linkage.groups_of(v) for v in range(6))
+    x, up1, down1, up2, down2, last = (linkage.groups(v) for v in range(6))
     assert up1[1] == down1[0] != up2[1] == down2[0]
     # What a layer reads is summed over there: the widths between layers are groups of their own.
     assert len({x[1], down1[1], down2[1]}) == 3

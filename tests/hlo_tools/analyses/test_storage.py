@@ -4,7 +4,7 @@ w' = m' = ...      w is multiplied as bfloat16, its gradient is added to the mom
 """
 
 from hlo_tools.analyses.folding import fold, fold_storage, update_groups
-from hlo_tools.analyses.linkage import link, rules_of
+from hlo_tools.analyses.linkage import link, op_rules
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 from hlo_tools.analyses.storage import Side, storage
@@ -34,7 +34,7 @@ ROLES = [Role.PARAMETER, Role.OPTIMIZER, Role.BATCH, Role.BATCH]
 
 def _stored():
     graph = graph_of_text(STEP)
-    linkage = link(graph, rules_of(graph, {}))
+    linkage = link(graph, op_rules(graph, {}))
     return linkage, storage(linkage, PHASES, ROLES, STATE)
 
 

@@ -84,7 +84,7 @@ def test_a_loop_is_two_ops_around_its_body_which_stands_once():
     assert _opcodes(graph) == ["constant", "while", "constant", "add", "multiply", "while-exit"]
     enter, leave = graph.ops[1], graph.ops[5]
     assert [op.trip_count for op in graph.ops] == [1, 1, 5, 5, 5, 1]
-    assert graph.exit_of == {1: 5}
+    assert graph.exit_by_entry == {1: 5}
     # The weight comes out of each trip as it went in.
     assert leave.inputs[2] == enter.outputs[2] and leave.inputs[1] != enter.outputs[1]
     assert [graph.hand_over(v) for v in enter.outputs] == [

@@ -9,7 +9,7 @@ from jax import lax
 import jax.numpy as jnp
 import pytest
 
-from hlo_tools.analyses.linkage import rules_of
+from hlo_tools.analyses.linkage import op_rules
 from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
@@ -185,13 +185,13 @@ def _graph(function, shapes, platform="cpu"):
 
 def _rules(function, shapes, opcode, platform="cpu"):
     graph = _graph(function, shapes, platform)
-    return [r for op, r in zip(graph.ops, rules_of(graph, {})) if op.opcode == opcode]
+    return [r for op, r in zip(graph.ops, op_rules(graph, {})) if op.opcode == opcode]
 
 
 def rules_and_shapes(opcode, function, shapes):
     """(rule, operand shapes, result shapes) of the ops of a golden row."""
     graph = _graph(function, shapes)
-    for op, rule in zip(graph.ops, rules_of(graph, {})):
+    for op, rule in zip(graph.ops, op_rules(graph, {})):
         if op.opcode == opcode:
             tensors = [[graph.values[v].dims for v in side] for side in (op.inputs, op.outputs)]
             yield rule, *tensors
@@ -242,7 +242,7 @@ def test_rule_of_an_op_in_hlo_text(row):
         "}",
     )
     graph = flatten(decode_module(text_to_proto("\n".join(lines))))
-    assert [str(r) for op, r in zip(graph.ops, rules_of(graph, {})) if op.opcode == opcode] == [
+    assert [str(r) for op, r in zip(graph.ops, op_rules(graph, {})) if op.opcode == opcode] == [
         expected
     ]
 
