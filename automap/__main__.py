@@ -8,7 +8,8 @@ from automap.interrupts import EndsAtOnce
 def main(prog_name: str | None = None) -> None:
     """Run the command line and exit."""
     EndsAtOnce().install()
-    from automap.cli import main as command  # noqa: PLC0415 - takes a while, in which a signal may come
+    # Takes a while, in which a signal may come.
+    from automap.cli import main as command  # noqa: PLC0415
 
     command(prog_name=prog_name)
 

@@ -1,8 +1,10 @@
 """Files that are whole or not there, in folders that others may write to as well.
 
-    write    beside its place, in a file that has no name where the system knows such: a writer that is killed leaves nothing
+    write    beside its place, in a file that has no name where the system knows such: a writer that
+             is killed leaves nothing
     name     `.<name>.<16 hex digits>.automap-part`, for the moment before it is moved to its place
-    clean    what a killed writer has left under such a name is removed by the next one that writes there, an hour later
+    clean    what a killed writer has left under such a name is removed by the next one that writes
+             there, an hour later
 
 A link at its place is followed where the user gave the place, and replaced in a cache, where anyone
 may have put it.
@@ -53,8 +55,8 @@ def write_atomically(path: str | Path, content: str | bytes, *, links: Links = "
             raise
     except _CANNOT as error:
         raise PlanError(
-            f"{str(path)!r}: cannot be written: {reason(error)}; nothing was changed there; "
-            "choose a folder that exists and has room"
+            f"{str(path)!r}: cannot be written: {reason(error)}; nothing was changed there; choose "
+            "a folder that exists and has room"
         ) from error
 
 

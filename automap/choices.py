@@ -1,5 +1,5 @@
-"""What a user may choose by name, with a line on each, the defaults of what is chosen by number, and
-how an option is described.
+"""What a user may choose by name, with a line on each, the defaults of what is chosen by number,
+and how an option is described.
 
 It imports no search and no compiler: help texts, completion and checks of names load nothing else.
 What the names stand for is elsewhere (`automap.search.STRATEGIES`, `automap.space.presets.PRESETS`,

@@ -1,7 +1,7 @@
 """The options of a plan, described once: names, types, defaults, choices, units and sentences.
 
-An `Option` (`automap.choices`) describes one; a field of `Options` holds its checked value. All else
-is made from these fields, so that an option is added in one place:
+An `Option` (`automap.choices`) describes one; a field of `Options` holds its checked value. All
+else is made from these fields, so that an option is added in one place:
 
     the keywords of `automap.plan` and `automap.parallelize`, their signatures and docstrings
                                                                -> in: `automap.api.keywords`
@@ -322,7 +322,9 @@ class Options:
 
 
 class OptionKeywords(TypedDict, total=False):
-    """The keywords of `Options` for type checkers and editors; a test holds it against the fields."""
+    """The keywords of `Options` for type checkers and editors; a test holds it against the
+    fields.
+    """
 
     mesh: str | Mapping[str, int]
     strategy: str

@@ -42,7 +42,9 @@ class UnknownOpError(InputError):
 
 
 class CompilerError(AutomapError):
-    """A compiler that is not installed, does not know the machine, fails, or is not done in time."""
+    """A compiler that is not installed, does not know the machine, fails, or is not done in
+    time.
+    """
 
     exit_status = ExitStatus.COMPILER_FAILED
 

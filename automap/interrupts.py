@@ -1,9 +1,11 @@
 """Ctrl-C: a search ends with its best plan, anything else at once; a second one ends everything.
 
-    at once  while the command is imported, and when it is done: the process ends there and then          -> in: `EndsAtOnce`
-    raised   outside of a search KeyboardInterrupt is raised where the signal finds the main thread        -> in: `interruptible`
-    noted    in a search, and while its plan is written down, the first one is only noted: the search sees that its deadline
-             is over                                                                                       -> in: `noted`
+    at once  while the command is imported, and when it is done: the process ends there and then
+                                                                                 -> in: `EndsAtOnce`
+    raised   outside of a search KeyboardInterrupt is raised where the signal finds the main thread
+                                                                              -> in: `interruptible`
+    noted    in a search, and while its plan is written down, the first one is only noted: the
+             search sees that its deadline is over -> in: `noted`
 
 Raised within a callback of the garbage collector (JAX has one) or a `__del__`, an exception reaches
 nobody: Python prints it and goes on. `sys.unraisablehook` hears of it, and the exception is raised

@@ -134,8 +134,7 @@ def lowered_for_gspmd(traced: jax.stages.Traced, platform: str) -> jax.stages.Lo
     if before is None:
         raise InputError(
             f"jax {jax.__version__} writes shardings for Shardy only, which old compilers cannot "
-            "read; "
-            "use jax 0.10.2"
+            "read; use jax 0.10.2"
         )
     jax.config.update(flag, False)
     try:

@@ -1,13 +1,15 @@
 """Compilation with numba, kept on disk where that is possible.
 
-numba keeps machine code beside the source file, else in the user's cache folder; where neither can be
-written (a read-only installation without a home) it raises, and the function is then compiled in each
-process                                                                          -> in: `compiled`
+numba keeps machine code beside the source file, else in the user's cache folder; where neither can
+be written (a read-only installation without a home) it raises, and the function is then compiled in
+each process                                                                     -> in: `compiled`
 
-On a disk that is full it raises at the first call, so nothing is kept there either     -> in: `_has_room`
+On a disk that is full it raises at the first call, so nothing is kept there either
+                                                                                  -> in: `_has_room`
 
-It looks at the file of the called function only, so code kept before another file of the function's folder, or of one
-that this is in, changed would be run stale: such code is removed                -> in: `_forget_stale`
+It looks at the file of the called function only, so code kept before another file of the function's
+folder, or of one that this is in, changed would be run stale: such code is removed
+                                                                              -> in: `_forget_stale`
 """
 
 from collections.abc import Callable, Iterator

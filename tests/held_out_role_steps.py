@@ -1,5 +1,5 @@
-"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of `hlo_tools.analyses.roles` was
-not designed on.
+"""Steps with the role of each leaf, as `tests.role_steps`, that the rule of
+`hlo_tools.analyses.roles` was not designed on.
 """
 
 from collections.abc import Callable

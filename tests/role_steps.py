@@ -1,8 +1,8 @@
 """Small steps and the role of each of their leaves, written down from what the code means.
 
 Each function gives (step, arguments, truth); `truth` is a tree of roles that is a prefix of the
-arguments. The rule of `hlo_tools.analyses.roles` was designed on `DESIGNED`; `HELD_OUT` was written before
-it and looked at after.
+arguments. The rule of `hlo_tools.analyses.roles` was designed on `DESIGNED`; `HELD_OUT` was written
+before it and looked at after.
 """
 
 from collections.abc import Callable
