@@ -54,6 +54,7 @@ def planned_shardings(
     arguments: dict[str, list[tuple[LeafRecord, NamedSharding]]] = defaultdict(list)
     for leaf, sharding in zip(plan.inputs, shardings, strict=True):
         arguments[leaf.path.partition("]")[0] + "]"].append((leaf, sharding))
+    # The whole tree as one argument first: a tuple may be one argument or several.
     whole = _taken(arguments, state)
     if whole is not None or type(state) is not tuple:
         return whole
@@ -87,6 +88,7 @@ def even_shardings(state: Any, devices: Sequence[Any]) -> Any:
     def one(leaf: Any) -> NamedSharding:
         own_result, axes = list(leaf.shape), [[] for _ in leaf.shape]
         for name, size in zip(names, sizes, strict=True):
+            # A size that no dimension is a multiple of is left out: the leaf is whole along it.
             fitting = [d for d, n in enumerate(own_result) if n % size == 0]
             if fitting:
                 dim = max(fitting, key=lambda d: own_result[d])

@@ -45,6 +45,7 @@ def run_with_others(
     Raises `ProcessLostError` that names who has gone.
     """
     announce_the_end()
+    # Operands first: what they wait for may be another process's program.
     try:
         wait_for((args, named), numbers)
         return wait_for(run(*args, **named), numbers)

@@ -31,5 +31,6 @@ def mesh_on(devices: Sequence[Any], axes: Sequence[tuple[str, int]]) -> Mesh:
     if hasattr(given[0], "coords"):
         # The planner numbers a TPU slice row-major over its coordinates, last dimension fastest.
         given.sort(key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
+    # Auto: the plan says shardings, and the partitioner does the rest.
     names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))

@@ -118,6 +118,7 @@ def run(program: MicrobatchProgram, inputs: Sequence[Any]) -> list[Any]:
 def evaluate(eqns: Sequence[Any], values: Mapping[Any, Any]) -> _Values:
     """All results of equations, by variable, given the values they need."""
     defined = {var for eqn in eqns for var in eqn.outvars}
+    # In the order of their first use, so that equal programs are built alike.
     used = {atom: None for eqn in eqns for atom in variables(eqn.invars) if atom not in defined}
     results = [v for eqn in eqns for v in eqn.outvars if not isinstance(v, core.DropVar)]
     function = jaxpr_as_fun(new_jaxpr("microbatched step", list(used), results, eqns))

@@ -50,6 +50,7 @@ class Renaming:
         """
         made = []
         for row in rows:
+            # Pins on operands need an operand of the same shape, those on results a result.
             place = parse_place(row.at)
             is_operand = place.side in ("from", "in", "spread")
             if not place.site:
@@ -138,6 +139,7 @@ class _Matching:
         is_same = _shapes(a.outvars) == _shapes(b.outvars)
         if len(ours.bodies) != len(theirs.bodies) or not (is_same or ours.bodies):
             raise DifferentStepError(f"{a.primitive.name} at {ours.path} makes other shapes")
+        # Loops may carry more or less than before: then only what is inside of them is matched.
         if is_same:
             self.values.update(zip(a.outvars, b.outvars, strict=True))
             self.same_results.add(ours.path)

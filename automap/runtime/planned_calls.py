@@ -58,6 +58,7 @@ class PlannedCalls:
             check_matches_leaves(self.plan, "inputs", _inputs(call))
         reemitter = Reemitter(call.jaxpr, user_rules(self.plan.workload.rules))
         if self._is_planned(call, reemitter) or not self._has_other_types(call):
+            # Raises for a call that differs in more than types, with what differs.
             check_is_planned(self.plan, call, reemitter)
             if not self.is_program_known:
                 check_program(self.plan, call)
@@ -84,6 +85,7 @@ class PlannedCalls:
         """Whether a call differs from the planned one in types, in ways that a step's own results
         have.
         """
+        # Leaves whose type the plan does not have; shapes and paths were compared before.
         other = [
             leaf
             for leaf, planned in zip(_inputs(call), self.plan.inputs, strict=True)
@@ -210,6 +212,7 @@ def difference(plans: Sequence[PlanRecord], call: TracedCall) -> str:
 def _differences(plan: PlanRecord, call: TracedCall) -> Iterator[str]:
     planned = {leaf.path: _text(leaf.dtype, leaf.shape) for leaf in plan.inputs}
     avals = zip(call.paths, call.jaxpr.in_avals, strict=True)
+    # Paths and arrays only: what else may differ has no name to give.
     given = {path: _text(aval.dtype, aval.shape) for path, aval in avals}
     for path, array in given.items():
         if path not in planned:

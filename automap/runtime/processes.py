@@ -62,6 +62,7 @@ def where_held(run: Any, devices: Iterable[Any]) -> Callable[..., Any]:
         is_waited_for = len(numbers) > 1 and devices[0].platform == "cpu"
         return _in_turn(run, numbers) if is_waited_for else run
 
+    # Shapes alone say what the results would be.
     def elsewhere(*args: Any) -> Any:
         return jax.tree.map(lambda aval: absent(aval, aval.sharding), jax.eval_shape(run, *args))
 
@@ -95,6 +96,7 @@ def gathered(devices: Sequence[Any], own: np.ndarray) -> np.ndarray:
     """
     whole = one_device_each(devices)
     here = [d for d in whole.mesh.devices.flat if d.process_index == jax.process_index()]  # pyright: ignore[reportOptionalMemberAccess]
+    # Each process gives its own row; copying them to all is one all-gather.
     apart = NamedSharding(whole.mesh, PartitionSpec(_AXIS))
     mine = jax.make_array_from_single_device_arrays(
         (whole.mesh.size, *own.shape), apart, [jax.device_put(own[None], here[0])]

@@ -90,6 +90,7 @@ class PlannedStep(StepUnderPlan[_Program]):
 
     def _make_program(self, call: TracedCall) -> _Program:
         plan = self.plan_for(call)
+        # Places in the plan count the equations of this trace.
         reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
         constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
         flat = reemitter.constrained(constraints, self.mesh)

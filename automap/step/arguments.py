@@ -67,6 +67,7 @@ def unwrap(given: Callable[..., Any], libraries: Sequence[Library]) -> Unwrapped
             positional = (*function.args, *positional)
             named = {**function.keywords, **named}
             function = function.func
+        # A bound method: its object is the first argument of the function in its class.
         elif hasattr(function, "__func__") and hasattr(function, "__self__"):
             positional = (function.__self__, *positional)
             function = function.__func__
@@ -95,6 +96,7 @@ def is_argument(value: Any, libraries: Sequence[Library]) -> bool:
     """Whether a bound value is traced rather than constant."""
     if holds_object(value, libraries):
         return True
+    # A tree with anything but arrays is a constant, as `jax.jit` cannot trace the rest.
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) for x in leaves)
 

@@ -104,6 +104,7 @@ class TracedCall:
         What the step changes in place says it by its path, the others by their trees.
         """
         number = {UPDATED + path: i for i, path in enumerate(self.paths)}
+        # A path that begins with `updated` is that of the argument which was changed.
         in_place = {
             output: number[path] for output, path in enumerate(self.result_paths) if path in number
         }
@@ -222,6 +223,7 @@ def _traced(
 ) -> TracedCall:
     shapes, named_shapes = _without_devices((tuple(args), dict(kwargs)))
     traced = step.trace(*shapes, **named_shapes)  # pyright: ignore[reportFunctionMemberAccess]
+    # JAX leaves static arguments out of this; their positions are not said.
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)
     traced_args = (tuple(args[i] for i in positions), {n: kwargs[n] for n in named_infos})

@@ -37,6 +37,7 @@ class LRUCache(Generic[Value]):
     def add(self, signature: Hashable, value: Value) -> None:
         """Keep a value, a new one or one that other signatures have, as the latest."""
         self._values[signature] = value
+        # Several signatures may share a value: it is dropped with all of them.
         self._signatures.setdefault(id(value), []).append(signature)
         self._signatures.move_to_end(id(value))
         if len(self._signatures) > self._limit:

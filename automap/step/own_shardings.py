@@ -58,6 +58,7 @@ def own_shardings(
 
     def call(positional: tuple[Any, ...], by_name: Mapping[str, Any]) -> Any:
         at = {**static, **dict(zip(positions, positional, strict=True))}
+        # Static arguments go back to their places between the traced ones.
         numbers = sorted(key for key in at if isinstance(key, int))
         given = {key: value for key, value in at.items() if isinstance(key, str)}
         return step(*(at[number] for number in numbers), **given, **by_name)

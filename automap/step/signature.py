@@ -37,6 +37,7 @@ class Signature:
 
 def leaf_keys(leaves: Sequence[Any], static: Iterable[int] = ()) -> tuple[LeafKey, ...]:
     """The key of every leaf, those of numbers `static` by value."""
+    # Most calls have no static leaves, and this is done at every call.
     by_value = frozenset(static)
     if not by_value:
         return tuple(map(array_key, leaves))

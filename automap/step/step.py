@@ -114,6 +114,7 @@ class Step:
     def enter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
         """One call. Raises `InputError` for a step that cannot be traced with it."""
         args, kwargs = tuple(args), dict(kwargs)
+        # What is bound has to be split from the function in every call, whatever its arguments are.
         if self._binds_arguments:
             return self._formed(args, kwargs)
         # What a later call of the same structure costs: one flattening and one look-up.
@@ -160,6 +161,7 @@ class Step:
         donated = ArgumentChoice() if self.is_jitted else self._chosen("donate")
         return jax.jit(
             traced_form,
+            # All that is no array is one static value, so that a change of it is traced anew.
             static_argnames=STATIC,
             donate_argnames=sorted(donated.names),
             donate_argnums=sorted(donated.positions(arguments)),
@@ -261,6 +263,7 @@ def as_step(
     if not callable(given):
         raise InputError(f"the step is of type {type(given).__name__}, which cannot be called")
     _check_options(options or {})
+    # `automap.parallelize` of a step that it made already: the function inside is planned.
     if given_step is not None and not options:
         return replace(given_step, mesh=mesh)
     step = Step(given, options or {}, name or _name(given), mesh)

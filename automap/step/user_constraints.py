@@ -67,6 +67,7 @@ def named(sharding: Any, where: str) -> NamedSharding | None:
             f"{where}: in the memory {_HOST_MEMORY!r}; allowed: a device's, as plans keep nothing "
             "on hosts; leave memory_kind out"
         )
+    # Axes that stand in no dimension may be of any type: nothing is asked of them.
     used = {axis for axes in imposed_spec(sharding, 0) for axis in axes or ()}
     kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
     other = [axis for axis in sorted(used) if kinds[axis] is not AxisType.Auto]
@@ -129,6 +130,7 @@ def constrain_on_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:
     spec = _imposed(eqn)
     if spec is None:
         return drop_constraint(eqn)
+    # A dimension that the user left free stays free: the plan decides it.
     free = PartitionSpec.UNCONSTRAINED
     try:
         sharding = NamedSharding(mesh, PartitionSpec(*(free if a is None else a for a in spec)))

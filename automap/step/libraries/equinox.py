@@ -40,6 +40,7 @@ class EquinoxLibrary:
     def split(self, objects: Sequence[Any]) -> tuple[Sequence[Any], Hashable]:
         """Arrays and the rest, as `eqx.partition`."""
         arrays, rest = self._equinox.partition(list(objects), self._is_array)
+        # With the types of the leaves: 1, 1.0 and True are equal, but trace differently.
         leaves, tree = jax.tree.flatten(rest)
         return arrays, (tree, tuple((type(leaf), leaf) for leaf in leaves))
 

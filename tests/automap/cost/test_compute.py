@@ -153,9 +153,7 @@ def test_no_kernel_takes_less_than_its_launch():
 
 
 def test_near_values_that_fit_on_the_chip_move_no_bytes():
-    """x -> tanh(x w) w': what the first product makes is read at once; inputs and results are not
-    near.
-    """
+    """x -> tanh(x w) w': what the first product makes is read at once, inputs and results not."""
 
     def step(state, batch):
         hidden = jnp.tanh(batch["x"] @ state["up"])
