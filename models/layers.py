@@ -27,9 +27,7 @@ Remat = Literal["none", "layer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Sizes of an attention; `scale` multiplies the queries, `use_bias` gives all kernels a
-    bias.
-    """
+    """Sizes of an attention; `scale` multiplies queries, `use_bias` gives all kernels a bias."""
 
     d_model: int
     heads: int
@@ -56,9 +54,7 @@ class Attention(nnx.Module):
         self.o = linear(inner, config.d_model)
 
     def __call__(self, x: jax.Array, memory: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-        """[B, T, d_model] from x [B, T, d_model], memory [B, S, d_model], bias to [B, heads, T,
-        S].
-        """
+        """[B, T, d_model] of x [B, T, d_model], memory [B, S, d_model], bias [B, heads, T, S]."""
         queries = self.q(x) * self.config.scale
         q, k, v = (self._heads(y) for y in (queries, self.k(memory), self.v(memory)))
         scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32)

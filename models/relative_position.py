@@ -33,9 +33,7 @@ class RelativePosition(nnx.Module):
         self.table = Embedding(BUCKETS, heads, rngs=rngs)
 
     def __call__(self, length: int) -> jax.Array:
-        """Bias [heads, length, length] float32 of every query (dim 1) and memory position (dim
-        2).
-        """
+        """Bias [heads, length, length] float32 of each query (dim 1) and memory place (dim 2)."""
         position = jnp.arange(length)
         distance = position[None, :] - position[:, None]
         bias = self.table(bucket(distance, self.direction))
