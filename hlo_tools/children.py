@@ -1,8 +1,8 @@
 """Processes for work that may abort, hang, or eat all memory; none outlives the one that started
 it.
 
-A child has a process group of its own: Ctrl-C in the terminal reaches the parent only, which ends the
-child, with what the child started, on its way out                      -> in: `child_process`
+A child has a process group of its own: Ctrl-C in the terminal reaches the parent only, which ends
+the child, with what the child started, on its way out                  -> in: `child_process`
 A parent that is killed cannot do so. The child then ends by itself: when its standard input is
 closed, or, if it is a parser, which does not look there while it works, when its time is up.
 """

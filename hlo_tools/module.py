@@ -102,7 +102,9 @@ class SliceDim:
 
 @dataclass(frozen=True, slots=True)
 class PadDim:
-    """Elements added before, after and between those of one dimension; negative ones are cut off."""
+    """Elements added before, after and between those of one dimension; negative ones are cut
+    off.
+    """
 
     low: int
     high: int

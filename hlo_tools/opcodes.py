@@ -5,13 +5,14 @@ says one thing that an analysis may conclude. The sets at the end are read from 
 else lists opcodes, but for tables of functions by opcode (rules, checks, handlers of flattening).
 
 A sharding rule has three states (`hlo_tools.rules`): ops of `NO_RULE_NEEDED` need none, those for
-which `RULES` has a function have one, and any other op is unknown, also one that is not listed here.
+which `RULES` has a function have one, and any other op is unknown, also one that is not listed
+here.
 
 Names are HLO's, and of these ops that flattening makes (`hlo_tools.graph`):
 
     while, while-exit               a loop hands out what it carries, and ends with it
     conditional, conditional-exit   a branch, likewise
-    manual, manual-exit             each device goes on with its own part of each array (`shard_map`)
+    manual, manual-exit             each device goes on with its part of each array (`shard_map`)
     sharding-constraint             hands its operand on in the sharding that its name says
 """
 

@@ -25,7 +25,9 @@ from automap.topology.model import Topology
 
 
 def check_is_planned(plan: PlanRecord, call: TracedCall, reemitter: Reemitter) -> None:
-    """Refuse a call that is not what the plan was made for, its program aside. Raises `PlanError`."""
+    """Refuse a call that is not what the plan was made for, its program aside. Raises
+    `PlanError`.
+    """
     avals = call.jaxpr.in_avals
     given = zip(call.paths, avals, strict=True)
     check_matches_leaves(

@@ -1,9 +1,9 @@
 """Frozen parameters: what a train step reads as it reads parameters, but gives back no new version
 of.
 
-A base model under adapters, a teacher, a reference policy.  The program alone shows them as inputs like the batch, but
-the batch is what most of the work runs over; an input without it, whose own classes are only worked on for examples of
-the batch, is a parameter                                                     -> in: `with_frozen`
+A base model under adapters, a teacher, a reference policy. The program alone shows them as inputs
+like the batch, but the batch is what most of the work runs over; an input without it, whose own
+classes are only worked on for examples of the batch, is a parameter         -> in: `with_frozen`
 """
 
 from collections import Counter

@@ -182,8 +182,7 @@ def _follow_stacks(
     """The ops that run as constrained tensors are split, with the spec of their first operand.
 
     `specs_by_value` grows: `may_impose(value, spec)` imposes a spec on a value and those `tied` to
-    it,
-    and gives those it imposed it on, [] if another is imposed there.
+    it, and gives those it imposed it on, [] if another is imposed there.
     """
     specs_by_stack_op: dict[int, ImposedSpec] = {}
     left = list(specs_by_value)

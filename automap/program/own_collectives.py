@@ -1,9 +1,11 @@
 """Collectives that the step itself has, in what it runs under `shard_map`: which, over which axes,
 with how many bytes.
 
-The program says groups of devices, numbered row-major over the user's mesh; a collective is over the axes along which the
-members of a group, or the source and target of a permute, differ             -> in: `_axes`
-Bytes are the full buffer on one device, as in `automap.cost.collectives`: the result of an all-gather, else the operand.
+The program says groups of devices, numbered row-major over the user's mesh; a collective is over
+the axes along which the members of a group, or the source and target of a permute, differ
+                                                                              -> in: `_axes`
+Bytes are the full buffer on one device, as in `automap.cost.collectives`: the result of an
+all-gather, else the operand.
 """
 
 from collections.abc import Mapping, Sequence

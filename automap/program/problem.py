@@ -173,7 +173,9 @@ class Problem:
 
     @cached_property
     def loop_classes(self) -> frozenset[int]:
-        """Classes along which a loop steps: slices at a run-time offset would have to gather them."""
+        """Classes along which a loop steps: slices at a run-time offset would have to gather
+        them.
+        """
         stepped = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
             if op.opcode in AT_RUN_TIME_OFFSET:

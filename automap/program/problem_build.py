@@ -1,7 +1,7 @@
 """A module -> the problem of parallelizing it: graph, phases, roles, linkage, storage and classes.
 
-The module is flattened, its ops get their rules, rules link dimensions to groups, and groups of equal layers are folded to
-classes                                                                  -> in: `build_problem`
+The module is flattened, its ops get their rules, rules link dimensions to groups, and groups of
+equal layers are folded to classes                                       -> in: `build_problem`
 """
 
 from collections.abc import Mapping, Sequence

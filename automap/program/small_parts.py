@@ -5,8 +5,8 @@ Splitting an op along a class that it sums, sorts or looks up in costs a collect
 its tensors are: the router of a mixture of experts, a table of positions, counts per expert. So a
 class c has two parts,
 
-    small(c)   tensors of at most 1 / `LEAST_RATIO` of the bytes of the largest that holds c, and ops whose tensors
-               with c are all small
+    small(c)   tensors of at most 1 / `LEAST_RATIO` of the bytes of the largest that holds c, and
+               ops whose tensors with c are all small
     the rest
 
 and whether the first is left whole is a decision of its own (`Point.small_whole_classes`): every

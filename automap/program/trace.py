@@ -199,7 +199,9 @@ def read_workload(
     rules: Mapping[str, Notation] | None = None,
     layers: Layers = "folded",
 ) -> Workload:
-    """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the program."""
+    """A workload from HLO text, proto, StableHLO or a dump folder; roles are read from the
+    program.
+    """
     try:
         module = read_module(path)
         problem = build_problem(
@@ -254,7 +256,9 @@ def _leaves_of_values(
 
 
 def fingerprint(graph: Graph) -> str:
-    """SHA-256 of the program's structure: ops, shapes and data flow, without names or source lines."""
+    """SHA-256 of the program's structure: ops, shapes and data flow, without names or source
+    lines.
+    """
     digest = hashlib.sha256()
     for value in graph.values:
         digest.update(f"{value.dtype}{value.dims}".encode())

@@ -4,8 +4,8 @@ that a point splits.
 compute candidates   classes of a parameter's or the batch's dimension that some contraction, gather
                      or scatter iterates over, classes of neither that much of the work runs over
                      (sequences), and regional classes
-order                features, then sequences, batches last: the first that a tensor has gets the axis
-                     there; two features that meet in an op may share an axis too
+order                features, then sequences, batches last: the first that a tensor has gets the
+                     axis there; two features that meet in an op may share an axis too
 storage              a `Level` per leaf class and axis, free of conflicts by construction
 """
 

@@ -24,7 +24,9 @@ class Batch:
     values: np.ndarray
 
     def split(self, mask: np.ndarray) -> Iterator[tuple["Batch", tuple[bool, ...]]]:
-        """Parts in which every op has the same row of `mask`, bool [ops, tensors], with that row."""
+        """Parts in which every op has the same row of `mask`, bool [ops, tensors], with that
+        row.
+        """
         if mask.all() or not mask.any():
             yield self, (bool(mask.flat[0]),) * mask.shape[1] if mask.size else ()
             return

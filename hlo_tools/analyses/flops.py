@@ -1,7 +1,7 @@
 """FLOPs of an op, from its rule and shapes; bytes are those of its values (`Value.n_bytes`).
 
-dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot meets one
-                   group only; also custom calls whose rule says that they sum
+dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot
+                   meets one group only; also custom calls whose rule says that they sum
 convolution        2 * result positions * kernel taps that meet real input, per input feature
 reduce and windows one per element read; everything else one per element written
 """

@@ -19,7 +19,9 @@ from hlo_tools.opcodes import BRANCH_EXIT, LOOP_EXIT, STRUCTURAL
 
 
 def fold(linkage: Linkage) -> np.ndarray:
-    """Class of each group, numbered from 0 in order of each class's first group; int64 [n_groups]."""
+    """Class of each group, numbered from 0 in order of each class's first group; int64
+    [n_groups].
+    """
     graph = linkage.graph
     kinds: dict[tuple[str, tuple[int, ...]], int] = {}
     kind_of_value = np.empty(len(graph.values), np.int64)

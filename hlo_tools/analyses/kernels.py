@@ -15,11 +15,13 @@ kernel is one op whose result is stored; it reads the sources of its operands. O
 the way, or looked up by index, it reads only that part: a loop over stacked layers touches one at a
 time.
 
-What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the loop adds to or
-fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.narrow`)           -> in: `_prepared`
+What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the
+loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.narrow`)
+                                                                            -> in: `_prepared`
 
-Elementwise kernels and reductions between two kernels of other kinds are fused to one with several results where the
-backend does so: what one of them reads or writes, the later ones have           -> in: `_share_reads`
+Elementwise kernels and reductions between two kernels of other kinds are fused to one with several
+results where the backend does so: what one of them reads or writes, the later ones have
+                                                                            -> in: `_share_reads`
 """
 
 from collections.abc import Iterator, Sequence

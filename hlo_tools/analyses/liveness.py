@@ -14,8 +14,8 @@ run *late*, after all that leads to a gradient, unless a further forward pass wa
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
 
-A kernel that computes element by element writes over what it reads for the last time, so what it makes is born after
-it                                                                          -> in: `_overwrites`
+A kernel that computes element by element writes over what it reads for the last time, so what it
+makes is born after it                                                      -> in: `_overwrites`
 
 A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated
 input shares with the output that replaces it. What loops read as bfloat16 and the rest of the
@@ -98,7 +98,9 @@ def buffers(
     narrow: Sequence[bool],
     updates: Updates = "early",
 ) -> Buffers:
-    """Intervals of all buffers; `donated` maps an output index to the input index it may overwrite."""
+    """Intervals of all buffers; `donated` maps an output index to the input index it may
+    overwrite.
+    """
     position = schedule(graph, phases, updates)
     last = len(graph.ops)
     home = _homes(graph, donated, narrow)
@@ -149,7 +151,9 @@ def buffers(
 def _overwrites(
     graph: Graph, kernel: Kernel, home: Sequence[int], begins: set[int], ends: set[int]
 ) -> Iterator[int]:
-    """The buffers of those that begin with `kernel` that take the places of some that end with it."""
+    """The buffers of those that begin with `kernel` that take the places of some that end with
+    it.
+    """
     if graph.ops[kernel.op].opcode in KEEPS_OPERANDS:
         return
     free = {home[a.value]: graph.values[a.value] for a in kernel.reads if home[a.value] in ends}

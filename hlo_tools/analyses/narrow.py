@@ -7,7 +7,7 @@ in the stacks of a loop's residuals. A value is *narrow* if all its uses are:
     an operand of a dot or convolution of default precision
     a rearrangement, a slice, an update of a slice      if what they make is narrow
     handed on by a loop or branch                       if it is narrow there too
-    handed unchanged into a loop                        in any case: the loop gets a rounded copy of its own
+    handed unchanged into a loop                        in any case: the loop gets a rounded copy
 
 the largest such set                                                          -> in: `narrow_values`
 """
@@ -68,7 +68,9 @@ def _rounds(op: Op) -> bool:
 
 
 def _keeps_bits(graph: Graph, op: Op) -> bool:
-    """Whether a rearrangement makes float32, or the bfloat16 that its operand is rounded to anyway."""
+    """Whether a rearrangement makes float32, or the bfloat16 that its operand is rounded to
+    anyway.
+    """
     return all(graph.values[v].dtype in ("f32", "bf16") for v in op.outputs)
 
 

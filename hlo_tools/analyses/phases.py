@@ -7,9 +7,11 @@ stands outside of one. What stands outside, o, by data flow:
     after(o)    o depends on a backward pass
     leads(o)    some user of o is forward or backward
     forward     leads(o), not after(o): casts of the batch, what an old policy says of it
-    update      after(o): also where a further forward pass comes after it, as with several updates in a step
-    forward     after(o), and o is or depends on a contraction of new parameters with data that leads to a
-                further forward pass: the next episode, a target of the next update -> in: `_begin_again`
+    update      after(o): also where a further forward pass comes after it, as with several updates
+                in a step
+    forward     after(o), and o is or depends on a contraction of new parameters with data that
+                leads to a further forward pass: the next episode, a target of the next update
+                                                                          -> in: `_begin_again`
 
 *Data* is what depends on a non-state array, or on a contraction of a forward pass, and on no
 backward pass. Ops without a name take the phase of their users. A program in which no name says

@@ -2,18 +2,24 @@
 
 Let s be a leaf's old value, s' its new one.
 
-    read(s)       s reaches what a forward pass is for (a backward pass, a result, what the update reads) through ops of
-                  the forward pass that depend on no gradient, that is, before a leaf is updated -> in: `_reads`
-    trained(s)    a gradient reaches s' through ops outside of differentiated functions, by way of numbers (not of
-                  a test, or an index).  Where it meets data in a contraction, as in an episode played with new
-                  parameters, it has to be of the leaf's own shape                   -> in: `_is_trained`
-    kept(s)       s' is made of s and constants alone, element by element, or also of arrays that no forward pass reads, as
-                  the moments of a gradient that is zero                             -> in: `_is_kept`
+    read(s)       s reaches what a forward pass is for (a backward pass, a result, what the update
+                  reads) through ops of the forward pass that depend on no gradient, that is,
+                  before a leaf is updated                                  -> in: `_reads`
+    trained(s)    a gradient reaches s' through ops outside of differentiated functions, by way of
+                  numbers (not of a test, or an index). Where it meets data in a contraction, as in
+                  an episode played with new parameters, it has to be of the leaf's own shape
+                                                                            -> in: `_is_trained`
+    kept(s)       s' is made of s and constants alone, element by element, or also of arrays that
+                  no forward pass reads, as the moments of a gradient that is zero
+                                                                            -> in: `_is_kept`
     copied(s)     s' is made of parameters of its shape and counters, element by element
-    data(s')      s' depends on the batch or on activations, and not by way of a gradient -> `hlo_tools.analyses.phases`
-    serves(s)     s reaches the new value of a parameter through ops outside of differentiated functions
+    data(s')      s' depends on the batch or on activations, and not by way of a gradient
+                                                              -> `hlo_tools.analyses.phases`
+    serves(s)     s reaches the new value of a parameter through ops outside of differentiated
+                  functions
 
-    parameter         read(s) and (trained(s) or kept(s) or copied(s)): weights, frozen ones, target networks
+    parameter         read(s) and (trained(s) or kept(s) or copied(s)): weights, frozen ones,
+                      target networks
     other state       read(s) else: hidden states, environments, done masks, the scale of a loss
     optimizer state   trained(s) or serves(s): moments, masks of the update
     other state       data(s'), or integers: running statistics, counters

@@ -4,9 +4,9 @@ being so.
 ZeRO keeps parameters, gradients and optimizer state split over the devices that would otherwise
 hold copies. That concerns only part of the graph, found by data flow:
 
-    parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op that
-                     uses it (there it is gathered), stacks of that, and the new parameter the step returns, or
-                     that a further forward pass of the same step reads
+    parameter side   a parameter leaf and what merely casts, slices or transposes it, up to the op
+                     that uses it (there it is gathered), stacks of that, and the new parameter
+                     that the step returns, or a further forward pass of the same step reads
     optimizer side   every op of the update, and the gradient back to the contraction that makes it
                      (there a partial sum is scattered instead of reduced whole)
 

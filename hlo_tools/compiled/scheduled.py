@@ -40,7 +40,9 @@ class ScheduledOp:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All instructions of a compiled program that run, fusions whole; `assumptions` as in `Graph`."""
+    """All instructions of a compiled program that run, fusions whole; `assumptions` as in
+    `Graph`.
+    """
 
     ops: tuple[ScheduledOp, ...]
     assumptions: tuple[str, ...]

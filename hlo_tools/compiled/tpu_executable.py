@@ -28,7 +28,9 @@ _MOST_LENGTH_BYTES = 5
 
 
 def optimized_module(executable: bytes) -> bytes | None:
-    """The serialized HloModuleProto of a serialized executable; None if it has none that is found."""
+    """The serialized HloModuleProto of a serialized executable; None if it has none that is
+    found.
+    """
     for module in _modules(_records(executable)):
         if b"estimated_cycles" in module:
             try:

@@ -176,7 +176,9 @@ def _check_size(module: Module) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of a computation with its calls inlined: arrays made, their bytes, how deep its calls nest."""
+    """Of a computation with its calls inlined: arrays made, their bytes, how deep its calls
+    nest.
+    """
 
     count: int
     n_bytes: int

@@ -1,11 +1,11 @@
 """The rule table: opcode -> how a dimension of one tensor follows from those of the others.
 
 Three states per op: it has a rule, it needs none (`NO_RULE_NEEDED`), or it is unknown, in which
-    case nothing
-passes: every operand is gathered, the result is whole on every device, and the caller must say so.
+case nothing passes: every operand is gathered, the result is whole on every device, and the caller
+must say so.
 
-A rule comes from `RULES` by opcode, for a custom call from `CUSTOM_CALLS` by its target, and before both
-from the user, by target or function name (`hlo_tools.rules.notation`)          -> in: `find_rule`
+A rule comes from `RULES` by opcode, for a custom call from `CUSTOM_CALLS` by its target, and before
+both from the user, by target or function name (`hlo_tools.rules.notation`)    -> in: `find_rule`
 
 `hlo_tools.rules.convolution`  convolutions, with feature and batch groups, strides and
                                dilations

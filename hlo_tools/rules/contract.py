@@ -9,7 +9,9 @@ Dims = tuple[int, ...]
 
 
 def dot(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
-    """Result dimensions are batch, free of the left, free of the right; the contracted are reduced."""
+    """Result dimensions are batch, free of the left, free of the right; the contracted are
+    reduced.
+    """
     numbers = _numbers(instruction)
     builder = RuleBuilder(operands, results)
     lhs, rhs = operands

@@ -12,7 +12,9 @@ _MATRIX_DIMS = 2
 
 
 def batched_matrices(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
-    """cholesky, triangular-solve, LAPACK's calls: what stands before the first operand's last two."""
+    """cholesky, triangular-solve, LAPACK's calls: what stands before the first operand's last
+    two.
+    """
     n_batch = len(operands[0]) - _MATRIX_DIMS if operands else 0
     return _batched(operands, results, max(n_batch, 0))
 

@@ -1,4 +1,6 @@
-"""Ops that move data without computing: broadcast, reshape, transpose, slice, pad, concatenate, ..."""
+"""Ops that move data without computing: broadcast, reshape, transpose, slice, pad, concatenate,
+...
+"""
 
 from collections.abc import Iterator
 

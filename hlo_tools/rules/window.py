@@ -10,7 +10,8 @@ n / P, so with D = n b - m s it reads beyond its part by
 
 positions; every device receives as many elements as the one that needs most   -> in: `neighbours`
 and keeps what its window covers                                               -> in: `overlap`
-The same holds if not o but k is cut, as in the gradient of a kernel, with (m, s) and (w, d) exchanged.
+The same holds if not o but k is cut, as in the gradient of a kernel, with (m, s) and (w, d)
+exchanged.
 """
 
 from collections.abc import Sequence
