@@ -3,7 +3,7 @@ own shardings.
 
     inputs, outputs    paths, shapes and types are those of the plan's records
     equations          `jaxpr_sha256`, of the step's jaxpr
-    program            `hlo_sha256`, of what it is lowered to                   -> in: `check_program`
+    program            `hlo_sha256`, of what it is lowered to           -> in: `check_program`
 
 Another version of JAX may write another jaxpr for the same program, or lower the same jaxpr to
 another one: that is a notice. With the same version it is another step, or a file that was changed.

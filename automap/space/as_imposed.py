@@ -4,7 +4,7 @@ Every point keeps what is imposed (`automap.program.imposed`); this one computes
 space can. In this order, each class where it divides and does not meet one before it:
 
     inputs that are no state, inner values    the class of each dimension on the axes that split it
-    parameters                                the same, but stored split where the axis has the batch
+    parameters                                the same, but stored split where an axis has the batch
     optimizer state                           stored split where its parameters' updates are not
 """
 

@@ -179,7 +179,10 @@ def _undivided(problem: Problem, mesh: Mesh) -> list[int]:
 def _why_not(workload: Workload, mesh: Mesh, broken: Sequence[int]) -> Iterator[str]:
     """What does not divide on a mesh, and what to do."""
     problem = workload.problem
-    yield f"no mesh has sizes that divide all that pins and the step's own shardings split; on {dict(mesh.axes)}"
+    yield (
+        "no mesh has sizes that divide all that pins and the step's own shardings split; on "
+        f"{dict(mesh.axes)}"
+    )
     for value in broken[:3]:
         dims, spec = problem.graph.values[value].dims, problem.imposed.specs_by_value[value]
         yield f"{_name(workload, value)} {list(dims)} is to be {spec_text(spec)}"

@@ -3,10 +3,11 @@
 XLA fuses elementwise and data-moving ops into their users, so most values never exist.  A value is
 *stored* if
 
-    - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...), unless the ops that use it
-      are fused with that kernel: then what they make of it is       -> in: `_fuse_products`
-    - or it is the operand of a kernel that loads its operands (after undoing casts and transposes, which
-      kernels read through, but for tables); a `Fuser` says which do on a backend,
+    - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...), unless the
+      ops that use it are fused with that kernel: then what they make of it is
+                                                                     -> in: `_fuse_products`
+    - or it is the operand of a kernel that loads its operands (after undoing casts and transposes,
+      which kernels read through, but for tables); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary,
     - or several ops use it and making it again would read much more than it holds.
 

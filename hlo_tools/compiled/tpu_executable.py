@@ -5,8 +5,10 @@ XLA refuses to load an `async-update` of several operands, which libtpu writes f
 SparseCores make (v5p and later). The executable has the program as it is, though. libtpu's format
 is private; as found in 0.0.51 (2026-11):
 
-    ... | a Riegeli file: blocks of `_BLOCK_BYTES`, the first `_HEADER_BYTES` of each a header    -> in: `_records`
-    in a record, HloProto messages, field 1 of which is an HloModuleProto: name, entry name, ...    -> in: `_modules`
+    ... | a Riegeli file: blocks of `_BLOCK_BYTES`, the first `_HEADER_BYTES` of each a header
+                                                                              -> in: `_records`
+    in a record, HloProto messages, field 1 of which is an HloModuleProto: name, entry name, ...
+                                                                              -> in: `_modules`
 
 The module is the one with the compiler's estimates of cycles, so that none is taken for it that was
 not compiled.

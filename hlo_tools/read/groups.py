@@ -1,10 +1,11 @@
 """Which devices a collective joins: the four ways a proto says it, as lists of partition numbers.
 
-    explicit     groups = the lists                                            (fields 87 and, before it, 49)
-    iota         arange(N) reshaped to r, transposed by p, cut into g groups    (field 92, before it in 87)
-    mesh axes    a mesh of devices (iota or listed) and the axes, or parts of axes (pre, size), that are
-                 joined: one group for each position on the other axes         (field 93)
-    pairs        source -> target, for collective-permute                      (field 52)
+    explicit     groups = the lists                                  (fields 87 and, before it, 49)
+    iota         arange(N) reshaped to r, transposed by p, cut into g groups
+                                                                     (field 92, before it in 87)
+    mesh axes    a mesh of devices (iota or listed) and the axes, or parts of axes (pre, size),
+                 that are joined: one group for each position on the other axes      (field 93)
+    pairs        source -> target, for collective-permute                            (field 52)
 
 No groups at all means that all devices are one group; that is `None` here.
 """

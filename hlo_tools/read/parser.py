@@ -131,7 +131,8 @@ class Parser:
     def _ending(self, form: Format, status: int, overdue_seconds: int | None) -> str:
         """What a parser's end means; it has written to its log until then."""
         if overdue_seconds is not None:
-            return f"the parser of {form} was not done after {overdue_seconds} s and was ended; {_REMEDY}"
+            late = f"was not done after {overdue_seconds} s and was ended"
+            return f"the parser of {form} {late}; {_REMEDY}"
         self._log.seek(0)
         log = self._log.read(_LOG_BYTES).decode(errors="replace")
         if any(sign in log for sign in _OUT_OF_MEMORY):

@@ -71,7 +71,7 @@ def _name_combiners(computations: dict[int, Computation]) -> None:
 
 
 def module_message(data: bytes) -> Any:
-    """The message (`hlo_tools.read.schema.MODULE`) of an HloModuleProto or HloProto, gzipped or not.
+    """The message (`schema.MODULE`) of an HloModuleProto or HloProto, gzipped or not.
 
     Raises `HloError` if it is none.
     """

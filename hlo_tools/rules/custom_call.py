@@ -20,7 +20,8 @@ Dims = tuple[int, ...]
 CUSTOM_CALLS: tuple[tuple[str, Callable[[Instruction, list[Dims], list[Dims]], Rule]], ...] = (
     (r"__cudnn\$fmha\w*", cudnn_attention),
     (r"(lapack|cusolver|hipsolver|cublas|hipblas|magma)_\w+", batched_matrices),
-    (r"Cholesky|Qr|Eigh|LuDecomposition|ProductOfElementaryHouseholderReflectors", batched_matrices),
+    (r"Cholesky|Qr|Eigh|LuDecomposition", batched_matrices),
+    (r"ProductOfElementaryHouseholderReflectors", batched_matrices),
     (r"(\w+\.)?(ApproxTopK|TopK|topk|top_k)|PartialReduce", along_dimension),
     (r"(cu|hip)_threefry2x32(_ffi)?", elementwise),
     (r"(mhlo|chlo|stablehlo)\.(erf|acos\w*|asin\w*|atanh|cosh|sinh|tan)", elementwise),
