@@ -1,7 +1,8 @@
 """Plans kept on disk: a folder of plan files, named by everything a plan depends on.
 
-    key = SHA-256 of (equations of the step, shardings in its code, platform it is lowered for, topology, options,
-                      versions of automap and JAX)                                  -> in: `cache_key`
+    key = SHA-256 of (equations of the step, shardings in its code, platform it is lowered for,
+                      topology, options, versions of automap and JAX)
+                                                                      -> in: `cache_key`
 
 The equations, the platform and JAX's version determine the HLO; a plan that is found is checked
 with one lowering. A file that cannot be read, or is of another step, is a miss: it is planned again

@@ -166,8 +166,8 @@ class ParallelStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; the first of a kind of call plans it, or loads the cached plan.
 
-        At most `automap.step.lru_cache.MAX_ENTRIES` plans are kept; the one that was not used for longest is
-        dropped.
+        At most `automap.step.lru_cache.MAX_ENTRIES` plans are kept; the one that was not used for
+        longest is dropped.
         """
         entered = self.step.enter(args, kwargs)
         return self._for(entered).run(entered)
@@ -294,10 +294,10 @@ def _plan_step(
     """The plan; a pipeline's only if its microbatches can be run."""
     given = as_step(step, mesh=options.axes)
     call = given.enter(args, kwargs).traced()
-    found = _plan_call(call, topology, options, given.name, confirmation)
-    if found.pipeline is not None:
-        check_separable(call, found.pipeline)
-    return found
+    planned = _plan_call(call, topology, options, given.name, confirmation)
+    if planned.pipeline is not None:
+        check_separable(call, planned.pipeline)
+    return planned
 
 
 def _topology(given: str | Topology) -> Topology:

@@ -1,8 +1,10 @@
 """`simulate`: a plan's step, task by task.
 
-one program   plan -> its record's tasks -> region -> timeline -> events -> summary, on one representative device and its
-              links; with the step, on another machine too: the point again, priced -> a record
-pipeline      plan -> its record's seconds -> task graph -> timeline -> events and summary, on stages and the links between
+one program   plan -> its record's tasks -> region -> timeline -> events -> summary, on one
+              representative device and its links; with the step, on another machine too: the point
+              again, priced -> a record
+pipeline      plan -> its record's seconds -> task graph -> timeline -> events and summary, on
+              stages and the links between
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -135,15 +137,15 @@ def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
             "give the step that was planned"
         )
     machine = Topology.from_dict(plan.topology)
-    found = _simulation(plan, plan.program, machine, ())
+    record = _simulation(plan, plan.program, machine, ())
     then = plan.predicted.compute_seconds
-    if math.isclose(found.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
-        return found
+    if math.isclose(record.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
+        return record
     changed = (
         f"the plan predicts {seconds_text(then)} of computation, but its kernels take "
-        f"{seconds_text(found.compute_seconds)}: it was changed after it was planned; plan again"
+        f"{seconds_text(record.compute_seconds)}: it was changed after it was planned; plan again"
     )
-    return replace(found, warnings=(changed,))
+    return replace(record, warnings=(changed,))
 
 
 def simulated(
@@ -173,9 +175,9 @@ def simulated(
 def _simulation(
     plan: PlanRecord, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...]
 ) -> SimulationRecord:
-    found = simulate_spmd(region_of(program), machine.platform)
+    timeline = simulate_spmd(region_of(program), machine.platform)
     return summary(
-        tuple(spmd_events(program, found)),
+        tuple(spmd_events(program, timeline)),
         target=plan.workload.target,
         topology=machine.name,
         mesh=plan.mesh.axes,

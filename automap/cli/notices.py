@@ -1,9 +1,9 @@
 """Standard error without the notices of compilers: what JAX's libraries log about a machine that
 lacks a GPU or a TPU.
 
-    descriptor 2    a pipe while a command runs, for code in C and for processes that a target starts; a small process
-                    hands on what comes through it, but for the log lines of absl and what belongs to them
-                                                                                            -> in: `is_notice`
+    descriptor 2    a pipe while a command runs, for code in C and for processes that a target
+                    starts; a small process hands on what comes through it, but for the log lines of
+                    absl and what belongs to them                     -> in: `is_notice`
     `sys.stderr`    the real standard error, for what Python writes: messages, progress, tracebacks
 
 It is a process and not a thread, so that the last words of a library that aborts are handed on too.

@@ -2,8 +2,8 @@
 nothing but the result.
 
 descriptor 1   is stderr while a command runs, for code in C and for processes that a target starts
-`sys.stdout`   is the real standard output, for what the command itself says; for a target it is stderr
-                                                                 -> in: `automap.program.contained`
+`sys.stdout`   is the real standard output, for what the command itself says; for a target it is
+               stderr                                             -> in: `automap.program.contained`
 """
 
 from collections.abc import Iterator

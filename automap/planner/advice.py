@@ -2,14 +2,17 @@
 
 Read off the smallest plan that was found (point x on a mesh of N devices):
 
-    peak(s)        bytes of a device under x if what holds examples were s times as large        -> in: `_Step.peak_bytes`
-    batch          the largest b with peak(b / B) within the limit under x, or under a preset with all state split; a multiple
-                   of the parts that the plan splits the batch in
-    checkpoint     if the backward pass reads what no jax.checkpoint makes again, and that is much of the peak
+    peak(s)        bytes of a device under x if what holds examples were s times as large
+                                                                      -> in: `_Step.peak_bytes`
+    batch          the largest b with peak(b / B) within the limit under x, or under a preset with
+                   all state split; a multiple of the parts that the plan splits the batch in
+    checkpoint     if the backward pass reads what no jax.checkpoint makes again, and that is much
+                   of the peak
     bfloat16       if most operations of the matrix products are in float32
     devices        2, 4, ... times N: the peak of presets with all state split on meshes of so many
     padding        of state that no axis divides, so that it is whole on every device
-    options        presets that fit, and what was asked for that leaves the search less to choose from
+    options        presets that fit, and what was asked for that leaves the search less to choose
+                   from
 
 A lever that does not apply is not named.
 """
@@ -52,8 +55,8 @@ def advice(context: SearchContext, point: Point, options: Options) -> tuple[str,
     """Where the bytes of a plan that does not fit are, and what would make the step fit."""
     step = _Step(context, context.space.split_classes(point))
     levers = (_presets, _checkpoint, _bfloat16, _batch, _padding, _devices, _state, _free_choice)
-    found = [text for lever in levers for text in lever(step, options)]
-    return (_parts_text(step.memory), *found)
+    texts = [text for lever in levers for text in lever(step, options)]
+    return (_parts_text(step.memory), *texts)
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,11 @@ class _Step:
         """The peak if all that holds examples were `scale` times as large."""
         of_row = np.where(self.holds_examples, scale, 1.0)
         of_edge = of_row[self.context.evaluator.tables.operands.value_row]
-        found, profile = self._collectives, profile or self.context.evaluator.profile
+        collectives, profile = self._collectives, profile or self.context.evaluator.profile
         return profile.peak_bytes(
-            self.sharding.parts_of_value / of_row, found.copied * of_edge, found.is_repeat
+            self.sharding.parts_of_value / of_row,
+            collectives.copied * of_edge,
+            collectives.is_repeat,
         )
 
     @cached_property

@@ -89,9 +89,9 @@ def _of_pipelines(
         except InfeasiblePlanError:
             yield _row("pipeline", None)
     if options.space == "hybrid":
-        found = plan_pipelines(workload, topology, options, on_stages, deadline)
-        yield _row("pipeline", found.pipeline)
-        yield _row("hybrid", found.hybrid)
+        search = plan_pipelines(workload, topology, options, on_stages, deadline)
+        yield _row("pipeline", search.pipeline)
+        yield _row("hybrid", search.hybrid)
 
 
 def _sharding(
@@ -118,19 +118,22 @@ def _rows(outcome: Outcome) -> Iterator[Row]:
 
 
 def _candidate(name: str, candidate: Candidate, objective: Objective) -> Row:
-    found = candidate.estimate
+    estimate = candidate.estimate
     return Row(
         name=name,
-        step_seconds=found.step_seconds,
-        peak_bytes=found.peak_bytes,
-        fits=objective.fits(found),
+        step_seconds=estimate.step_seconds,
+        peak_bytes=estimate.peak_bytes,
+        fits=objective.fits(estimate),
     )
 
 
 def _row(name: str, plan: PlanRecord | None) -> Row:
     if plan is None:
         return Row(name=name, step_seconds=None, peak_bytes=None, fits=False)
-    found = plan.predicted
+    predicted = plan.predicted
     return Row(
-        name=name, step_seconds=found.step_seconds, peak_bytes=found.peak_bytes, fits=found.fits
+        name=name,
+        step_seconds=predicted.step_seconds,
+        peak_bytes=predicted.peak_bytes,
+        fits=predicted.fits,
     )

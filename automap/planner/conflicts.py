@@ -1,11 +1,14 @@
 """Conflicts of a plan: places where one axis cannot serve all, with what each way out would cost.
 
-a class with itself     some tensor holds it on two dimensions (queries and keys of attention, a square weight
-                        with tied embeddings): on an axis it splits the first or the last, or it is not split
-two classes on an axis  they meet in some tensor or op: the one that comes first in the axis's order gets the
-                        axis there, the other one keeps it elsewhere; or only one of them is on the axis
-a fused dimension       several parts side by side (q, k and v, the gates of an LSTM), of which contiguous pieces
-                        hold pieces: they are decided apart, unless the program stores them interleaved
+a class with itself     some tensor holds it on two dimensions (queries and keys of attention, a
+                        square weight with tied embeddings): on an axis it splits the first or the
+                        last, or it is not split
+two classes on an axis  they meet in some tensor or op: the one that comes first in the axis's order
+                        gets the axis there, the other one keeps it elsewhere; or only one of them
+                        is on the axis
+a fused dimension       several parts side by side (q, k and v, the gates of an LSTM), of which
+                        contiguous pieces hold pieces: they are decided apart, unless the program
+                        stores them interleaved
 
 Every outcome is the same plan with that change, priced by the same evaluator; interleaving changes
 the program, so what a few moves from the best preset on the plan's mesh lead to stands for it.

@@ -4,15 +4,18 @@ Where every op can run on the shardings its operands have, and leaves its result
 the partitioner derives the plan by itself from the inputs. The other places are *transitions*
 (`automap.planner.transitions`):
 
-    an op needs an operand gathered or moved       -> `<site>:in<j>`   with the sharding the op runs on
-    a result is scattered, sliced, gathered, moved -> `<site>:out<j>`  with the sharding the plan keeps,
-                                                      and `<site>:in<j>` with that the op runs on, or the
-                                                      partitioner would move the change to the operands
+    an op needs an operand gathered or moved
+        -> `<site>:in<j>` with the sharding the op runs on
+    a result is scattered, sliced, gathered or moved
+        -> `<site>:out<j>` with the sharding the plan keeps, and `<site>:in<j>` with that the op
+           runs on, or the partitioner would move the change to the operands
     what a loop hands on, or slices of what it scans, is used otherwise
-                                                   -> `<site>:from<j>` where it is used first
-    a scalar is spread over tensors split differently -> `<site>:spread<j>` (`automap.jaxpr.spread`)
-    a result the op leaves whole is sliced          -> `<site>:made<j>` too, with the sharding the op leaves, or
-                                                      the partitioner would split the op itself
+        -> `<site>:from<j>` where it is used first
+    a scalar is spread over tensors split differently
+        -> `<site>:spread<j>` (`automap.jaxpr.spread`)
+    a result the op leaves whole is sliced
+        -> `<site>:made<j>` too, with the sharding the op leaves, or the partitioner would split the
+           op itself
 
 A site is an equation of the step's jaxpr (`automap.jaxpr.reemit`), read from the op's name. For a
 program that came without its jaxpr the site is the HLO instruction's name. A transition inside one
@@ -54,7 +57,7 @@ def derive_constraints(
     equations: Mapping[str, EquationShapes] | None,
 ) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
     """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
-    found: dict[str, Constraint] = {}
+    constraints: dict[str, Constraint] = {}
     missed: dict[str, int] = {}
     entered = set[int]()
     unpinned: dict[int, AxesPerDim] = {}
@@ -84,17 +87,17 @@ def derive_constraints(
                 unpinned[change.value] = change.axes
             if spot is None:
                 missed[op.opcode] = missed.get(op.opcode, 0) + is_change
-            elif spot.at not in found:
+            elif spot.at not in constraints:
                 what = _describe(sharded.problem, op, change.value, change.place)
-                found[spot.at] = Constraint(spot.at, what, spot.axes)
+                constraints[spot.at] = Constraint(spot.at, what, spot.axes)
     for constraint in _of_scalars(sharded, site_of, equations):
-        found.setdefault(constraint.at, constraint)
+        constraints.setdefault(constraint.at, constraint)
     warnings = tuple(
         f"sharding changes around {opcode!r} inside one equation: {n}; the partitioner decides them"
         for opcode, n in missed.items()
         if n
     )
-    return tuple(found.values()), warnings
+    return tuple(constraints.values()), warnings
 
 
 def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[Transition]:

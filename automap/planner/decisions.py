@@ -1,6 +1,7 @@
 """Why a plan is as it is: its decisions, each with what the plan would cost without it.
 
-compute   a class on axes: the dimensions of the inputs that it splits; or its small tensors, on none
+compute   a class on axes: the dimensions of the inputs that it splits; or its small tensors, on
+          none
 storage   leaf classes kept split over the same axes to the same level, as one decision
 reason    step and peak of the same plan with the decision's classes taken off their axes, priced
           by the same evaluator                                                  -> in: `_reason`

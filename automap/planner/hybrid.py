@@ -24,10 +24,10 @@ def plan_hybrid(
     workload, topology, limits = setup.workload, setup.topology, setup.limits
     space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
     pricer = Pricer(setup.points.profile, space, topology, options.profile)
-    found = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
-    if found.best is None:
-        return None, no_hybrid_fits(found, limits, topology.name)
-    records = Records(workload, pricer, setup.points, found.best)
+    search = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
+    if search.best is None:
+        return None, no_hybrid_fits(search, limits, topology.name)
+    records = Records(workload, pricer, setup.points, search.best)
     plan = pipeline_plan(
         setup,
         records.pipeline(),
@@ -35,10 +35,10 @@ def plan_hybrid(
         SearchRecord(
             strategy=options.strategy,
             seconds=time.monotonic() - start,
-            evaluations=found.tried,
+            evaluations=search.tried,
             seed=options.seed,
             gap=None,
         ),
-        (*found.warnings, *fabric_warning(setup.fabric)),
+        (*search.warnings, *fabric_warning(setup.fabric)),
     )
     return plan, None

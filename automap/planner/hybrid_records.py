@@ -115,12 +115,12 @@ class Records:
     def _stages_of_site(self) -> dict[str, int]:
         """The stages of each equation; of each instruction in a program without equations."""
         has_sites = self.workload.reemitter is not None
-        found: dict[str, int] = {}
+        stages: dict[str, int] = {}
         for op, bits in zip(self.workload.problem.graph.ops, self.members.of_op, strict=True):
             site = parse_site(op.op_name) if has_sites else op.instruction.name
             if site is not None:
-                found[site] = found.get(site, 0) | bits
-        return found
+                stages[site] = stages.get(site, 0) | bits
+        return stages
 
     def predicted(self) -> PredictedRecord:
         """Seconds as means over devices, bytes of the fullest device."""

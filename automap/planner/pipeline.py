@@ -23,20 +23,20 @@ def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], Non
     """
     start = time.monotonic()
     points, fabric, limits = setup.points, setup.fabric, setup.limits
-    found = find_pipeline(points, fabric, limits, options.strategy, on_stages)
-    if found.best is None:
-        raise nothing_fits(found, limits, points, fabric)
+    result = find_pipeline(points, fabric, limits, options.strategy, on_stages)
+    if result.best is None:
+        raise nothing_fits(result, limits, points, fabric)
     search = SearchRecord(
         strategy=options.strategy,
         seconds=time.monotonic() - start,
-        evaluations=found.tried,
+        evaluations=result.tried,
         seed=options.seed,
-        gap=gap_of(found),
+        gap=gap_of(result),
     )
     return pipeline_plan(
         setup,
-        pipeline_record(found.best, points),
-        predicted_record(found.best, points),
+        pipeline_record(result.best, points),
+        predicted_record(result.best, points),
         search,
-        (*found.warnings, *fabric_warning(fabric)),
+        (*result.warnings, *fabric_warning(fabric)),
     )

@@ -60,7 +60,7 @@ def layer_of(path: str) -> str:
     """`[0]['params']['layers'][3]['mlp']['kernel']` -> `layers.3`: up to the first number, or the
     leaf's parents.
     """
-    keys = ["".join(found) for found in _KEY.findall(path)][1:]
+    keys = ["".join(parts) for parts in _KEY.findall(path)][1:]
     if len(keys) > 1 and not keys[0].isdecimal():
         keys = keys[1:]
     numbers = [place for place, key in enumerate(keys) if key.isdecimal()]
@@ -124,11 +124,11 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     summed = sum(
         float(arrays.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]) for s in replicated
     )
-    found = []
+    collectives = []
     if partition.stages > 1:
         count = (partition.stages - 1) * m
         for phase in ("forward", "backward"):
-            found.append(
+            collectives.append(
                 CollectiveRecord(
                     kind="collective-permute",
                     axes=(AXIS,),
@@ -138,7 +138,7 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
                 )
             )
     if replicated:
-        found.append(
+        collectives.append(
             CollectiveRecord(
                 kind="all-reduce",
                 axes=(AXIS,),
@@ -147,14 +147,14 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
                 bytes=round(summed),
             )
         )
-    return tuple(found)
+    return tuple(collectives)
 
 
-def gap_of(found: Found) -> float | None:
+def gap_of(search: Found) -> float | None:
     """How far the best choice is above the proven bound, as a fraction."""
-    if found.best is None or found.bound_seconds is None:
+    if search.best is None or search.bound_seconds is None:
         return None
-    return max(found.best.step_seconds / found.bound_seconds - 1, 0.0)
+    return max(search.best.step_seconds / search.bound_seconds - 1, 0.0)
 
 
 def fabric_warning(fabric: Fabric) -> tuple[str, ...]:

@@ -293,9 +293,15 @@ def _memory(memory: Memory) -> MemoryRecord:
 def _collectives(
     context: SearchContext, split_classes: SplitClasses
 ) -> tuple[CollectiveRecord, ...]:
-    found = context.evaluator.collectives(split_classes)
+    collectives = context.evaluator.collectives(split_classes)
     totals: dict[tuple[int, int, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
-    rows = zip(found.kind, found.mask, found.phase, found.count, found.n_bytes * found.count)
+    rows = zip(
+        collectives.kind,
+        collectives.mask,
+        collectives.phase,
+        collectives.count,
+        collectives.n_bytes * collectives.count,
+    )
     for kind, mask, phase, count, n_bytes in rows:
         totals[int(kind), int(mask), int(phase)] += (count, n_bytes)
     names = split_classes.mesh.names

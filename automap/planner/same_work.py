@@ -1,11 +1,12 @@
 """Devices that do the same work under a plan: how many, of how much of the computation, and why.
 
     parts(o)     in how many parts the plan splits op o; of N devices N / parts(o) do the same then
-    share(k)     FLOPs of the ops that k devices do alike, of all FLOPs of the step    -> in: `_shares`
+    share(k)     FLOPs of the ops that k devices do alike, of all FLOPs of the step
+                                                                      -> in: `_shares`
 
-A plan says so where over half of the computation is done alike, or where an axis of its mesh splits nothing.  Why, for each
-class that could be decided: it does not divide by an axis that is left, or the same plan with it split there too is no
-faster, by the evaluator                                                               -> in: `_reasons`
+A plan says so where over half of the computation is done alike, or where an axis of its mesh splits
+nothing. Why, for each class that could be decided: it does not divide by an axis that is left, or
+the same plan with it split there too is no faster, by the evaluator -> in: `_reasons`
 What a `shard_map` of the step runs is the user's to split, and is not counted.
 """
 
@@ -57,16 +58,16 @@ class SameWork:
         evaluator, problem = self.context.evaluator, self.context.space.problem
         parts = evaluator.priced(self.context.space.split_classes(self.point)).sharding.parts_of_op
         row = evaluator.tables.row_of_op
-        found: Counter[int] = Counter()
+        shares: Counter[int] = Counter()
         for index, (op, rule) in enumerate(
             zip(problem.graph.ops, problem.linkage.rules, strict=True)
         ):
             varies = any(problem.graph.varies[v] for v in op.outputs)
             if varies and index not in problem.graph.local_ops:
                 copies = count // int(parts[row[index]])
-                found[copies] += op.trip_count * flops(problem.graph, op, rule)
-        total = sum(found.values())
-        return {copies: n / total for copies, n in found.items()} if total else {}
+                shares[copies] += op.trip_count * flops(problem.graph, op, rule)
+        total = sum(shares.values())
+        return {copies: n / total for copies, n in shares.items()} if total else {}
 
     def _idle_axes(self) -> Iterator[str]:
         """Axes of several devices along which nothing is split or stored, nor by the user's own

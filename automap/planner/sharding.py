@@ -123,11 +123,11 @@ class _SetUp:
 
 
 def _set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> _SetUp:
-    found = meshes_of(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
+    choice = meshes_of(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
     shapes = [leaf.shape for leaf in workload.inputs]
-    pins = parse_pins(options.pins, workload.problem, shapes, found)
+    pins = parse_pins(options.pins, workload.problem, shapes, choice)
     with_all = with_pins(workload, pins)
-    meshes = meshes_that_divide(with_all, found)
+    meshes = meshes_that_divide(with_all, choice)
     pinned = _priced_by(workload, topology, options, pins)
     beyond = pinned.impossible_pins(meshes)
     if beyond:

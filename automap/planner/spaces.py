@@ -1,11 +1,11 @@
 """Workload, topology and options -> the best plan of the space that is asked for.
 
-sharding   one program for all devices                                            -> `automap.planner.sharding`
-pipeline   stages of replicas                                                      -> `automap.planner.pipeline`
+sharding   one program for all devices                                -> `automap.planner.sharding`
+pipeline   stages of replicas                                         -> `automap.planner.pipeline`
 hybrid     the best of one program, stages of replicas, and stages that are sharded inside, which
-           `automap.planner.hybrid` finds. The first two are planned first, so that what is returned is never slower
-           than either; their steps bound the search for the third. One program is no choice where several stages or
-           microbatches are asked for                                              -> in: `_plan_best`
+           `automap.planner.hybrid` finds. The first two are planned first, so that what is returned
+           is never slower than either; their steps bound the search for the third. One program is
+           no choice where several stages or microbatches are asked for  -> in: `_plan_best`
 """
 
 from collections.abc import Callable
@@ -123,10 +123,10 @@ def _plan_best(
         note = f"{deadline.why_over}, before pipelines were looked at"
         return replace(sharding, warnings=(*sharding.warnings, note))
     bound = sharding.predicted.step_seconds if sharding else math.inf
-    found = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
-    plans = [plan for plan in (sharding, found.pipeline, found.hybrid) if plan is not None]
+    search = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
+    plans = [plan for plan in (sharding, search.pipeline, search.hybrid) if plan is not None]
     if not plans:
-        refused = found.refused or InfeasiblePlanError("no plan fits")
+        refused = search.refused or InfeasiblePlanError("no plan fits")
         raise with_advice(refused, workload, topology, options, deadline)
     best = min(plans, key=lambda plan: plan.predicted.step_seconds)
     if best.pipeline is not None and best.pipeline.is_sharded_inside:
@@ -202,7 +202,7 @@ def with_advice(
     context, peak_bytes = outcome.context, round(outcome.best.estimate.peak_bytes)
     needed = f"one program for all devices needs {bytes_text(peak_bytes)} on each"
     if context.objective.fits(outcome.best.estimate):
-        found = (f"{needed}: plan with --space sharding",)
+        texts = (f"{needed}: plan with --space sharding",)
     else:
-        found = (needed, *advice(context, outcome.best.point, options))
-    return InfeasiblePlanError("; ".join((str(error), *found)))
+        texts = (needed, *advice(context, outcome.best.point, options))
+    return InfeasiblePlanError("; ".join((str(error), *texts)))

@@ -78,16 +78,16 @@ def _gradients_of_pools(graph: Graph) -> set[int]:
     The partitioner's result is wrong where it splits the image (jaxlib 0.10 and 0.12), which no
     plan does.
     """
-    found = set[int]()
+    gradients = set[int]()
     for op in graph.ops:
         if op.opcode == "select-and-scatter":
             windows = op.instruction.attributes.window
             if any(w.size >= 2 * w.stride for w in windows):
-                found.update(op.outputs)
-        elif op.opcode == "slice" and op.inputs[0] in found:
+                gradients.update(op.outputs)
+        elif op.opcode == "slice" and op.inputs[0] in gradients:
             # JAX pads the image first.
-            found.update(op.outputs)
-    return found
+            gradients.update(op.outputs)
+    return gradients
 
 
 def _constants_of_loops(graph: Graph) -> set[int]:
@@ -159,15 +159,15 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     run, kept = sharded.as_run(index, operand, majors(dims)), sharded.of_value(result)
     if not graph.varies[result] or not dims:
         return ()
-    found = []
+    constraints = []
     if None in sharded.problem.imposed.specs_by_op[index]:
         is_change = _is_split_more(sharded.of_value(operand), run)
-        found.append(Transition("in0", operand, run, is_change=is_change))
+        constraints.append(Transition("in0", operand, run, is_change=is_change))
     if not _is_met(sharded, operand, result, run):
-        found.append(Transition("made0", result, run, is_change=True))
+        constraints.append(Transition("made0", result, run, is_change=True))
     if kept != run:
-        found.append(Transition("out0", result, kept, is_change=True))
-    return found
+        constraints.append(Transition("out0", result, kept, is_change=True))
+    return constraints
 
 
 def _is_of_manual(graph: Graph, index: int) -> bool:

@@ -9,29 +9,29 @@ from automap.plan.pipeline import device_names
 from automap.quantities import bytes_text, seconds_text
 
 
-def report(found: PipelineSimulationRecord) -> str:
+def report(record: PipelineSimulationRecord) -> str:
     """Everything, for people."""
-    lines = [*_parts(found)]
-    for row in found.stages:
-        lines += _stage(row, found.step_seconds)
-    if found.warnings:
-        lines += ["warnings:", *(f"  {warning}" for warning in found.warnings)]
+    lines = [*_parts(record)]
+    for row in record.stages:
+        lines += _stage(row, record.step_seconds)
+    if record.warnings:
+        lines += ["warnings:", *(f"  {warning}" for warning in record.warnings)]
     return "\n".join(lines) + "\n"
 
 
-def _parts(found: PipelineSimulationRecord) -> Iterator[str]:
-    step, predicted = found.step_seconds, found.predicted_seconds
+def _parts(record: PipelineSimulationRecord) -> Iterator[str]:
+    step, predicted = record.step_seconds, record.predicted_seconds
     yield (
-        f"{found.target} on {found.topology}, pipeline of {len(found.stages)} stages, "
-        f"{found.microbatches} microbatches, "
-        f"schedule {found.schedule}: {len(found.events)} tasks"
+        f"{record.target} on {record.topology}, pipeline of {len(record.stages)} stages, "
+        f"{record.microbatches} microbatches, "
+        f"schedule {record.schedule}: {len(record.events)} tasks"
     )
     # Adding zero makes -0.0 positive.
     change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
     yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
     yield (
-        f"  bubble {found.bubble_fraction:.1%} of the step, the mean over devices: "
-        f"{seconds_text(found.bubble_fraction * step)}"
+        f"  bubble {record.bubble_fraction:.1%} of the step, the mean over devices: "
+        f"{seconds_text(record.bubble_fraction * step)}"
     )
 
 

@@ -13,29 +13,31 @@ from automap.simulate.simulation import CollectiveRow, OpRow, SimulationRecord
 _SHOWN: Final = 8
 
 
-def report(found: SimulationRecord) -> str:
+def report(record: SimulationRecord) -> str:
     """Everything, for people."""
-    return "\n".join([*_parts(found), *_phases(found), *_longest(found), *_warnings(found)]) + "\n"
-
-
-def _parts(found: SimulationRecord) -> Iterator[str]:
-    mesh = " x ".join(f"{name}={size}" for name, size in found.mesh) or "of one device"
-    step, predicted = found.step_seconds, found.predicted_seconds
-    yield f"{found.target} on {found.topology}, mesh {mesh}: one device of all, {len(found.events)} tasks"
-    # Adding zero makes -0.0 positive.
-    change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
-    yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
-    yield f"  compute busy {seconds_text(found.compute_seconds)}{_share(found.compute_seconds, step)}"
-    yield (
-        f"  link busy {seconds_text(found.collective_seconds)}{_share(found.collective_seconds, step)}: "
-        f"exposed {seconds_text(found.exposed_seconds)}{_share(found.exposed_seconds, step)}, "
-        "hidden "
-        f"{seconds_text(found.hidden_seconds)}"
+    return (
+        "\n".join([*_parts(record), *_phases(record), *_longest(record), *_warnings(record)]) + "\n"
     )
 
 
-def _phases(found: SimulationRecord) -> Iterator[str]:
-    for row in found.phases:
+def _parts(record: SimulationRecord) -> Iterator[str]:
+    mesh = " x ".join(f"{name}={size}" for name, size in record.mesh) or "of one device"
+    step, predicted = record.step_seconds, record.predicted_seconds
+    yield f"{record.target} on {record.topology}, mesh {mesh}: one device of all, {len(record.events)} tasks"
+    # Adding zero makes -0.0 positive.
+    change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
+    yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
+    yield f"  compute busy {seconds_text(record.compute_seconds)}{_share(record.compute_seconds, step)}"
+    yield (
+        f"  link busy {seconds_text(record.collective_seconds)}{_share(record.collective_seconds, step)}: "
+        f"exposed {seconds_text(record.exposed_seconds)}{_share(record.exposed_seconds, step)}, "
+        "hidden "
+        f"{seconds_text(record.hidden_seconds)}"
+    )
+
+
+def _phases(record: SimulationRecord) -> Iterator[str]:
+    for row in record.phases:
         if row.compute_seconds or row.collective_seconds:
             yield (
                 f"  {row.phase}: compute {seconds_text(row.compute_seconds)}, collectives "
@@ -44,11 +46,11 @@ def _phases(found: SimulationRecord) -> Iterator[str]:
             )
 
 
-def _longest(found: SimulationRecord) -> Iterator[str]:
-    yield from _section("kernels", found.ops, [_op(row) for row in found.ops[:_SHOWN]], found)
-    messages = found.collectives
+def _longest(record: SimulationRecord) -> Iterator[str]:
+    yield from _section("kernels", record.ops, [_op(row) for row in record.ops[:_SHOWN]], record)
+    messages = record.collectives
     yield from _section(
-        "collectives", messages, [_collective(row) for row in messages[:_SHOWN]], found
+        "collectives", messages, [_collective(row) for row in messages[:_SHOWN]], record
     )
 
 
@@ -56,22 +58,22 @@ def _section(
     title: str,
     rows: Sequence[OpRow | CollectiveRow],
     shown: Sequence[str],
-    found: SimulationRecord,
+    record: SimulationRecord,
 ) -> Iterator[str]:
     if rows:
         yield f"longest {title}:"
     for row, text in zip(rows, shown, strict=False):
-        yield f"  {seconds_text(row.seconds)}{_share(row.seconds, found.step_seconds)} {text}"
+        yield f"  {seconds_text(row.seconds)}{_share(row.seconds, record.step_seconds)} {text}"
         yield f"    {row.op_name}" + (f" at {_source(row.source)}" if row.source else "")
     if len(rows) > len(shown):
         rest = sum(row.seconds for row in rows[len(shown) :])
-        yield f"  {seconds_text(rest)}{_share(rest, found.step_seconds)} {len(rows) - len(shown)} more"
+        yield f"  {seconds_text(rest)}{_share(rest, record.step_seconds)} {len(rows) - len(shown)} more"
 
 
-def _warnings(found: SimulationRecord) -> Iterator[str]:
-    if found.warnings:
+def _warnings(record: SimulationRecord) -> Iterator[str]:
+    if record.warnings:
         yield "warnings:"
-    for warning in found.warnings:
+    for warning in record.warnings:
         yield f"  {warning}"
 
 

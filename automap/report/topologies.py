@@ -85,15 +85,17 @@ def _show_graph(graph: Graph) -> None:
 
 
 def _route_rows(graph: Graph) -> Iterator[tuple[str, ...]]:
-    found = routes(graph)
+    found_routes = routes(graph)
     for low, first in enumerate(graph.devices):
         for high in range(low + 1, graph.device_count):
             yield (
                 first.name,
                 graph.devices[high].name,
-                _shown("bytes_per_s", float(found.bytes_per_s[low, high])),
-                _shown("latency_seconds", float(found.latency_seconds[low, high])),
-                ", ".join(found.medium_names[m][:-2] for m in found.between(low, high)),
+                _shown("bytes_per_s", float(found_routes.bytes_per_s[low, high])),
+                _shown("latency_seconds", float(found_routes.latency_seconds[low, high])),
+                ", ".join(
+                    found_routes.medium_names[m][:-2] for m in found_routes.between(low, high)
+                ),
             )
 
 
@@ -146,9 +148,9 @@ def _source_of(field: str, sources: Sequence[Source]) -> str:
     all.
     """
     for wanted in (field, field.partition(".")[0], "all"):
-        found = [s for s in sources if wanted in s.field.split(", ")]
-        if found:
-            return "; ".join(f"{source.document}: {source.note}" for source in found)
+        matching = [s for s in sources if wanted in s.field.split(", ")]
+        if matching:
+            return "; ".join(f"{source.document}: {source.note}" for source in matching)
     return ""
 
 

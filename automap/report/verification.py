@@ -16,16 +16,16 @@ _SHOWN_ROWS: Final = 12
 _SHOWN_LEAVES: Final = 5
 
 
-def report(found: VerificationRecord) -> str:
+def report(record: VerificationRecord) -> str:
     """Everything, for people."""
     lines = [
-        *_verdict(found),
-        *_memory(found),
-        *_collectives(found.comparison, COMPILERS[found.witness.compiler].backend),
-        *_places(found.comparison),
+        *_verdict(record),
+        *_memory(record),
+        *_collectives(record.comparison, COMPILERS[record.witness.compiler].backend),
+        *_places(record.comparison),
     ]
-    if found.numerics is not None:
-        lines += _numerics(found.numerics)
+    if record.numerics is not None:
+        lines += _numerics(record.numerics)
     return "\n".join(lines) + "\n"
 
 
@@ -34,28 +34,28 @@ def versions_text(versions: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{name} {number}" for name, number in versions)
 
 
-def _verdict(found: VerificationRecord) -> Iterator[str]:
-    witness = found.witness
+def _verdict(record: VerificationRecord) -> Iterator[str]:
+    witness = record.witness
     title = COMPILERS[witness.compiler].title
-    if found.is_verdict:
+    if record.is_verdict:
         verdict = "fits" if witness.fits else "DOES NOT FIT"
-        yield f"{found.target} on {witness.topology}: {verdict}, says {title}"
+        yield f"{record.target} on {witness.topology}: {verdict}, says {title}"
     else:
-        own = COMPILERS[found.plan_compiler]
-        yield f"{found.target} on {witness.topology}: compiled by {title}, which is not that of {witness.topology}"
+        own = COMPILERS[record.plan_compiler]
+        yield f"{record.target} on {witness.topology}: compiled by {title}, which is not that of {witness.topology}"
         yield (
             f"  whether it fits there only {own.title} can say, which fuses and schedules "
             "otherwise: verify without "
             f"--compiler{own.installing}. What holds there too: it can be partitioned so"
-            + (", and results agree" if found.numerics and found.numerics.agrees else "")
+            + (", and results agree" if record.numerics and record.numerics.agrees else "")
         )
     yield f"  {versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
     if witness.refusal:
         yield f"  {witness.refusal.splitlines()[0]}"
 
 
-def _memory(found: VerificationRecord) -> Iterator[str]:
-    witness, comparison = found.witness, found.comparison
+def _memory(record: VerificationRecord) -> Iterator[str]:
+    witness, comparison = record.witness, record.comparison
     predicted = bytes_text(comparison.predicted_peak_bytes)
     limit = bytes_text(witness.memory_limit_bytes)
     if comparison.compiled_peak_bytes is None:
@@ -66,7 +66,7 @@ def _memory(found: VerificationRecord) -> Iterator[str]:
         yield f"peak memory: predicted {predicted} of {limit}, the compiler would need at least {compiled}"
         return
     m = witness.memory
-    if found.is_verdict:
+    if record.is_verdict:
         yield (
             f"peak memory: predicted {predicted}, compiled {compiled} of {limit} "
             f"({comparison.memory_error:+.1%})"

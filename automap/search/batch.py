@@ -4,8 +4,8 @@ A step is a few hundred rows, of which numpy works out a plan's prices in less t
 call it. So a batch of n points is priced as one point of a program that is n copies of the step,
 each with its own shardings.
 
-The estimates are those of one point at a time, to the last bit: sums over kernels and collectives are made for each
-point alone and in the same order                                                  -> in: `_split`
+The estimates are those of one point at a time, to the last bit: sums over kernels and collectives
+are made for each point alone and in the same order -> in: `_split`
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,29 +75,37 @@ class Batches:
 
 def _split(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Priced]:
     """The parts of each of n points, with edges numbered as in the evaluator's own tables."""
-    tables, found, again = evaluator.tables, priced.found, priced.found.scattered_again
-    n_edges = np.where(found.on_operand, len(tables.operands.count), len(tables.results.count))
-    point, edge = np.divmod(found.edge, n_edges)
+    tables, collectives_of_all, again = evaluator.tables, priced.found, priced.found.scattered_again
+    n_edges = np.where(
+        collectives_of_all.on_operand, len(tables.operands.count), len(tables.results.count)
+    )
+    point, edge = np.divmod(collectives_of_all.edge, n_edges)
     by_point = np.argsort(point, kind="stable")
     ends = np.searchsorted(point[by_point], np.arange(1, n))
     entries = [
         np.split(column[by_point], ends)
         for column in (
-            found.kind,
-            found.mask,
-            found.n_bytes,
-            found.count,
-            found.phase,
-            found.combinable,
+            collectives_of_all.kind,
+            collectives_of_all.mask,
+            collectives_of_all.n_bytes,
+            collectives_of_all.count,
+            collectives_of_all.phase,
+            collectives_of_all.combinable,
             edge,
-            found.on_operand,
+            collectives_of_all.on_operand,
             priced.of_collective,
             priced.beside,
         )
     ]
     rows = [
         np.split(column, n)
-        for column in (found.is_repeat, found.copied, again.mask, again.n_bytes, priced.of_kernel)
+        for column in (
+            collectives_of_all.is_repeat,
+            collectives_of_all.copied,
+            again.mask,
+            again.n_bytes,
+            priced.of_kernel,
+        )
     ]
     for sharding, (*own, of_collective, beside), (is_repeat, copied, *scattered, of_kernel) in zip(
         _shardings_apart(priced.sharding, n), zip(*entries), zip(*rows), strict=True

@@ -1,9 +1,10 @@
 """`beam`: decide one thing after another, keep the best partial points.
 
-    order     classes by the work that runs over them, each axis in turn; then its sides and its small part;
-              then leaves, the largest first                                              -> in: `_choices`
-    options   of one choice, for each point kept so far: leave it as it is, or make one of the choice's moves
-    kept      the best `width` of them, equal plans once                                  -> in: `beam_from`
+    order     classes by the work that runs over them, each axis in turn; then its sides and its
+              small part; then leaves, the largest first              -> in: `_choices`
+    options   of one choice, for each point kept so far: leave it as it is, or make one of the
+              choice's moves
+    kept      the best `width` of them, equal plans once              -> in: `beam_from`
 
 What is undecided is as the start has it. From the empty point a beam without limit prices every
 point of the mesh: what is split so far is a part of what will be, which divides wherever that does.
@@ -47,15 +48,15 @@ def beam_from(context: SearchContext, start: Candidate, width: int | None) -> li
     """The best `width` points (None: all) after all choices on the start's mesh, the best first."""
     space, kept = context.space, [start]
     for options in _choices(space, start.point.mesh):
-        found: dict[SplitClasses, Candidate] = {}
+        candidates: dict[SplitClasses, Candidate] = {}
         for candidate in kept:
             point = candidate.point
             points = (move.apply(space, point) for move in options if _matters(move, point))
             priced = context.evaluate_all(map(context.pinned.impose, points), "beam")
             for other in (candidate, *priced):
                 if other is not None:
-                    found.setdefault(space.split_classes(other.point), other)
-        ranked = sorted(found.values(), key=lambda c: context.objective.key(c.estimate))
+                    candidates.setdefault(space.split_classes(other.point), other)
+        ranked = sorted(candidates.values(), key=lambda c: context.objective.key(c.estimate))
         kept = ranked[:width]
     return kept
 

@@ -26,12 +26,12 @@ _MORE_MOVES = 8
 def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
     ranked = _ranked(context, context.meshes)
-    reached = {mesh: climb(context, found[0]) for mesh, found in ranked.items()}
+    reached = {mesh: climb(context, candidates[0]) for mesh, candidates in ranked.items()}
     for mesh in _best(context, reached, (len(reached) + 1) // 2):
         for start in ranked[mesh][1:2]:
-            found = climb(context, start)
-            if context.is_better(found, reached[mesh]):
-                reached[mesh] = found
+            second = climb(context, start)
+            if context.is_better(second, reached[mesh]):
+                reached[mesh] = second
     source = random.Random(context.seed)
     for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
@@ -46,8 +46,8 @@ def climb_meshes(
     context: SearchContext, meshes: Sequence[Mesh], more: Iterable[Candidate] = ()
 ) -> None:
     """Climb on each of the meshes from the best of presets, nothing and `more` candidates."""
-    for found in _ranked(context, meshes, more).values():
-        climb(context, found[0])
+    for candidates in _ranked(context, meshes, more).values():
+        climb(context, candidates[0])
 
 
 def _ranked(
@@ -70,8 +70,10 @@ def starts(context: SearchContext, more: Iterable[Candidate] = ()) -> list[Candi
     """Presets, the empty points of all meshes and `more` candidates, best first."""
     points = [context.pinned.nearest(point) for _, point in preset_points(context)]
     points += [context.empty(mesh) for mesh in context.meshes]
-    found = [c for c in context.evaluate_all(points, "greedy") if c is not None]
-    return sorted((*more, *found), key=lambda candidate: context.objective.key(candidate.estimate))
+    candidates = [c for c in context.evaluate_all(points, "greedy") if c is not None]
+    return sorted(
+        (*more, *candidates), key=lambda candidate: context.objective.key(candidate.estimate)
+    )
 
 
 def climb(context: SearchContext, start: Candidate, most_rounds: int | None = None) -> Candidate:

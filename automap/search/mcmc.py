@@ -188,8 +188,8 @@ def _starts(context: SearchContext, source: random.Random) -> Iterator[Candidate
         mesh = source.choice(context.meshes)
         kinds[f"random {number}"] = [random_point(context, mesh, source)]
     for points in kinds.values():
-        found = (context.evaluate(context.pinned.nearest(point), "mcmc") for point in points)
-        allowed = [candidate for candidate in found if candidate is not None]
+        candidates = (context.evaluate(context.pinned.nearest(point), "mcmc") for point in points)
+        allowed = [candidate for candidate in candidates if candidate is not None]
         if allowed:
             yield min(allowed, key=lambda candidate: context.objective.key(candidate.estimate))
 

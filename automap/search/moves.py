@@ -1,13 +1,15 @@
 """Moves: small changes of a point on one mesh, the neighbourhood that local search looks at.
 
-Toggle     put a class on an axis (features that it meets in some tensor leave the axis) or take it off
-Join       put a class on an axis beside features that it meets: tensors that hold both go to the first in order
-Exchange   move a class from one axis to another
-StoreAll   the storage level of all leaves along an axis
-StoreOne   the level of one leaf class
-Turn       let a class split the other of the dimensions that it holds of one tensor
-Part       leave the small tensors of a class whole, or split them too
-Swap       exchange the whole decisions of two axes
+ClassToggle        put a class on an axis, or take it off; features that it meets in some tensor
+                   leave the axis
+ClassJoin          put a class on an axis beside features that it meets: tensors that hold both go
+                   to the first in order
+AxisChange         move a class from one axis to another
+StorageChange      the storage level of all leaves along an axis
+LeafStorageChange  the level of one leaf class
+DimChange          let a class split the other of the dimensions that it holds of one tensor
+SmallPartsChange   leave the small tensors of a class whole, or split them too
+AxisSwap           exchange the whole decisions of two axes
 """
 
 from collections.abc import Iterator

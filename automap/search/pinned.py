@@ -73,8 +73,8 @@ class Pinned:
             return changed
         if point.mesh not in self._choices_by_mesh:
             self._choices_by_mesh[point.mesh] = _Choices.of(self, point.mesh)
-        found = self._choices_by_mesh[point.mesh].nearest(point)
-        return point if found is None else found
+        nearest = self._choices_by_mesh[point.mesh].nearest(point)
+        return point if nearest is None else nearest
 
     def impossible_pins(self, meshes: Sequence[Mesh]) -> tuple[Pin, ...]:
         """Pins that no point on these meshes keeps, alone or with the others, and which have to be
@@ -158,10 +158,10 @@ class _Choices:
             for v, (of, choice) in enumerate(zip(numbers, own, strict=True))
         ]
         tables = [*self.barriers, *differ]
-        found = Elimination(
+        elimination = Elimination(
             tables, left.sizes, elimination_order([t.scope for t in tables], left.sizes)
         )
-        return None if np.isinf(found.bound) else left.point(found.assignment())
+        return None if np.isinf(elimination.bound) else left.point(elimination.assignment())
 
 
 def _barriers(pinned: Pinned, variables: Variables) -> Iterator[Table]:

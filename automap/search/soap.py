@@ -1,5 +1,5 @@
 """FlexFlow's search: Metropolis walks over SOAP configurations of every operator (sections 4 and
-6).
+6). No command reaches it yet: `scripts/reproduce_flexflow.py` makes the paper's tables with it.
 
     state     a configuration of each operator: the degree of each of its factors, the device of each part
     cost      the simulated step (`automap.simulate`), without regard to memory, as in the paper

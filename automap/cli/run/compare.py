@@ -18,7 +18,7 @@ def run(**given: Any) -> None:
     request = read_request(given)
     with SearchProgress(request.options.budget_seconds) as progress:
         workload, _ = read_target(request)
-        found = compared(
+        comparison = compared(
             workload,
             request.topology,
             request.options,
@@ -26,10 +26,10 @@ def run(**given: Any) -> None:
             on_stages=progress.update_stages,
         )
     table = Table("plan", "step", "peak memory", "fits")
-    for row in found.rows:
+    for row in comparison.rows:
         step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
         peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
         table.add_row(Text(printable(row.name)), step, peak, "yes" if row.fits else "NO")
     table_console(pipe_columns=100).print(table)
-    if found.advice:
-        click.echo(printable(f"no plan fits; of the smallest: {'; '.join(found.advice)}"))
+    if comparison.advice:
+        click.echo(printable(f"no plan fits; of the smallest: {'; '.join(comparison.advice)}"))

@@ -47,18 +47,18 @@ def run(
         check_can_be_written("--trace", trace)
     plan = PlanRecord.load(plan_file)
     options = {"--topology": topology, "--profile": profile}
-    found = (
+    simulation = (
         _of_record(plan, options | {"--arg": arguments})
         if target is None
         else _of_target(plan, target, arguments, options)
     )
     if trace is not None:
-        found.save_trace(trace)
+        simulation.save_trace(trace)
         say(f"trace written to {trace}; open it at https://ui.perfetto.dev or chrome://tracing")
     if as_json:
-        say_json(found.to_json())
+        say_json(simulation.to_json())
     else:
-        say_result(found.explain())
+        say_result(simulation.explain())
 
 
 def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> Simulation | PipelineSimulation:

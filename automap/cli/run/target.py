@@ -1,8 +1,8 @@
 """The step that a plan is of, from the command line: what a plan file names is never imported,
 called or opened.
 
-Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the words that the plan itself
-suggests, for people to read before they type them                                 -> in: `needs_target`
+Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the
+words that the plan itself suggests, for people to read before they type them -> in: `needs_target`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,14 +32,14 @@ def leave_accelerators_alone() -> None:
 
 def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """Each `name=value`. Raises `InputError` for another form, and a name with two values."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise InputError(f"{option} {text!r}: expected name=value")
-        if found.setdefault(name, value) != value:
-            raise InputError(f"{option} {text!r}: {name} is given as {found[name]} already")
-    return found
+        if values.setdefault(name, value) != value:
+            raise InputError(f"{option} {text!r}: {name} is given as {values[name]} already")
+    return values
 
 
 def is_program_file(target: str) -> bool:

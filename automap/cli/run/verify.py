@@ -48,18 +48,18 @@ def run(
         raise needs_target(plan, "verify", "verifying compiles the step")
     with contained(), saying_the_arguments(plan, arguments):
         step, args = step_of(target, arguments, "verify")
-        found = verify(plan, step, args, compiler=name, **given)
+        verification = verify(plan, step, args, compiler=name, **given)
     if as_json:
-        say_json(found.to_json())
+        say_json(verification.to_json())
     else:
-        say_result(found.explain())
-    click.get_current_context().exit(_status(found))
+        say_result(verification.explain())
+    click.get_current_context().exit(_status(verification))
 
 
-def _status(found: Verification) -> ExitStatus:
-    if found.is_verdict and not found.fits:
+def _status(verification: Verification) -> ExitStatus:
+    if verification.is_verdict and not verification.fits:
         return ExitStatus.DOES_NOT_FIT
-    if found.numerics is not None and not found.numerics.agrees:
+    if verification.numerics is not None and not verification.numerics.agrees:
         return ExitStatus.WRONG_NUMBERS
     return ExitStatus.DONE
 

@@ -5,8 +5,10 @@ On one mesh axis each of n decisions is to split or to keep whole; what counts i
 not how long a step takes.
 
     `choices`   the decisions, and which of them contradict each other
-    `optimum`   the greatest count, by an integer programme
-    `greedy`    the largest first, what any partial plan reaches so, and second thoughts about what is whole
-    `env`       the paper's game; `views` has what is seen of it and rewarded, as in the paper and as we do it
+    `solvers`   the greatest count by an integer programme, and greedily, the largest first
+    `game`      the paper's game, decision by decision
+    `views`     what is seen of it and rewarded, as in the paper and as we do it
     `agent`     the Rainbow agents that play it; needs the extra `rl`
+
+No command reaches it: `scripts/reproduce_automap.py` makes the paper's tables with it.
 """

@@ -1,7 +1,7 @@
 """Rainbow on the count objective, in the paper's mode and in ours.
 
 1. play and learn until a target is reached or the budget is spent              -> in: `find`
-2. second thoughts about what the best plan keeps whole                         -> in: `greedy.reconsidered`
+2. second thoughts about what the best plan keeps whole               -> in: `reconsidered`
 
 Numbers of the faithful mode are the paper's where it gives them (gamma, capacity, alpha, beta,
 updates between targets, no noisy layers); network, rate, batch, n-step and the steps of epsilon's

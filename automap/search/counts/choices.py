@@ -1,10 +1,11 @@
 """Decisions of the count objective: what can be split over one mesh axis, and what contradicts
 what.
 
-operator partitioning    a decision for each linkage group that holds a trainable variable's dimension; it counts
-                         those dimensions. Largest first           -> in: `operator_partitioning`
-auto data parallelism    a decision for each dimension of each batch tensor, one by one although propagation links
-                         them; each tensor counts once             -> in: `data_parallelism`
+operator partitioning    a decision for each linkage group that holds a trainable variable's
+                         dimension; it counts those dimensions. Largest first
+                                                                      -> in: `operator_partitioning`
+auto data parallelism    a decision for each dimension of each batch tensor, one by one although
+                         propagation links them; each tensor counts once  -> in: `data_parallelism`
 
 A group cannot be split if the axis does not divide it or a tensor holds it twice. Two groups
 contradict each other where they meet in an op or in one tensor: an axis splits only one of its

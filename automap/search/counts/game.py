@@ -3,7 +3,8 @@ it.
 
     state     decision vector: 1 split, 0 whole, -1 undecided; position of the decision to make
     move      SPLIT or WHOLE; it marks others as blocked or forced (`automap.search.counts.solvers`)
-    wrong     splitting what is blocked, leaving whole what is forced: the game ends and counts nothing
+    wrong     splitting what is blocked, leaving whole what is forced: the game ends and counts
+              nothing
     whole plan  the last decision made and none wrong
 
 A move is a look-up in the tables of `Choices`: nothing is propagated through the program.

@@ -3,12 +3,13 @@
 While decisions are made, two marks follow from those before:
     blocked     splitting would contradict one of them: keep whole
     forced      it is linked to one that is split: split
-After i is split, what conflicts with i is blocked and what is linked to i forced; after it is kept whole,
-what is linked to i is blocked                                                  -> in: `_complete`
+After i is split, what conflicts with i is blocked and what is linked to i forced; after it is kept
+whole, what is linked to i is blocked                                 -> in: `_complete`
 
 greedy            split whatever is not blocked, in order                       -> in: `greedy`
-second thoughts   the paper's second stage goes back over what was kept whole: split it after all, give up what
-                  contradicts it, go on greedily, and keep that if it counts more -> in: `reconsidered`
+second thoughts   the paper's second stage goes back over what was kept whole: split it after all,
+                  give up what contradicts it, go on greedily, and keep that if it counts more
+                                                                      -> in: `reconsidered`
 
 The greatest count, exactly, is an integer programme by HiGHS                   -> in: `optimum`
 
@@ -93,7 +94,7 @@ def _split_after_all(choices: Choices, split: np.ndarray, i: int) -> np.ndarray:
 def optimum(choices: Choices) -> np.ndarray:
     """A plan [n] bool of the greatest count."""
     upper: Any = choices.allowed.astype(float)  # scipy's stubs know numbers only
-    found = milp(
+    solution = milp(
         -choices.weights.astype(float),
         integrality=np.ones(len(choices)),
         bounds=Bounds(0.0, upper),
@@ -102,7 +103,7 @@ def optimum(choices: Choices) -> np.ndarray:
             _on_pairs(choices.linked, second=-1.0, low=0.0, high=0.0),
         ],
     )
-    return found.x > 0.5
+    return solution.x > 0.5
 
 
 def _on_pairs(pairs: np.ndarray, *, second: float, low: float, high: float) -> LinearConstraint:

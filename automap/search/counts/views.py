@@ -1,9 +1,11 @@
 """What an agent sees of the game and is rewarded with: as in the paper, or as we do it.
 
 PaperView   the decision vector with the position behind it; nothing is masked.
-            reward 0.4 w for splitting, 0.1 w for leaving whole, w what the decision counts; -1 for a wrong move
+            reward 0.4 w for splitting, 0.1 w for leaving whole, w what the decision counts; -1 for
+            a wrong move
 OurView     numbers that do not depend on how many decisions there are; wrong moves are masked.
-            reward w / total for splitting, total the sum of all w: the return is the share of the count
+            reward w / total for splitting, total the sum of all w: the return is the share of the
+            count
             baseline of a move = the share that moving so and then greedily brings
 
 Features of the decision i that is to be made, all but the first two the same for both moves; a
@@ -124,13 +126,13 @@ class OurView:
         """
         choices, at = self.choices, game.position
         linked, conflicts = choices.linked[at], choices.conflicts[at]
-        found = []
+        shares = []
         for blocked, forced in (
             (game.blocked | linked, game.forced),
             (game.blocked | conflicts, game.forced | linked),
         ):
-            found.append(completed(choices, at + 1, blocked, forced) @ choices.weights)
-        return np.stack([found[WHOLE], found[SPLIT] + choices.weights[at]], axis=1)
+            shares.append(completed(choices, at + 1, blocked, forced) @ choices.weights)
+        return np.stack([shares[WHOLE], shares[SPLIT] + choices.weights[at]], axis=1)
 
     def _of_decision(self, game: Game) -> np.ndarray:
         """Features that both moves share, [tables, 9]."""

@@ -43,14 +43,14 @@ def costs(
 ) -> Costs:
     """Of a plan."""
     priced, tables = evaluator.priced(split_classes), evaluator.tables
-    found = priced.found
-    each = priced.of_collective * found.count
+    collectives = priced.found
+    each = priced.of_collective * collectives.count
     seconds = np.zeros(features.value_rows)
     seconds[: features.operands] = priced.of_kernel * tables.kernels.count
-    first = np.where(found.on_operand, features.operands, features.results)
-    np.add.at(seconds, first + found.edge, each)
-    kept = found.copied[tables.operands.repeats[:, 1]] * found.is_repeat
-    live = evaluator.profile.live(priced.sharding.parts_of_value, found.copied, kept)
+    first = np.where(collectives.on_operand, features.operands, features.results)
+    np.add.at(seconds, first + collectives.edge, each)
+    kept = collectives.copied[tables.operands.repeats[:, 1]] * collectives.is_repeat
+    live = evaluator.profile.live(priced.sharding.parts_of_value, collectives.copied, kept)
     return Costs(seconds, live / limit_bytes - 1)
 
 
@@ -99,11 +99,11 @@ class Dual:
 
     def start(self, seconds_left: float) -> MemoryPrices:
         """No price on memory, and weights for the plans known so far; none where none is known."""
-        found = self.highest(0.0, seconds_left) if self.weights.count and self.planes else None
+        highest = self.highest(0.0, seconds_left) if self.weights.count and self.planes else None
         return (
             MemoryPrices((), np.zeros(0), np.zeros(self.weights.count))
-            if found is None
-            else found[0]
+            if highest is None
+            else highest[0]
         )
 
     def full_weights(self, prices: MemoryPrices) -> tuple[np.ndarray, float]:
@@ -136,8 +136,10 @@ class Dual:
     ) -> "Solved":
         """q at some prices; `check_time` is called many times, and may raise."""
         weights, constant = self.full_weights(prices)
-        found = Elimination(factored.tables(weights), factored.variables.sizes, order, check_time)
-        return Solved(prices, found, constant)
+        elimination = Elimination(
+            factored.tables(weights), factored.variables.sizes, order, check_time
+        )
+        return Solved(prices, elimination, constant)
 
     def add(self, plane: Costs) -> None:
         """Learn from a plan."""
@@ -166,19 +168,19 @@ class Dual:
             else np.array(rows)
         )
         bounds = [(None, None), *[(0, _DEAREST * scale_seconds)] * n_prices, *[(0, 1)] * n_free]
-        found = scipy.optimize.linprog(
+        solution = scipy.optimize.linprog(
             np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
             A_ub=matrix,
             b_ub=np.concatenate([fixed, self.weights.most]),
             bounds=bounds,
             options={"time_limit": max(seconds_left, _LEAST_SECONDS)},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
         prices = MemoryPrices(
-            tuple(self.positions), found.x[1 : 1 + n_prices], found.x[1 + n_prices :]
+            tuple(self.positions), solution.x[1 : 1 + n_prices], solution.x[1 + n_prices :]
         )
-        return prices, float(found.x[0])
+        return prices, float(solution.x[0])
 
     def _by_number(self, plane: Costs) -> np.ndarray:
         if not self.weights.count:

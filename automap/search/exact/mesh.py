@@ -2,10 +2,10 @@
 nothing helps any more.
 
 1. tables over at most `_FEW_CHOICES` joint choices; larger ones are left out, and count as nothing
-2. bounds and plans by prices on memory                                 -> in: `automap.search.exact.dual`
+2. bounds and plans by prices on memory                           -> in: `automap.search.exact.dual`
 3. choices whose marginal is no better than the best plan known are dropped
 4. if that made room, or tables were left out: again from 1 with what is left, and larger tables
-5. an integer programme of what is left                              -> in: `automap.search.exact.programme`
+5. an integer programme of what is left                      -> in: `automap.search.exact.programme`
 """
 
 from dataclasses import dataclass, field, replace
@@ -66,9 +66,9 @@ class MeshSearch:
         return self.best
 
     def _solve(self, prices: MemoryPrices, order: tuple[int, ...]) -> Solved:
-        found = self.dual.solve(self.tables(), prices, order, self.context.check_time)
-        self.context.spend(_SECONDS_PER_ENTRY * found.elimination.n_entries)
-        return found
+        solved = self.dual.solve(self.tables(), prices, order, self.context.check_time)
+        self.context.spend(_SECONDS_PER_ENTRY * solved.elimination.n_entries)
+        return solved
 
     def tables(self) -> Factored:
         """The tables of what is left."""
@@ -102,12 +102,12 @@ class MeshSearch:
             prices = between(best.prices, highest, 0.5**stalled)
             if prices.equals(best.prices):
                 break
-            found = self._solve(prices, order)
-            self._try(found.elimination.assignment())
-            stalled = 0 if found.bound > best.bound + _PROGRESS * scale else stalled + 1
-            if found.bound > best.bound:
-                best = found
-            self._raise(found.bound)
+            solved = self._solve(prices, order)
+            self._try(solved.elimination.assignment())
+            stalled = 0 if solved.bound > best.bound + _PROGRESS * scale else stalled + 1
+            if solved.bound > best.bound:
+                best = solved
+            self._raise(solved.bound)
         self.best = best
         self._drop_unfit_choices(order)
 
@@ -174,19 +174,19 @@ class MeshSearch:
             positions.update(self.dual.positions)
             if programme.first_seconds > self.context.work_left_seconds:
                 return
-            found = programme.solve(self.context.seconds_left, self.context.work_left_seconds)
-            self._raise(found.bound)
-            if found.assignment is not None:
-                self._try(found.assignment)
-            if not found.is_done:
+            solution = programme.solve(self.context.seconds_left, self.context.work_left_seconds)
+            self._raise(solution.bound)
+            if solution.assignment is not None:
+                self._try(solution.assignment)
+            if not solution.is_done:
                 raise OutOfBudget
-            self.context.spend(found.nominal_seconds)
-            if found.assignment is None:
+            self.context.spend(solution.nominal_seconds)
+            if solution.assignment is None:
                 return
             if not set(self.dual.positions) - positions:
                 if self.is_proven or not factored.is_complete:
                     return
-                programme.leave_out(found.assignment)
+                programme.leave_out(solution.assignment)
 
     def _raise(self, bound_seconds: float) -> None:
         self.bound_seconds = max(self.bound_seconds, bound_seconds)

@@ -4,16 +4,17 @@ take.
 A device runs one kernel at a time and one link carries one collective at a time. So with weights w
 of kernels and v of collectives, all from 0 to 1,
 
-    step >= sum of w seconds(kernel) + sum of v seconds(collective)      if w + v <= 1 for any two that can run together
+    step >= sum of w seconds(kernel) + sum of v seconds(collective)
+                                            if w + v <= 1 for any two that can run together
 
 An urgent collective (`automap.cost.walk`) can only run beside the kernels between where it is ready
 and where it is needed, and beside spare and late ones. The others, sums of gradients and gathers of
 parameters, are only known to take link time,
 
-    step >= sum of all collectives                                       so their v <= 1 - a,  and all w <= a
+    step >= sum of all collectives          so their v <= 1 - a,  and all w <= a
 
-for some a.  One weight for all places of a row keeps the number of them small; which are best depends on the plan, so they
-are chosen with the prices of memory                                            -> in: `automap.search.exact.dual`
+for some a. One weight for all places of a row keeps the number of them small; which are best
+depends on the plan, so they are chosen with the prices of memory -> in: `automap.search.exact.dual`
 Where one thing runs after the other all weights are 1.
 """
 

@@ -1,11 +1,15 @@
 """An integer programme of what is left of one mesh, solved by HiGHS (`scipy.optimize.milp`).
 
-    x[v, i] in {0, 1}     variable v has choice i;            sum over i of x[v, i] = 1
-    y[t, s] >= 0          table t is at the joint choice s;   sum of y[t, s] over s with choice i of v = x[v, i]
+    x[v, i] in {0, 1}     variable v has choice i
+    y[t, s] >= 0          table t is at the joint choice s
 
     minimise   sum of seconds_t(s) y[t, s]
-    so that    sum of bytes_t,p(s) y[t, s] <= limit           at each position p of the schedule that a solution overfilled
-               sum over v of x[v, chosen(v)] <= n - 1         for each solution that does not fit for other reasons
+    so that    sum over i of x[v, i] = 1                for each variable
+               sum of y[t, s] over s with choice i of v = x[v, i]
+               sum of bytes_t,p(s) y[t, s] <= limit     at each position p of the schedule that a
+                                                        solution overfilled
+               sum over v of x[v, chosen(v)] <= n - 1   for each solution that does not fit for
+                                                        other reasons
 
 A table stands for all tables within its scope; joint choices that are not allowed have no y. Where
 seconds are only bounded by weighted sums, so is the minimum.
@@ -51,9 +55,9 @@ class Programme:
 
     def __init__(self, factored: Factored, weights: np.ndarray) -> None:
         self.factored, self.sizes = factored, factored.variables.sizes
-        found = merged(factored.tables(weights))
-        self.constant = sum(float(t.values) for t in found if not t.scope)
-        self.tables = [t for t in found if t.scope]
+        tables = merged(factored.tables(weights))
+        self.constant = sum(float(t.values) for t in tables if not t.scope)
+        self.tables = [t for t in tables if t.scope]
         self.first = np.cumsum([0, *self.sizes])
         self.kept = [np.flatnonzero(np.isfinite(t.values)) for t in self.tables]
         self.n_entries = sum(len(of) for of in self.kept)
@@ -146,7 +150,7 @@ class Programme:
                 )
             )
         n_x = int(self.first[-1])
-        found = scipy.optimize.milp(
+        solution = scipy.optimize.milp(
             cost / scale,
             integrality=np.arange(len(cost)) < n_x,
             bounds=scipy.optimize.Bounds(0, 1),
@@ -160,13 +164,13 @@ class Programme:
                 "presolve": False,
             },
         )
-        took = self.first_seconds + each * (found.mip_node_count or 0)
-        if found.status == _INFEASIBLE:
+        took = self.first_seconds + each * (solution.mip_node_count or 0)
+        if solution.status == _INFEASIBLE:
             return Solution(None, np.inf, is_done=True, nominal_seconds=took)
-        bound = found.mip_dual_bound
+        bound = solution.mip_dual_bound
         proven = -np.inf if bound is None else float(bound) * scale + self.constant
         chosen = None
-        if found.x is not None:
+        if solution.x is not None:
             parts = zip(self.first, self.first[1:])
-            chosen = [int(found.x[first:end].argmax()) for first, end in parts]
-        return Solution(chosen, proven, is_done=found.status == _DONE, nominal_seconds=took)
+            chosen = [int(solution.x[first:end].argmax()) for first, end in parts]
+        return Solution(chosen, proven, is_done=solution.status == _DONE, nominal_seconds=took)

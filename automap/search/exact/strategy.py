@@ -2,10 +2,12 @@
 
     bound = min(step of the best plan, min over meshes of bound(mesh))
 
-Every mesh is first bounded without regard to memory (`automap.search.exact.mesh`); then they are worked on in the order
-of those bounds, as long as theirs are below the best step known.  Where collectives run beside kernels bounds are not
-met by plans, so there greedy search makes better ones of those found.  The bound stands at every moment, also when time is up.
-Of meshes that hold the same plans one is worked on                         -> in: `SearchContext.distinct_meshes`
+Every mesh is first bounded without regard to memory (`automap.search.exact.mesh`); then they are
+worked on in the order of those bounds, as long as theirs are below the best step known. Where
+collectives run beside kernels bounds are not met by plans, so there greedy search makes better ones
+of the best so far. The bound stands at every moment, also when time is up.
+
+Of meshes that hold the same plans one is worked on -> in: `SearchContext.distinct_meshes`
 """
 
 import numpy as np

@@ -15,8 +15,8 @@ from automap.space.pins import Pin
 def pin_barriers(
     mesh_group: MeshGroup, variables: Variables, pins_by_row: dict[int, list[Pin]]
 ) -> Iterator[Table]:
-    """Barriers of pins whose input's value row has a cell here; `pins_by_row` are the pins of each value
-    row.
+    """Barriers of pins whose input's value row has a cell here; `pins_by_row` are the pins of each
+    value row.
     """
     for cell in mesh_group.cells:
         for pin in () if cell.is_priced else pins_by_row.get(cell.ways.cell.value_rows[0], ()):
@@ -28,10 +28,10 @@ def pin_barriers(
 
 def pins_by_value_row(pins: Iterable[Pin], row_of_input: np.ndarray) -> dict[int, list[Pin]]:
     """The pins of each value row."""
-    found: dict[int, list[Pin]] = {}
+    pins_by_row: dict[int, list[Pin]] = {}
     for pin in pins:
-        found.setdefault(int(row_of_input[pin.position]), []).append(pin)
-    return found
+        pins_by_row.setdefault(int(row_of_input[pin.position]), []).append(pin)
+    return pins_by_row
 
 
 def shared_size_barriers(variables: Variables) -> Iterator[Table]:

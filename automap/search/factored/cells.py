@@ -1,8 +1,8 @@
 """Cells: what must be priced together, and which decisions it depends on.  The same on every mesh.
 
     operand     an operand edge and those before it whose copies may serve it
-    result      a result edge, the sums before it that it may repeat, and, where products and their reduce-scatters
-                are one loop, the products that make it
+    result      a result edge, the sums before it that it may repeat, and, where products and their
+                reduce-scatters are one loop, the products that make it
     kernel      any other kernel
     value       a value row, of which memory holds a part
 
@@ -11,9 +11,11 @@ contested the rows of its tensors. A row can be split by the candidates that sta
 storage classes of leaves; what a leaf stores depends on its level and on what computation does with
 the classes of the leaf. So
 
-    scope(cell) = axes of candidates in its rows, sides of those that one row holds twice, parts of those
-                  whose small part a row holds, levels of leaves stored in its rows, axes of candidates on those leaves
-                                                                              -> in: `Rows.scope`
+    scope(cell) = axes of candidates in its rows,
+                  sides of those that one row holds twice,
+                  parts of those whose small part a row holds,
+                  levels of leaves stored in its rows, axes of candidates on those leaves
+                                                                      -> in: `Rows.scope`
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,13 +68,13 @@ class Rows:
     @cached_property
     def leaves_by_class(self) -> dict[int, tuple[int, ...]]:
         """The leaf classes that can turn each storage class on."""
-        none, found = self.space.problem.n_classes, dict[int, tuple[int, ...]]()
+        none, leaves = self.space.problem.n_classes, dict[int, tuple[int, ...]]()
         for number, leaf in enumerate(self.space.leaves):
             for side in (leaf.parameter_side, leaf.optimizer_side):
                 for dim, group_class in enumerate(side):
                     if group_class != none and leaf.parameter_side[dim] != none:
-                        found[group_class] = (*found.get(group_class, ()), number)
-        return {c: tuple(dict.fromkeys(of)) for c, of in found.items()}
+                        leaves[group_class] = (*leaves.get(group_class, ()), number)
+        return {c: tuple(dict.fromkeys(of)) for c, of in leaves.items()}
 
     @cached_property
     def leaf_axes(self) -> tuple[tuple[int, ...], ...]:
@@ -101,19 +103,19 @@ class Rows:
         return [self._row_variables(row) for row in self._all_rows]
 
     def _row_variables(self, row: np.ndarray) -> frozenset[int]:
-        none, number, found = self.space.problem.n_classes, self.numbering, set[int]()
+        none, number, variables = self.space.problem.n_classes, self.numbering, set[int]()
         numbers = row.ravel().tolist()
         classes = [c - none - 1 if c > none else c for c in numbers if c != none]
         for group_class, plain in zip(classes, (c for c in numbers if c != none), strict=True):
             if group_class in number.axes:
-                found.add(number.axes[group_class])
+                variables.add(number.axes[group_class])
                 if classes.count(group_class) > 1 and group_class in number.side:
-                    found.add(number.side[group_class])
+                    variables.add(number.side[group_class])
                 if plain > none and group_class in number.part:
-                    found.add(number.part[group_class])
+                    variables.add(number.part[group_class])
             for leaf in self.leaves_by_class.get(group_class, ()):
-                found |= {number.first_leaf + leaf, *self.leaf_axes[leaf]}
-        return frozenset(found)
+                variables |= {number.first_leaf + leaf, *self.leaf_axes[leaf]}
+        return frozenset(variables)
 
     @cached_property
     def contested(self) -> dict[int, tuple[int, ...]]:
@@ -166,7 +168,7 @@ class Rows:
 def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
     """The cells of a problem; `pinned_rows` are value rows that need one of their own too."""
     tables = rows.evaluator.tables
-    found = [
+    cells = [
         rows.cell((), operands=(edge, *before))
         for edge, before in enumerate(_before(tables.operands))
     ]
@@ -179,16 +181,16 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         if is_ringed and edge >= 0:
             products.setdefault(edge, []).append(number)
         else:
-            found.append(
+            cells.append(
                 rows.cell(reads[number], (int(kernels.op_row[number]),), (), (), (number,))
             )
     for edge, before in enumerate(_before(tables.results)):
         made = products.get(edge, [])
         values = {row for k in made for row in (*reads[k], int(kernels.product_row[k]))}
         ops = kernels.op_row[made].tolist()
-        found.append(rows.cell(values, ops, (), (edge, *before), made))
+        cells.append(rows.cell(values, ops, (), (edge, *before), made))
     held = {*tables.buffers.row.tolist(), *pinned_rows}
-    return (*found, *(rows.cell((row,)) for row in sorted(held)))
+    return (*cells, *(rows.cell((row,)) for row in sorted(held)))
 
 
 def _before(edges: Edges) -> list[list[int]]:

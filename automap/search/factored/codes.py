@@ -1,11 +1,13 @@
 """How the decisions of a scope split rows, axis by axis.
 
-Along one axis a row sees only which of its classes are on that axis, so the decisions of a scope act on a group of
-rows through one *code* per axis, bits for: a candidate is on the axis; it splits the last dimension; its small
-part is whole; a leaf is stored there along a dimension, on its optimizer's or its own side.
-                                                                              -> in: `axis_codes`
-Few codes differ, and what each does to the rows is asked of the cost model itself, all codes at once: copies of
-the rows, one for each code, with the classes of each copy numbered apart       -> in: `splits_by_code`
+Along one axis a row sees only which of its classes are on that axis, so the decisions of a scope
+act on a group of rows through one *code* per axis, bits for: a candidate is on the axis; it splits
+the last dimension; its small part is whole; a leaf is stored there along a dimension, on its
+optimizer's or its own side                                           -> in: `axis_codes`
+
+Few codes differ, and what each does to the rows is asked of the cost model itself, all codes at
+once: copies of the rows, one for each code, with the classes of each copy numbered apart
+                                                                      -> in: `splits_by_code`
 """
 
 from collections.abc import Iterator, Sequence
@@ -93,9 +95,9 @@ class Group:
     def _classes(self) -> frozenset[int]:
         """All classes that stand in the rows, whether of small parts or not."""
         tables, none = self.rows.evaluator.tables, self.rows.space.problem.n_classes
-        found = set(tables.value_rows[self.value_rows].ravel().tolist())
-        found |= set(tables.op_rows[self.op_rows].ravel().tolist())
-        return frozenset(c - none - 1 if c > none else c for c in found if c != none)
+        classes = set(tables.value_rows[self.value_rows].ravel().tolist())
+        classes |= set(tables.op_rows[self.op_rows].ravel().tolist())
+        return frozenset(c - none - 1 if c > none else c for c in classes if c != none)
 
     def axis_codes(self, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
         """The code on an axis of every joint choice, int64 [choices of each variable of the scope]."""
@@ -117,10 +119,10 @@ class Group:
     @cached_property
     def _slots_by_variables(self) -> list[tuple[tuple[int, ...], list[tuple[int, Slot]]]]:
         """Bits and slots by what they depend on, single variables first."""
-        found: dict[tuple[int, ...], list[tuple[int, Slot]]] = {}
+        slots: dict[tuple[int, ...], list[tuple[int, Slot]]] = {}
         for bit, slot in enumerate(self.slots):
-            found.setdefault(slot.variables, []).append((bit, slot))
-        return sorted(found.items(), key=lambda item: len(item[0]))
+            slots.setdefault(slot.variables, []).append((bit, slot))
+        return sorted(slots.items(), key=lambda item: len(item[0]))
 
 
 def _is_set(slot: Slot, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
@@ -169,10 +171,10 @@ def splits_by_code(
         ),
     )
     split_classes = _split_classes(group, codes, {c: i for i, c in enumerate(local)}, axis)
-    found = shardings(copies, total, split_classes)
+    split = shardings(copies, total, split_classes)
     return (
-        found.dim_of_axis.reshape(n_copies, len(group.value_rows)),
-        found.factor_of_axis.reshape(n_copies, len(group.op_rows)),
+        split.dim_of_axis.reshape(n_copies, len(group.value_rows)),
+        split.factor_of_axis.reshape(n_copies, len(group.op_rows)),
     )
 
 

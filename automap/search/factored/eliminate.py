@@ -113,16 +113,16 @@ class Elimination:
 
     def _split(self, bucket: list[_Item]) -> list[list[_Item]]:
         """Tables that are added up together: each goes, the largest first, where there is room."""
-        found: list[tuple[set[int], list[_Item]]] = []
+        buckets: list[tuple[set[int], list[_Item]]] = []
         for item in sorted(bucket, key=lambda i: -i.values.size):
-            for scope, items in found:
+            for scope, items in buckets:
                 if prod(self.sizes[v] for v in scope.union(item.scope)) <= LARGEST:
                     scope.update(item.scope)
                     items.append(item)
                     break
             else:
-                found.append((set(item.scope), [item]))
-        return [items for _, items in found]
+                buckets.append((set(item.scope), [item]))
+        return [items for _, items in buckets]
 
     def _eliminate(self, variable: int, items: list[_Item], pool: list[_Item]) -> None:
         scope = tuple(sorted({v for item in items for v in item.scope}))
@@ -157,9 +157,9 @@ class Elimination:
 
     def marginals(self) -> list[np.ndarray]:
         """For each variable a lower bound of the whole sum by its choice."""
-        found = [np.full(size, self.bound) for size in self.sizes]
+        bounds = [np.full(size, self.bound) for size in self.sizes]
         if np.isinf(self.bound):
-            return found
+            return bounds
         down: list[np.ndarray] = [np.zeros(()) for _ in self.nodes]
         for number in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[number]
@@ -168,14 +168,14 @@ class Elimination:
             belief = node.values + np.expand_dims(down[number], node.scope.index(node.variable))
             for axis, v in enumerate(node.scope):
                 others = tuple(a for a in range(len(node.scope)) if a != axis)
-                found[v] = np.maximum(found[v], belief.min(axis=others))
+                bounds[v] = np.maximum(bounds[v], belief.min(axis=others))
             for child in node.children:
                 kept = self.nodes[child].kept
                 gone = tuple(a for a, v in enumerate(node.scope) if v not in kept)
                 with np.errstate(invalid="ignore"):
                     rest = belief.min(axis=gone) - self.nodes[child].message
                 down[child] = np.where(np.isnan(rest), np.inf, rest)
-        return found
+        return bounds
 
 
 def spread(values: np.ndarray, scope: tuple[int, ...], over: tuple[int, ...]) -> np.ndarray:

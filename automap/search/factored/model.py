@@ -126,10 +126,10 @@ class Model:
     @cached_property
     def _repeats_by_edge(self) -> dict[int, list[int]]:
         """The rows of `Edges.repeats` in which each operand edge is the later."""
-        found: dict[int, list[int]] = {}
+        repeats: dict[int, list[int]] = {}
         for row, later in enumerate(self.rows.evaluator.tables.operands.repeats[:, 0].tolist()):
-            found.setdefault(later, []).append(row)
-        return found
+            repeats.setdefault(later, []).append(row)
+        return repeats
 
     @cached_property
     def _pins_by_value_row(self) -> dict[int, list[Pin]]:
@@ -210,17 +210,17 @@ class Model:
     def _cell_values(self, cell: MeshCell, price: CellCosts) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
         of, features = cell.ways.cell, self.features
-        found = list(zip(of.kernels, price.kernel_seconds, strict=True))
+        values_by_feature = list(zip(of.kernels, price.kernel_seconds, strict=True))
         if of.operands:
-            found.append((features.operands + of.operands[0], price.edge_seconds))
-            found.append((features.copies + of.operands[0], price.copied))
+            values_by_feature.append((features.operands + of.operands[0], price.edge_seconds))
+            values_by_feature.append((features.copies + of.operands[0], price.copied))
             rows = self._repeats_by_edge.get(of.operands[0], ())
-            found += [
+            values_by_feature += [
                 (features.kept + row, kept) for row, kept in zip(rows, price.kept, strict=True)
             ]
         if of.results:
-            found.append((features.results + of.results[0], price.edge_seconds))
-        return [(feature, values[cell.number]) for feature, values in found]
+            values_by_feature.append((features.results + of.results[0], price.edge_seconds))
+        return [(feature, values[cell.number]) for feature, values in values_by_feature]
 
     def _value_row_values(
         self, cell: MeshCell, sizes: tuple[int, ...]

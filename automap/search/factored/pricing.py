@@ -122,20 +122,20 @@ def cell_costs(
             parts_of_op=np.where(factors >= 0, sizes, 1).prod(axis=1),
         )
     )
-    found, of_kernel = priced.found, priced.of_kernel * tables.kernels.count
-    seconds = priced.of_collective * found.count
+    collectives, of_kernel = priced.found, priced.of_kernel * tables.kernels.count
+    seconds = priced.of_collective * collectives.count
     of_operand, of_result = (
-        np.bincount(found.edge[here], seconds[here], len(edges.count))
+        np.bincount(collectives.edge[here], seconds[here], len(edges.count))
         for here, edges in (
-            (found.on_operand, tables.operands),
-            (~found.on_operand, tables.results),
+            (collectives.on_operand, tables.operands),
+            (~collectives.on_operand, tables.results),
         )
     )
     # Each copy of an edge that comes before a cell's own stands once as the earlier of that one.
     later, earlier = tables.operands.repeats.T
-    is_of_own = found.is_repeat & batch.operands.is_first[later]
+    is_of_own = collectives.is_repeat & batch.operands.is_first[later]
     kept = np.zeros(len(tables.operands.count))
-    kept[earlier[is_of_own]] = found.copied[earlier[is_of_own]]
+    kept[earlier[is_of_own]] = collectives.copied[earlier[is_of_own]]
     result = []
     for cell, way in enumerate(ways):
         n = len(way.dims)
@@ -143,7 +143,7 @@ def cell_costs(
         made = batch.results.in_cell(cell, n)[:, :1]
         kernels = batch.kernels.in_cell(cell, n)
         edge_seconds = of_operand[operands[:, :1]].sum(axis=1) + of_result[made].sum(axis=1)
-        copied = found.copied[operands[:, :1]].sum(axis=1)
+        copied = collectives.copied[operands[:, :1]].sum(axis=1)
         result.append(
             CellCosts(edge_seconds, of_kernel[kernels].T, copied, kept[operands[:, 1:]].T)
         )

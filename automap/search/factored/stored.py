@@ -52,17 +52,17 @@ class LeafStorage:
             for mask in chosen:
                 taken |= mask
             parts = [prod(part_count[chosen[i]] for i in of) for of in of_dim]
-            found: dict[tuple[bool, ...], tuple[int, ...]] = {}
+            dims_by_axes: dict[tuple[bool, ...], tuple[int, ...]] = {}
             for choice, by_axis in enumerate(levels):
                 wanted = tuple(
                     level is not Level.REPLICATED and not taken >> a & 1
                     for a, level in enumerate(by_axis)
                 )
-                if wanted not in found:
+                if wanted not in dims_by_axes:
                     kept = storage_dims(
                         leaf, self.variables.mesh.axes, wanted, parts, none, multiple
                     )
-                    found[wanted] = tuple(-1 if d is None else d for d in kept)
-                dims[(*place, choice)] = found[wanted]
+                    dims_by_axes[wanted] = tuple(-1 if d is None else d for d in kept)
+                dims[(*place, choice)] = dims_by_axes[wanted]
         self._known[key] = dims, is_full
         return self._known[key]

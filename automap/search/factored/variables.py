@@ -107,18 +107,18 @@ class Variables:
     def assignment(self, point: Point) -> tuple[int, ...]:
         """The choice indices of a valid point of this mesh."""
         space = self.space
-        found = [
+        choices_made = [
             masks.index(sum(1 << a for a, on in enumerate(point.compute) if c in on))
             for c, masks in zip(space.candidates, self.masks, strict=True)
         ]
         bits = [c in point.last_dim_classes for c in space.repeated_classes] + [
             c in point.small_whole_classes for c in space.small_part_classes
         ]
-        found += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
+        choices_made += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
         for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
             levels = (levels_by_leaf[number] for levels_by_leaf in point.storage)
-            found.append(choices.index(self._distinct_levels(leaf, tuple(levels))))
-        return tuple(found)
+            choices_made.append(choices.index(self._distinct_levels(leaf, tuple(levels))))
+        return tuple(choices_made)
 
     def _distinct_levels(self, leaf: LeafClass, levels: Levels) -> Levels:
         allowed = (_levels(self.space, leaf, size) for size in self.mesh.sizes)

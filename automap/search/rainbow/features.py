@@ -81,11 +81,11 @@ class Features:
         """What each option saves at once, [A]; 0 where there is none."""
         objective = self._context.objective
         now = cost(objective, table.current.estimate)
-        found = np.zeros(N_ACTIONS)
+        saved = np.zeros(N_ACTIONS)
         for action, option in enumerate(table.options):
             if option is not None:
-                found[action] = now - cost(objective, option.candidate.estimate)
-        return found
+                saved[action] = now - cost(objective, option.candidate.estimate)
+        return saved
 
     def table_numbers(self, table: Table) -> list[float]:
         """The flat vector, `N_FLAT` numbers."""
@@ -104,7 +104,7 @@ class Features:
 
     def option_numbers(self, table: Table) -> np.ndarray:
         """Of each option, [A, N_FEATURES]; zeros where there is none."""
-        found = np.zeros((N_ACTIONS, N_FEATURES))
+        numbers = np.zeros((N_ACTIONS, N_FEATURES))
         now = table.current.estimate
         baseline = self.baseline(table)
         for action, option in enumerate(table.options):
@@ -112,7 +112,7 @@ class Features:
                 continue
             then, move = option.candidate.estimate, option.move
             kinds = [float(isinstance(move, kind)) for kind in _KINDS]
-            found[action] = [
+            numbers[action] = [
                 float(move is None),
                 *kinds,
                 baseline[action],
@@ -128,7 +128,7 @@ class Features:
                 float(self._context.objective.fits(then)),
                 *self._subject(table, move),
             ]
-        return found
+        return numbers
 
     def _subject(self, table: Table, move: Move | None) -> tuple[float, float, float]:
         """Log of the axis's size, shares of bytes and of work of what is moved."""

@@ -29,10 +29,10 @@ def rainbow(context: SearchContext) -> None:
     from rl.train import Trainer
 
     whole_seconds = context.seconds_left
-    found = starts(context)
-    if not found:
+    candidates = starts(context)
+    if not candidates:
         return
-    env = StepTimeEnv(context, found, N_TABLES)
+    env = StepTimeEnv(context, candidates, N_TABLES)
     trainer = Trainer(env, CONFIG, context.seed)
     best, since = context.best, 0
 

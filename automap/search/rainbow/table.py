@@ -51,19 +51,21 @@ _SINGLE_LEAVES = 8
 def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     """All decisions on a mesh of at most three axes, in order."""
     axes = range(len(mesh.sizes))
-    found: list[Decision] = []
+    in_order: list[Decision] = []
     for group_class in space.candidates:
         for axis in axes:
             others = (AxisChange(axis, other, group_class) for other in axes if other != axis)
             joins = (ClassJoin(axis, group_class),) if group_class in space.meeting else ()
-            found.append((ClassToggle(axis, group_class), *joins, *others))
-    found += [(AxisSwap(first, second),) for first in axes for second in axes if first < second]
-    found += [(DimChange(group_class),) for group_class in space.repeated_classes]
-    found += [(SmallPartsChange(group_class),) for group_class in space.small_part_classes]
-    found += [tuple(StorageChange(axis, level) for level in Level) for axis in axes]
+            in_order.append((ClassToggle(axis, group_class), *joins, *others))
+    in_order += [(AxisSwap(first, second),) for first in axes for second in axes if first < second]
+    in_order += [(DimChange(group_class),) for group_class in space.repeated_classes]
+    in_order += [(SmallPartsChange(group_class),) for group_class in space.small_part_classes]
+    in_order += [tuple(StorageChange(axis, level) for level in Level) for axis in axes]
     for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
-        found += [tuple(LeafStorageChange(axis, leaf, level) for level in Level) for axis in axes]
-    return tuple(found)
+        in_order += [
+            tuple(LeafStorageChange(axis, leaf, level) for level in Level) for axis in axes
+        ]
+    return tuple(in_order)
 
 
 TOO_LARGE = math.log(2.0)
@@ -122,11 +124,11 @@ class Table:
         decision: Decision = self.decisions[self.position]
         point = self.current.point
         possible = {*moves(self._context.space, point)} & {*decision}
-        found: list[Option | None] = [Option(None, self.current)]
+        options: list[Option | None] = [Option(None, self.current)]
         for move in decision:
             changed = None
             if move in possible:
                 moved = self._context.pinned.impose(move.apply(self._context.space, point))
                 changed = None if moved == point else self._context.evaluate(moved, "rainbow")
-            found.append(Option(move, changed) if changed else None)
-        return found
+            options.append(Option(move, changed) if changed else None)
+        return options
