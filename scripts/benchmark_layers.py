@@ -79,7 +79,7 @@ def run(depth: int) -> Seconds:
     marks.append(time.process_time())
     outcome = find(workload, topology, Options(budget_seconds=BUDGET_SECONDS))
     marks.append(time.process_time())
-    Plan.of(build_plan(outcome))
+    Plan.from_record(build_plan(outcome))
     marks.append(time.process_time())
     traced, search, plan = (b - a for a, b in zip(marks, marks[1:], strict=False))
     instructions, decisions = decided(train.target)

@@ -186,7 +186,7 @@ def compare(program: Program) -> Comparison | None:
         outcome = find(workload, topology, options)
     except InputError:
         return None
-    plan = Plan.of(build_plan(outcome))
+    plan = Plan.from_record(build_plan(outcome))
     lowered = plan.jit(step, devices=_devices(program.compiler)).lower(*args)
     compiled = lowered.compile(compiler_options=compiler.options)
     try:

@@ -3,9 +3,9 @@ and runs a step.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from automap.api.records import field_values
+from automap.api.records import FromRecord
 from automap.plan import diff, explain
 from automap.plan.record import PlanRecord
 
@@ -15,20 +15,13 @@ if TYPE_CHECKING:
     from automap.runtime.run import PlannedStep
 
 
-class Plan(PlanRecord):
+class Plan(FromRecord, PlanRecord):
     """What the planner decided, what it predicts and why; frozen, explainable, JSON.
 
     Its attributes mirror the plan file; `PlanRecord` says what each means and raises.
     """
 
     __slots__ = ()
-
-    @classmethod
-    def of(cls, record: PlanRecord) -> Self:
-        """The plan of a record."""
-        if isinstance(record, cls):
-            return record
-        return cls(**field_values(record))
 
     def explain(self, what: str | None = None) -> str:
         """Why the plan is as it is, as text; with `what`, of one input or decision.

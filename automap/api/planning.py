@@ -161,7 +161,7 @@ class ParallelStep:
             raise PlanError(
                 f"{self.step.name} has no plan yet; call it, or `plan_for(*args)`, first"
             )
-        return Plan.of(latest.plan)
+        return Plan.from_record(latest.plan)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; the first of a kind of call plans it, or loads the cached plan.
@@ -181,7 +181,7 @@ class ParallelStep:
 
         Before `init`, it lets the state be born where the plan stores it.
         """
-        return Plan.of(self._for(self.step.enter(args, kwargs)).plan)
+        return Plan.from_record(self._for(self.step.enter(args, kwargs)).plan)
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline
@@ -278,9 +278,9 @@ def _plan_call(
                 on_progress=progress.update,
                 on_stages=progress.update_stages,
             )
-            return Plan.of(planned)
+            return Plan.from_record(planned)
         outcome = find(workload, topology, options, on_progress=progress.update)
-    return Plan.of(confirmed_plan(outcome, call, options, confirmation))
+    return Plan.from_record(confirmed_plan(outcome, call, options, confirmation))
 
 
 def _plan_step(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 import math
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from automap.api.records import field_values
+from automap.api.records import FromRecord
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError, PlanError
 from automap.pipeline.schedules.simulated import PipelineSimulationRecord, simulate_pipeline
@@ -35,26 +35,20 @@ _SAME: Final = 1e-6
 _LEAST_SECONDS: Final = 1e-12
 
 
-class Simulation(SimulationRecord):
+class Simulation(FromRecord, SimulationRecord):
     """One simulated step of one program; `SimulationRecord` says what its attributes mean."""
 
-    @classmethod
-    def of(cls, record: SimulationRecord) -> Self:
-        """The simulation of a record."""
-        return cls(**field_values(record))
+    __slots__ = ()
 
     def explain(self) -> str:
         """All of it as text."""
         return simulation.report(self)
 
 
-class PipelineSimulation(PipelineSimulationRecord):
+class PipelineSimulation(FromRecord, PipelineSimulationRecord):
     """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes mean."""
 
-    @classmethod
-    def of(cls, record: PipelineSimulationRecord) -> Self:
-        """The simulation of a record."""
-        return cls(**field_values(record))
+    __slots__ = ()
 
     def explain(self) -> str:
         """All of it as text."""
@@ -101,7 +95,7 @@ def simulate(
         check_seconds_are_its_own(plan.pipeline, {"topology": topology, "profile": profile})
         if step is not None:
             planned_call(plan, step, args, kwargs or {})
-        return PipelineSimulation.of(simulate_pipeline(plan, plan.pipeline))
+        return PipelineSimulation.from_record(simulate_pipeline(plan, plan.pipeline))
     if step is None:
         if topology is not None or profile is not None:
             raise InputError(
@@ -109,9 +103,9 @@ def simulate(
                 "others: "
                 "automap.simulate(plan, step, args, topology=..., profile=...)"
             )
-        return Simulation.of(simulate_recorded(plan))
+        return Simulation.from_record(simulate_recorded(plan))
     workload = planned_workload(plan, step, tuple(args), kwargs or {})
-    return Simulation.of(simulated(plan, workload, topology=topology, profile=profile))
+    return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
 
 
 def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, object]) -> None:

@@ -2,24 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from automap.api.records import field_values
+from automap.api.records import FromRecord
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_NUMERICS_GIB, CompilerName
 from automap.plan.record import PlanRecord
 from automap.report import verification
 from automap.verify.verified import VerificationRecord, verified
 
 
-class Verification(VerificationRecord):
+class Verification(FromRecord, VerificationRecord):
     """What was found about a plan; `VerificationRecord` says what its attributes mean."""
 
     __slots__ = ()
-
-    @classmethod
-    def of(cls, record: VerificationRecord) -> Self:
-        """The verification of a record."""
-        return cls(**field_values(record))
 
     def explain(self) -> str:
         """All of it as text."""
@@ -72,4 +67,4 @@ def verify(
         numerics=numerics,
         numerics_limit=numerics_limit,
     )
-    return Verification.of(record)
+    return Verification.from_record(record)

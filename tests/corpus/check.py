@@ -140,7 +140,7 @@ def run_random(entry: Entry) -> Trajectory | None:
         outcome = random_outcome(_workload(entry), rng, tuple(Level))
         point = outcome.best.point
         if any(point.compute) and outcome.context.space.is_valid(point):
-            return run(Plan.of(build_plan(outcome)).jit(call.step), call, entry.carried)
+            return run(Plan.from_record(build_plan(outcome)).jit(call.step), call, entry.carried)
     return None
 
 

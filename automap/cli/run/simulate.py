@@ -65,14 +65,14 @@ def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> Simulation | 
     """By the seconds that the plan has; none of `options` may be given."""
     if plan.pipeline is not None:
         check_seconds_are_its_own(plan.pipeline, options)
-        return PipelineSimulation.of(simulate_pipeline(plan, plan.pipeline))
+        return PipelineSimulation.from_record(simulate_pipeline(plan, plan.pipeline))
     for name, value in options.items():
         if value:
             raise needs_target(plan, "simulate", f"{name} needs what was planned")
     if plan.program is None:
         why = "the plan was written by an earlier automap, which did not record its tasks"
         raise needs_target(plan, "simulate", why)
-    return Simulation.of(simulate_recorded(plan))
+    return Simulation.from_record(simulate_recorded(plan))
 
 
 def _of_target(
@@ -86,7 +86,7 @@ def _of_target(
         if arguments:
             raise InputError(f"--arg {arguments[0]!r}: {target} is a program, not a function")
         workload = planned_program_file(plan, target)
-        return Simulation.of(simulated(plan, workload, topology=topology, profile=profile))
+        return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
     with contained(), saying_the_arguments(plan, arguments):
         step, args = step_of(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

@@ -35,10 +35,10 @@ def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
         pytest.importorskip("torch")
     workload = trace_step(*STEPS[name], platform="tpu")
     options = Options(strategy=strategy, budget_seconds=2.0)
-    plan = Plan.of(plan_workload(workload, get_topology("v5e:2x4"), options))
+    plan = Plan.from_record(plan_workload(workload, get_topology("v5e:2x4"), options))
     assert plan.predicted.fits
     assert "predicted step" in plan.explain()
-    simulation = Simulation.of(simulated(plan, workload))
+    simulation = Simulation.from_record(simulated(plan, workload))
     assert simulation.predicted_seconds == plan.predicted.step_seconds
     assert simulation.explain()
     plan.save(tmp_path / "plan.json")

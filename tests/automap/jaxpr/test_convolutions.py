@@ -60,7 +60,9 @@ def test_one_operand_may_be_a_constant(name, seed):
     )
     inputs = kernel, jax.random.normal(keys[0], made.shape)
     outcome = random_outcome(trace_step(step, inputs), rng)
-    got, want = jax.device_get((Plan.of(build_plan(outcome)).jit(step)(*inputs), step(*inputs)))
+    got, want = jax.device_get(
+        (Plan.from_record(build_plan(outcome)).jit(step)(*inputs), step(*inputs))
+    )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
 
@@ -83,7 +85,9 @@ def test_a_split_convolution_and_its_gradients(name, seed):
     keys = jax.random.split(jax.random.key(seed))
     inputs = jax.random.normal(keys[0], (8, 16, 16, 8)), jax.random.normal(keys[1], shape)
     outcome = random_outcome(trace_step(step, inputs), rng)
-    got, want = jax.device_get((Plan.of(build_plan(outcome)).jit(step)(*inputs), step(*inputs)))
+    got, want = jax.device_get(
+        (Plan.from_record(build_plan(outcome)).jit(step)(*inputs), step(*inputs))
+    )
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         # Sums of some ten thousand float32 terms in another order, and of squares of them.
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
@@ -117,6 +121,6 @@ def test_a_split_pool_and_its_gradient(name, reduce, seed):
 
     x = jax.random.normal(jax.random.key(seed), (8, 16, 16, 8))
     outcome = random_outcome(trace_step(step, (x,)), Random(f"{name} {reduce} {seed}"))
-    got, want = jax.device_get((Plan.of(build_plan(outcome)).jit(step)(x), step(x)))
+    got, want = jax.device_get((Plan.from_record(build_plan(outcome)).jit(step)(x), step(x)))
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

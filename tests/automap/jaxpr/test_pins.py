@@ -58,7 +58,7 @@ def test_a_sum_that_lands_on_a_split_dimension():
             seconds=0.0,
             best=Candidate(point, estimate, "test"),
         )
-        got = Plan.of(build_plan(outcome)).jit(step)(x)
+        got = Plan.from_record(build_plan(outcome)).jit(step)(x)
         np.testing.assert_allclose(got, step(x), rtol=1e-5, atol=1e-5)
 
 

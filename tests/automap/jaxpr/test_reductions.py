@@ -42,7 +42,9 @@ def test_over_the_batch(name):
 
     args = jnp.eye(8), jnp.asarray(np.random.default_rng(0).integers(0, 9, (16, 8)), jnp.float32)
     options = Options(mesh=Mesh(("data", "model"), (4, 2)), preset="data-parallel")
-    plan = Plan.of(build_plan(find(trace_step(step, args), get_topology("cpu:8"), options)))
+    plan = Plan.from_record(
+        build_plan(find(trace_step(step, args), get_topology("cpu:8"), options))
+    )
     assert plan.inputs[1].spec[0]  # the batch is split
     want, got = jax.jit(step)(*args)[2], plan.jit(step)(*args)[2]
     np.testing.assert_array_equal(got, want)
@@ -53,7 +55,7 @@ def test_a_dimension_that_no_mesh_divides_stays_whole():
         return lax.reduce_or(x, (1,))
 
     args = (jnp.arange(56, dtype=jnp.int32).reshape(8, 7),)
-    plan = Plan.of(
+    plan = Plan.from_record(
         build_plan(find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy")))
     )
     np.testing.assert_array_equal(plan.jit(step)(*args), step(*args))

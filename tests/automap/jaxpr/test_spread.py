@@ -47,7 +47,7 @@ def _arguments():
 def _plan(preset):
     workload = trace_step(_step, _arguments())
     options = Options(mesh=Mesh(("x",), (8,)), preset=preset)
-    return Plan.of(build_plan(find(workload, get_topology("cpu:8"), options)))
+    return Plan.from_record(build_plan(find(workload, get_topology("cpu:8"), options)))
 
 
 def _spread(plan):

@@ -30,7 +30,9 @@ def _last_key(path):
 def test_search_finds_megatron_when_the_batch_is_pinned_off_the_model_axis():
     workload = trace_step(*decoder(width=1024, hidden=4096, vocab=4096, batch=4, length=64))
     mesh = Mesh(("data", "model"), (2, 4))
-    plan = Plan.of(plan_workload(workload, TOPOLOGY, Options(mesh=mesh, pins=("[1]*=data,null",))))
+    plan = Plan.from_record(
+        plan_workload(workload, TOPOLOGY, Options(mesh=mesh, pins=("[1]*=data,null",)))
+    )
     split = {
         _last_key(leaf.path): [d for d, axes in enumerate(leaf.spec) if axes and "model" in axes]
         for leaf in plan.inputs
@@ -52,10 +54,12 @@ def test_a_batch_that_leaves_devices_out_is_named_with_one_that_does_not(batch, 
     """Where the batch is just small, that is no mistake, and not named."""
     workload = trace_step(*mlp(batch=batch))
     topology = get_topology(f"cpu:{devices}")
-    warnings = Plan.of(plan_workload(workload, topology, Options(preset="data-parallel"))).warnings
+    warnings = Plan.from_record(
+        plan_workload(workload, topology, Options(preset="data-parallel"))
+    ).warnings
     assert [said in w for w in warnings if "the batch divides by 64" in w] == [True] * bool(said)
     with pytest.raises(InfeasiblePlanError, match=said or r"allowed; of these"):
-        Plan.of(plan_workload(workload, topology, Options(memory_limit_bytes=1000)))
+        Plan.from_record(plan_workload(workload, topology, Options(memory_limit_bytes=1000)))
 
 
 @pytest.mark.parametrize("strategy", ["auto", "greedy"])
@@ -63,7 +67,8 @@ def test_a_batch_that_leaves_devices_out_is_named_with_one_that_does_not(batch, 
 def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strategy):
     workload = trace_step(*model())
     plans = [
-        Plan.of(plan_workload(workload, TOPOLOGY, Options(strategy=strategy))) for _ in range(2)
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options(strategy=strategy)))
+        for _ in range(2)
     ]
     assert plans[0].inputs == plans[1].inputs
     names = {p.name for p in plans[0].presets}
@@ -73,7 +78,7 @@ def test_never_worse_than_a_preset_and_the_same_for_the_same_seed(model, strateg
 
 
 def test_on_one_device_all_presets_are_one_plan():
-    presets = Plan.of(
+    presets = Plan.from_record(
         plan_workload(trace_step(*decoder()), get_topology("v5e:1x1"), Options())
     ).presets
     assert {"zero-3", "megatron", "sequence-parallel"} <= {p.name for p in presets}
@@ -81,7 +86,7 @@ def test_on_one_device_all_presets_are_one_plan():
 
 
 def test_plan_file_round_trip_and_state_in_equals_state_out(tmp_path):
-    plan = Plan.of(plan_workload(trace_step(*mlp()), TOPOLOGY, Options(preset="zero-3")))
+    plan = Plan.from_record(plan_workload(trace_step(*mlp()), TOPOLOGY, Options(preset="zero-3")))
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     inputs = {leaf.path: leaf.spec for leaf in plan.inputs}
@@ -95,8 +100,8 @@ def test_plan_of_an_hlo_file_agrees_with_that_of_the_step(tmp_path):
     lowered = jax.jit(step, keep_unused=True, donate_argnums=0).lower(*args)
     path = tmp_path / "step.hlo.txt"
     path.write_text(lowered.compiler_ir("hlo").as_hlo_text())
-    from_file = Plan.of(plan_workload(read_workload(path), TOPOLOGY, Options()))
-    from_step = Plan.of(plan_workload(trace_step(step, args), TOPOLOGY, Options()))
+    from_file = Plan.from_record(plan_workload(read_workload(path), TOPOLOGY, Options()))
+    from_step = Plan.from_record(plan_workload(trace_step(step, args), TOPOLOGY, Options()))
     assert [i.role for i in from_file.inputs] == [i.role for i in from_step.inputs]
     assert [i.spec for i in from_file.inputs] == [i.spec for i in from_step.inputs]
 
@@ -106,13 +111,13 @@ def test_bad_requests_are_refused():
     with pytest.raises(
         InfeasiblePlanError, match="no plan fits: the smallest that was found needs"
     ):
-        Plan.of(plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000)))
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000)))
     with pytest.raises(TopologyError, match="has 4 devices"):
-        Plan.of(plan_workload(workload, TOPOLOGY, Options(mesh=Mesh(("a",), (4,)))))
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options(mesh=Mesh(("a",), (4,)))))
     with pytest.raises(InputError, match="allowed: auto, "):
-        Plan.of(plan_workload(workload, TOPOLOGY, Options(strategy="magic")))
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options(strategy="magic")))
     with pytest.raises(InputError, match="allowed: data-parallel"):
-        Plan.of(plan_workload(workload, TOPOLOGY, Options(preset="magic")))
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options(preset="magic")))
     with pytest.raises(InputError, match="must run under jax.jit"):
         trace_step(lambda x: x + "a", (jax.ShapeDtypeStruct((2,), "float32"),))
 
@@ -135,7 +140,9 @@ NAMED = (Mesh(("data", "model"), (8, 2)), Mesh(("model", "data"), (2, 8)))
 )
 def test_a_preset_that_does_not_suit_is_refused_with_those_that_do(batch, preset, said):
     with pytest.raises(InputError, match=f"{preset} does not suit .*{said}"):
-        Plan.of(plan_workload(trace_step(*mlp(batch=batch)), TOPOLOGY, Options(preset=preset)))
+        Plan.from_record(
+            plan_workload(trace_step(*mlp(batch=batch)), TOPOLOGY, Options(preset=preset))
+        )
 
 
 @pytest.mark.parametrize("mesh", NAMED)
@@ -151,7 +158,7 @@ def test_a_preset_that_does_not_suit_is_refused_with_those_that_do(batch, preset
     ],
 )
 def test_the_axis_with_the_heavier_traffic_lies_inside_the_hosts(mesh, model, inside):
-    plan = Plan.of(
+    plan = Plan.from_record(
         plan_workload(trace_step(*model), TWO_HOSTS, Options(mesh=mesh, preset="megatron"))
     )
     assert dict(plan.mesh.axes) == {"data": 8, "model": 2}
@@ -166,7 +173,7 @@ def test_a_mesh_without_a_model_axis_lets_each_take_the_features():
     workload = trace_step(*decoder(batch=64, length=64))
     axes = {}
     for sizes in ((8, 2), (2, 8)):
-        plan = Plan.of(
+        plan = Plan.from_record(
             plan_workload(
                 workload, TWO_HOSTS, Options(mesh=Mesh(("x", "y"), sizes), preset="megatron")
             )
@@ -186,7 +193,7 @@ def test_an_interrupted_search_keeps_its_best_plan_and_says_so():
         if len(calls) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    plan = Plan.of(
+    plan = Plan.from_record(
         plan_workload(trace_step(*decoder()), TOPOLOGY, Options(), on_progress=interrupt)
     )
     assert plan.predicted.step_seconds == min(calls)
@@ -195,7 +202,7 @@ def test_an_interrupted_search_keeps_its_best_plan_and_says_so():
 
 def test_a_search_ends_with_its_budget_and_says_so():
     options = Options(strategy="greedy", budget_seconds=1e-6)
-    plan = Plan.of(plan_workload(trace_step(*decoder()), TOPOLOGY, options))
+    plan = Plan.from_record(plan_workload(trace_step(*decoder()), TOPOLOGY, options))
     assert "budget of 1e-06 s" in plan.warnings[0]
     assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
 
@@ -203,7 +210,7 @@ def test_a_search_ends_with_its_budget_and_says_so():
 def test_a_step_of_scalars_has_a_plan():
     scalar = jax.ShapeDtypeStruct((), "float32")
     workload = trace_step(lambda state, x: state + x, (scalar, scalar))
-    plan = Plan.of(plan_workload(workload, TOPOLOGY, Options()))
+    plan = Plan.from_record(plan_workload(workload, TOPOLOGY, Options()))
     assert all(leaf.spec == () for leaf in (*plan.inputs, *plan.outputs))
 
 
@@ -212,7 +219,7 @@ def test_what_does_not_fit_says_so_of_what_was_found_and_why_that_may_not_be_all
     with pytest.raises(
         InfeasiblePlanError, match="that was found needs .* not done after its budget"
     ):
-        Plan.of(
+        Plan.from_record(
             plan_workload(workload, TOPOLOGY, Options(memory_limit_bytes=1000, budget_seconds=1e-9))
         )
 
@@ -223,14 +230,14 @@ def test_an_interruption_after_the_search_keeps_the_plan_and_a_second_ends_it(mo
     def interrupted(outcome):
         for number in presses:
             os.kill(os.getpid(), number)
-        return Plan.of(build_plan(outcome))
+        return Plan.from_record(build_plan(outcome))
 
     monkeypatch.setattr("automap.planner.sharding.build_plan", interrupted)
     workload = trace_step(*mlp())
-    assert Plan.of(plan_workload(workload, TOPOLOGY, Options())).predicted.fits
+    assert Plan.from_record(plan_workload(workload, TOPOLOGY, Options())).predicted.fits
     presses.append(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        Plan.of(plan_workload(workload, TOPOLOGY, Options()))
+        Plan.from_record(plan_workload(workload, TOPOLOGY, Options()))
 
 
 @pytest.mark.parametrize("space", ["pipeline", "hybrid"])
@@ -242,7 +249,7 @@ def test_ctrl_c_ends_a_search_of_stages_with_the_best_it_has(space):
             seen.append(tried)
             os.kill(os.getpid(), signal.SIGINT)
 
-    plan = Plan.of(
+    plan = Plan.from_record(
         plan_workload(
             trace_step(*decoder()),
             TOPOLOGY,
@@ -255,13 +262,13 @@ def test_ctrl_c_ends_a_search_of_stages_with_the_best_it_has(space):
 
 def test_bytes_that_read_alike_are_written_out():
     workload = trace_step(*mlp())
-    needed = Plan.of(
+    needed = Plan.from_record(
         plan_workload(workload, TOPOLOGY, Options(preset="zero-3"))
     ).predicted.peak_bytes
     with pytest.raises(
         InfeasiblePlanError, match=f"needs {needed:,} B on each device, {needed - 1:,} B"
     ):
-        Plan.of(
+        Plan.from_record(
             plan_workload(
                 workload, TOPOLOGY, Options(preset="zero-3", memory_limit_bytes=needed - 1)
             )
@@ -272,8 +279,10 @@ def test_bytes_that_read_alike_are_written_out():
 def test_with_pins_presets_keep_them_and_none_is_better(strategy):
     pins = ("[1]['x']=null,data", "[0]['params']['w2']=null,null")
     workload = trace_step(*mlp())
-    plan = Plan.of(plan_workload(workload, TOPOLOGY, Options(pins=pins, strategy=strategy)))
-    free = Plan.of(plan_workload(workload, TOPOLOGY, Options(strategy=strategy)))
+    plan = Plan.from_record(
+        plan_workload(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))
+    )
+    free = Plan.from_record(plan_workload(workload, TOPOLOGY, Options(strategy=strategy)))
     assert {p.name for p in plan.presets} <= {p.name for p in free.presets}
     assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
     found = find(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))

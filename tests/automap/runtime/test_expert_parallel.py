@@ -49,7 +49,7 @@ def test_a_norm_of_gradients_gathers_no_kernels():
     batch = jax.random.normal(keys[3], (GROUPS, TOKENS, WIDTH))
     workload = trace_step(_step, (state, batch))
     options = Options(mesh=Mesh(("x",), (8,)), preset="expert-parallel")
-    plan = Plan.of(build_plan(find(workload, get_topology("cpu:8"), options)))
+    plan = Plan.from_record(build_plan(find(workload, get_topology("cpu:8"), options)))
     assert [leaf.spec[0] for leaf in plan.inputs if leaf.path.endswith(("['up']", "['down']"))] == [
         ("x",),
         ("x",),

@@ -79,11 +79,11 @@ def test_halos_are_exchanged_as_predicted(sizes, dims):
     step, args, workload, values, want = _workload()
     mesh = Mesh(("a", "b", "c")[: len(sizes)], sizes)
     outcome = _outcome(workload, mesh, dims)
-    compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
+    compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
     predicted = predicted_transfers(outcome, backend_for("cpu"))
     assert compiled_transfers(compiled.as_text(), mesh) == predicted
     assert any(transfer.kind == "collective-permute" for transfer in predicted)
-    got = jax.device_get(Plan.of(build_plan(outcome)).jit(step)(*values))
+    got = jax.device_get(Plan.from_record(build_plan(outcome)).jit(step)(*values))
     # Gradients of order one: sums of some thousand float32 terms in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
 

@@ -44,7 +44,7 @@ def test_a_loop_of_steps(name, preset, n_steps):
 
     many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n_steps, *x.shape), x.dtype), args[1])
     outcome = find(trace_step(steps, (args[0], many)), TOPOLOGY, Options(mesh=MESH, preset=preset))
-    plan = Plan.of(build_plan(outcome))
+    plan = Plan.from_record(build_plan(outcome))
     role_of = {leaf.path: leaf.role for leaf in plan.inputs}
     for path, role in role_of.items():
         if ".mu" in path or ".nu" in path:

@@ -97,7 +97,7 @@ def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     step, workload, state, batch, ((first, want), want_loss) = _single_device(model)
     mesh = Mesh(AXES[-len(sizes) :], sizes)
     outcome = find(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=2))
-    planned = Plan.of(build_plan(outcome)).jit(step)
+    planned = Plan.from_record(build_plan(outcome)).jit(step)
     (_, got), loss = _two_steps(planned, state, batch)
     np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
     np_diff = lambda a, b: np.asarray(a) - np.asarray(b)  # noqa: E731

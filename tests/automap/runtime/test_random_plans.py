@@ -57,6 +57,6 @@ def test_a_random_plan_computes_what_the_step_computes(mesh, seed):
         strategy="random",
         seconds=0.0,
     )
-    got = jax.device_get(Plan.of(build_plan(outcome)).jit(step)(*values))
+    got = jax.device_get(Plan.from_record(build_plan(outcome)).jit(step)(*values))
     # One step of gradients of order one: sums of some thousand float32 terms in another order.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)

@@ -41,7 +41,7 @@ def check(seed):
     inputs = [jnp.asarray(values.standard_normal(a.shape), a.dtype) for a in args]
     sharded, single = (
         jitted.lower(*inputs).compile(compiler_options=QUICK)
-        for jitted in (Plan.of(build_plan(outcome)).jit(program.run), jax.jit(program.run))
+        for jitted in (Plan.from_record(build_plan(outcome)).jit(program.run), jax.jit(program.run))
     )
     if refused_by_fft(sharded.as_text()) or refused_by_fft(single.as_text()):
         return "XLA:CPU's FFT refuses the layout that its own passes chose"

@@ -57,7 +57,7 @@ def test_two_steps_equal_the_single_device_step(model, preset, sizes):
     workload = trace_step(jax.jit(step, donate_argnums=0), args)
     if preset == "megatron" and model is _scanned:
         pytest.skip("one square weight: no feature class but the residual")
-    plan = Plan.of(
+    plan = Plan.from_record(
         plan_workload(workload, TOPOLOGY, Options(mesh=mesh, preset=preset, budget_seconds=3))
     )
     planned = plan.jit(jax.jit(step, donate_argnums=0))
@@ -73,9 +73,9 @@ def test_two_steps_equal_the_single_device_step(model, preset, sizes):
 
 def test_a_saved_plan_is_applied_and_a_foreign_one_refused(tmp_path):
     step, args = mlp()
-    Plan.of(plan_workload(trace_step(step, args), TOPOLOGY, Options(preset="zero-3"))).save(
-        tmp_path / "p"
-    )
+    Plan.from_record(
+        plan_workload(trace_step(step, args), TOPOLOGY, Options(preset="zero-3"))
+    ).save(tmp_path / "p")
     plan = Plan.load(tmp_path / "p")
     state, batch = _concrete(args)
     new, _ = plan.jit(step)(state, batch)

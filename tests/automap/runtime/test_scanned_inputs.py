@@ -62,7 +62,7 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     outcome = find(
         workload, get_topology("cpu:8"), Options(mesh=MESH, pins=pins, strategy="greedy")
     )
-    plan = Plan.of(build_plan(outcome))
+    plan = Plan.from_record(build_plan(outcome))
     compiled = plan.jit(step).lower(params, tokens).compile()
     # XLA may move what is scanned at once, before the loop.
     found = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
@@ -104,7 +104,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
         seconds=0.0,
         best=Candidate(point, estimate, "a test"),
     )
-    compiled = Plan.of(build_plan(outcome)).jit(step).lower(*args).compile()
+    compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
     found = compiled_transfers(compiled.as_text(), mesh)
     wanted = predicted_transfers(outcome, backend_for("cpu"))
     # Devices that change places for the words are not what is asked here.

@@ -41,7 +41,7 @@ def test_a_router_left_whole(preset):
     estimate = split.context.evaluator.evaluate(space.split_classes(point))
     assert estimate.collective_seconds < split.best.estimate.collective_seconds
     outcome = replace(split, best=Candidate(point, estimate, "test"))
-    plan = Plan.of(build_plan(outcome))
+    plan = Plan.from_record(build_plan(outcome))
     routers = [leaf for leaf in plan.inputs if "['gate']" in leaf.path and leaf.role == "parameter"]
     assert routers and all(set(leaf.spec) == {None} for leaf in routers)
     (why,) = [row for row in plan.decisions if row.group == f"small tensors of {EXPERTS}"]

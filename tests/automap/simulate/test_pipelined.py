@@ -81,7 +81,7 @@ RANDOM = st.builds(
 
 
 def found_of(record):
-    return PipelineSimulation.of(simulate_pipeline(SAMPLE, record))
+    return PipelineSimulation.from_record(simulate_pipeline(SAMPLE, record))
 
 
 def lanes_of(found) -> dict[tuple[int, str], list]:

@@ -202,7 +202,7 @@ def test_its_collectives_are_counted():
 def test_what_is_sent_is_what_is_predicted(name):
     step, args = STEPS[name](mesh_of(AXES))
     outcome = find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy"))
-    plan = Plan.of(build_plan(outcome))
+    plan = Plan.from_record(build_plan(outcome))
     compiled = plan.jit(step).lower(*args).compile().as_text()
     laid = Mesh(tuple(AXES), tuple(AXES.values()))
     assert compiled_transfers(compiled, laid) == predicted_transfers(outcome, backend_for("cpu"))

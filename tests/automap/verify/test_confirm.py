@@ -37,7 +37,9 @@ def _confirmed(searched, monkeypatch, answers, top=3, options=None):
     monkeypatch.setattr(confirm, "ask", ask)
     outcome, call = searched
     confirmation = Confirmation(top=top, timeout_seconds=1.0, cache_folder=None)
-    return Plan.of(confirmed_plan(outcome, call, options or Options(), confirmation)), compiled
+    return Plan.from_record(
+        confirmed_plan(outcome, call, options or Options(), confirmation)
+    ), compiled
 
 
 def test_candidates_are_different_and_in_the_order_of_the_objective(searched):
@@ -59,7 +61,7 @@ def test_the_first_that_is_confirmed_is_returned_and_none_after_it_compiled(sear
         "verified by the TPU compiler (libtpu 0.0.51): peak 7 B: fits; 2 compiled in all"
         in plan.explain()
     )
-    assert "verified: no -> the TPU compiler" in Plan.of(compiled[1]).diff(plan)
+    assert "verified: no -> the TPU compiler" in Plan.from_record(compiled[1]).diff(plan)
 
 
 def test_none_confirmed_is_no_plan(searched, monkeypatch):

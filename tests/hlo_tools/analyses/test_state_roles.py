@@ -77,7 +77,7 @@ def test_zero_covers_the_state(name):
     step, args, _ = CASES[name]()
     workload = trace_step(step, args)
     plans = {
-        preset: Plan.of(build_plan(find(workload, TOPOLOGY, Options(preset=preset))))
+        preset: Plan.from_record(build_plan(find(workload, TOPOLOGY, Options(preset=preset))))
         for preset in ("data-parallel", "zero-1", "zero-3")
     }
     shares = {preset: stored_shares(plan) for preset, plan in plans.items()}
@@ -122,7 +122,9 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "preset"), [*QUICK, *OTHERS])
 def test_the_planned_step_computes_the_same(name, preset):
     step, args, _ = CASES[name]()
-    plan = Plan.of(build_plan(find(trace_step(step, args), TOPOLOGY, Options(preset=preset))))
+    plan = Plan.from_record(
+        build_plan(find(trace_step(step, args), TOPOLOGY, Options(preset=preset)))
+    )
     values = values_like(args)
     want = jax.device_get(jax.jit(step)(*values))
     got = jax.device_get(plan.jit(step)(*values))

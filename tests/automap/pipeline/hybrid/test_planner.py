@@ -174,7 +174,9 @@ def test_progress_says_what_is_tried_and_the_best_so_far():
     workload = trace_step(*mlp_tiny(), platform="cuda")
     seen: list[Tried] = []
     options = Options(space="hybrid", stages=2, microbatches=2)
-    found = Plan.of(plan_workload(workload, get_topology("4xv100"), options, on_stages=seen.append))
+    found = Plan.from_record(
+        plan_workload(workload, get_topology("4xv100"), options, on_stages=seen.append)
+    )
     what = [tried.what for tried in seen]
     assert any(text.startswith("plans inside stages of") for text in what)
     last = [tried for tried in seen if tried.what == "hybrid pipelines of 2 stages"]

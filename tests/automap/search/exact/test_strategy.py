@@ -134,7 +134,10 @@ def test_when_time_is_up_the_bound_is_what_was_proven_by_then():
 
 def test_the_plan_says_its_gap_and_only_where_one_was_proven():
     workload, topology = trace_step(*mlp()), get_topology("v5e:2x2")
-    plan = Plan.of(plan_workload(workload, topology, Options(strategy="exact")))
+    plan = Plan.from_record(plan_workload(workload, topology, Options(strategy="exact")))
     assert plan.search.gap == pytest.approx(0.0, abs=1e-8)
     assert "above the proven bound" in plan.explain()
-    assert Plan.of(plan_workload(workload, topology, Options(strategy="greedy"))).search.gap is None
+    assert (
+        Plan.from_record(plan_workload(workload, topology, Options(strategy="greedy"))).search.gap
+        is None
+    )
