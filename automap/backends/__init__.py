@@ -1,10 +1,9 @@
 """Compilers, a folder for each: what one does with a program, and the numbers fitted to it.
 
-base        the interface
-protocols   how a library sends a message
-fitted      numbers that were fitted to a version, from the data files
-registry    the backends by platform
-xla_cpu, xla_gpu, xla_tpu
+Each has a folder (`xla_cpu`, `xla_gpu`, `xla_tpu`) and is a `Backend`; `registry` finds the one of a
+platform, `fitted` reads its data files, `protocols` says how its library sends a message.
+
+`automap.backends.effects`   the protocol of what is added by how arrays lie in memory
 """
 
 from automap.backends.base import Backend, CompiledCollectives

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from automap.backends.effects import Effect
 from automap.backends.fitted import FittedFile, TileNumbers, shared_numbers, tile_numbers
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
@@ -50,6 +51,7 @@ class Backend:
                         (`automap.cost.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
     fitted              the data file of its numbers
+    effects             what is added by how arrays lie in memory, one file each; as for `tiles`
     tiles               the data file of the numbers of tiles. Kernels are told apart by them under
                         every backend, so that sums of seconds have one order; they cost only where
                         arrays are padded, and where products are rings
@@ -69,6 +71,7 @@ class Backend:
     layout: Literal["rows", "tiles"]
     fitted: FittedFile
     tiles: FittedFile
+    effects: tuple[Effect, ...]
 
     @property
     def combine_bytes(self) -> int:

@@ -10,8 +10,6 @@
                              rows
 `automap.cost.evaluate`      the evaluator: seconds per step and peak bytes per device of one
                              point
-`automap.cost.few_rows`      arrays that lie in a TPU's memory in tiles of less than eight
-                             rows: split heads of kernels [features, heads, 128] and caches
 `automap.cost.flows`         flows: what happens at all edges at once, and how it is listed
 `automap.cost.halos`         halos: what devices exchange with their neighbours before a window
                              slides over an image that is split
@@ -29,8 +27,6 @@
 `automap.cost.overlap`       collectives behind computation: how long a device waits for them
 `automap.cost.profile`       the profile: measured seconds of kernels on one kind of device,
                              kept in a file
-`automap.cost.row_layouts`   tables of narrow rows in a TPU's memory: which way they lie, and
-                             what turning them costs
 `automap.cost.shardings`     which dimension, and which factor, each mesh axis splits: a point
                              applied to rows
 `automap.cost.signatures`    what decides how long a kernel runs: its signature, and how it

@@ -7,8 +7,8 @@ parts is how many ways the op's factors are split, bytes are local, e_m and e_b 
 matmuls and for the memory accesses of a class of ops (`OP_CLASSES`).  The matrix unit of a TPU multiplies tiles:
 what it sums over and the columns of the result are rounded up to them (of convolutions in groups:
 `automap.cost.group_tiles`).  So are the rows or columns of tables that are
-looked up and updated to those of its memory                                    -> in: `automap.cost.row_layouts`
-Arrays of few rows have more tiles for as many bytes                             -> in: `automap.cost.few_rows`
+looked up and updated to those of its memory                                    -> in: `automap.backends.xla_tpu.row_layouts`
+Arrays of few rows have more tiles for as many bytes                             -> in: `automap.backends.xla_tpu.few_rows`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to 1/16 of
     the memory
@@ -27,6 +27,7 @@ from functools import cached_property
 import numpy as np
 
 from automap.backends import Backend, TileNumbers, backend_for
+from automap.backends.effects import KernelWork
 from automap.cost.kernel_table import KernelTable
 from automap.cost.measured import MeasuredKernels
 from automap.cost.shardings import Shardings
@@ -48,46 +49,37 @@ class Roofline:
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
-        laying, fast = np.zeros(len(flops)), device.memory_bytes_per_s("elementwise")
-        if has_tiles and len(table.tables.access):
-            of_kernel = table.traffic_kernel[table.tables.access]
-            factors = sharding.factor_of_axis[table.op_row[of_kernel]]
-            found = table.tables.in_memory(
-                sharding.dim_of_axis, factors, sharding.sizes, device.memory_bytes, numbers
+        extra_seconds = np.zeros(len(flops))
+        if has_tiles:
+            work = KernelWork(
+                device=device,
+                numbers=numbers,
+                sizes=sharding.sizes,
+                dim_of_axis=sharding.dim_of_axis,
+                factor_of_axis=sharding.factor_of_axis,
+                op_row=table.op_row,
+                access_kernel=table.traffic_kernel,
+                access_row=table.traffic_row,
+                local_bytes=local,
+                extra_seconds=extra_seconds,
             )
-            local[table.tables.access] *= found.held
-            seconds = found.turned_bytes / device.memory_bytes_per_s("turn")
-            seconds += found.copied_bytes / device.memory_bytes_per_s("copy")
-            seconds += found.launches * device.launch_seconds
-            laying = np.bincount(of_kernel, weights=seconds, minlength=len(flops))
-        if has_tiles and len(table.few_rows.access):
-            laying += self._few_rows_bytes(sharding, local) / fast
+            for effect in table.effects:
+                effect.add_to(work)
         if device.on_chip_bytes:
             share = off_chip(table.near_bytes / parts / device.on_chip_bytes, numbers)
             local *= np.where(table.near_bytes > 0, share, 1.0)
+        fast = device.memory_bytes_per_s("elementwise")
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if has_tiles:
             for side in self._sides:
                 flops[side.kernels] *= _rounded(side.local(sharding), device.matmul_tile)
             flops *= self._group_flops
         is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
-        memory = moved / np.where(is_fast, fast, self._bytes_per_s) + laying
+        memory = moved / np.where(is_fast, fast, self._bytes_per_s) + extra_seconds
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self.measured is not None:
             each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
-
-    def _few_rows_bytes(self, sharding: Shardings, local_bytes: np.ndarray) -> np.ndarray:
-        """What small tiles cost each kernel, as bytes, [kernels]; `local_bytes` are those of
-        accesses.
-        """
-        table, uses = self.kernels, self.kernels.few_rows
-        count = local_bytes[uses.access] / uses.item_bytes
-        dims = sharding.dim_of_axis[table.traffic_row[uses.access]]
-        found = np.zeros(len(table.flops))
-        extra = uses.extra_bytes(dims, sharding.sizes, count, self._backend.tile_numbers)
-        np.maximum.at(found, table.traffic_kernel[uses.access], extra)
-        return found
 
     @property
     def _backend(self) -> Backend:

@@ -4,21 +4,18 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from automap.backends import TileNumbers
+from automap.backends import Backend
+from automap.backends.effects import Effect, EffectTable, TracedKernels
 from automap.cost.claims import claims_of
-from automap.cost.edges import majors
-from automap.cost.few_rows import FewRows, laid_as_given, written_beside
 from automap.cost.group_tiles import GroupTiles, factor_of_single_features
 from automap.cost.kernel_shapes import KernelShape, kernel_shape
 from automap.cost.loop_fills import is_fill
 from automap.cost.ring_operands import Operand, Operands
-from automap.cost.row_layouts import TableUses
-from automap.cost.table_uses import TableUse, uses_of_tables
 from automap.program.problem import Problem
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.flops import flops
@@ -45,9 +42,8 @@ class KernelTable:
     to turn them, and the bit masks of the product's dimensions that are cut then. `is_fill` is
     whether a kernel writes the zeros that a loop begins with (`automap.cost.loop_fills`).
     `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if
-    it has none. `tables` are the accesses of tables whose rows may have to lie side by side
-    (`automap.cost.row_layouts`), `few_rows` those of arrays that lie as they are given
-    (`automap.cost.few_rows`).
+    it has none. `effects` are the tables of the
+    backend's effects (`automap.backends.effects`).
     """
 
     op_row: np.ndarray
@@ -71,8 +67,7 @@ class KernelTable:
     traffic_row: np.ndarray
     traffic_bytes: np.ndarray
     near_bytes: np.ndarray
-    tables: TableUses
-    few_rows: FewRows
+    effects: tuple[EffectTable, ...]
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
@@ -95,8 +90,7 @@ class _Key:
     flops: int
     phase: int
     access: tuple[tuple[int, int, int], ...]
-    tables: tuple[tuple[int, ...], ...]
-    few_rows: tuple[tuple[int, ...], ...]
+    effects: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def kernel_table(
@@ -106,13 +100,14 @@ def kernel_table(
     row_of_op: np.ndarray,
     edge_of_op: np.ndarray,
     n_bytes: Sequence[int],
-    numbers: TileNumbers,
+    backend: Backend,
 ) -> tuple[KernelTable, list[int]]:
     """Fold `kernels`, and the row of each.
 
     `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in
     memory.
     """
+    numbers = backend.tile_numbers
     rows, claims = row_of_value.tolist(), claims_of(problem, numbers.loop_claim)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
@@ -120,19 +115,21 @@ def kernel_table(
     row_of_kernel: list[int] = []
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
-    laid, beside = laid_as_given(problem.graph, numbers), written_beside(problem.graph)
 
     def access_of(access: Access) -> tuple[int, int, int]:
         value = access.value
         near = round(n_bytes[value] / claims[value]) if claims[value] else 0
         return rows[value], access.n_bytes, near
 
-    table_uses = uses_of_tables(problem.graph, kernels, numbers.table_most_by_row)
-    for kernel, uses in zip(kernels, table_uses, strict=True):
+    program = TracedKernels(problem, kernels, rows, numbers)
+    touched = [effect.uses(program) for effect in backend.effects]
+    for number, kernel in enumerate(kernels):
+        uses = [of_effect[number] for of_effect in touched]
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
-        # A cell of a search has the rows of all that its kernels access: of what decides how tables
-        # lie, too.
-        accessed.extend(Access(v, 0) for v in _added(uses) - {a.value for a in accessed})
+        # A cell of a search has the rows of all that its kernels access: of what decides how
+        # arrays lie, too.
+        for use in uses:
+            accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = kernel_shape(problem.graph, op, rule, _dtype(problem, op))
@@ -155,14 +152,12 @@ def kernel_table(
             int(problem.phases[kernel.op]),
             tuple(access_of(a) for a in accessed),
             tuple(
-                (position, *_use(uses[a.value], problem, rows), _columns_factor(op, rule, a.value))
-                for position, a in enumerate(accessed)
-                if a.value in uses
-            ),
-            ()
-            if any(a.value in beside for a in kernel.writes)
-            else tuple(
-                (p, *astuple(laid[a.value])) for p, a in enumerate(accessed) if a.value in laid
+                tuple(
+                    (position, *use.row_by_value[a.value])
+                    for position, a in enumerate(accessed)
+                    if a.value in use.row_by_value
+                )
+                for use in uses
             ),
         )
         row = index.setdefault(key, len(index))
@@ -170,10 +165,10 @@ def kernel_table(
             counts.append(0)
         counts[row] += op.trip_count
         row_of_kernel.append(row)
-    return _columns(list(index), counts, numbers), row_of_kernel
+    return _columns(list(index), counts, backend), row_of_kernel
 
 
-def _columns(keys: list[_Key], counts: list[int], numbers: TileNumbers) -> KernelTable:
+def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:
     traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
     accesses = np.array(traffic, np.int64).reshape(-1, 4)
     width = max((len(key.sizes) for key in keys), default=0)
@@ -200,7 +195,9 @@ def _columns(keys: list[_Key], counts: list[int], numbers: TileNumbers) -> Kerne
         is_fill=np.array([k.is_fill for k in keys], bool),
         side_sizes=side_sizes,
         groups=GroupTiles.of(
-            [k.shape for k in keys], [k.flops for k in keys], numbers.group_gradient_share
+            [k.shape for k in keys],
+            [k.flops for k in keys],
+            backend.tile_numbers.group_gradient_share,
         ),
         flops=np.array([k.flops for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
@@ -210,8 +207,7 @@ def _columns(keys: list[_Key], counts: list[int], numbers: TileNumbers) -> Kerne
         traffic_row=accesses[:, 1],
         traffic_bytes=accesses[:, 2],
         near_bytes=accesses[:, 3],
-        tables=TableUses(*_of_accesses(keys, "tables", 11)),
-        few_rows=FewRows(*_of_accesses(keys, "few_rows", 5)),
+        effects=_effect_tables(keys, backend.effects),
     )
 
 
@@ -230,32 +226,17 @@ def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
     return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
 
 
-def _use(use: TableUse, problem: Problem, rows: Sequence[int]) -> tuple[int, ...]:
-    places = [
-        place
-        for value in (use.table, use.added)
-        for place in (rows[value], len(problem.graph.values[value].dims) - 1)
-    ]
-    return *places, use.lies, use.rows, use.width, use.updates, use.item_bytes
-
-
-def _columns_factor(op: Op, rule: Rule, table: int) -> int:
-    """The factor of the last dimension of an operand, -1 for what is none."""
-    dims = rule.operands[op.inputs.index(table)] if table in op.inputs else ()
-    return majors(dims)[-1] if dims else -1
-
-
-def _added(uses: Mapping[int, TableUse]) -> set[int]:
-    return {use.added for use in uses.values() if use.updates}
-
-
-def _of_accesses(keys: Sequence[_Key], name: str, width: int) -> np.ndarray:
-    """Columns of a field that begin with the number of an access, [width, uses]."""
-    found, first = [], 0
-    for key in keys:
-        found.extend((first + position, *rest) for position, *rest in getattr(key, name))
-        first += len(key.access)
-    return np.array(found, np.int64).reshape(-1, width).T
+def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[EffectTable, ...]:
+    """The tables of effects; rows of keys begin with the position of an access in its kernel."""
+    tables: list[EffectTable] = []
+    for number, effect in enumerate(effects):
+        rows, first = [], 0
+        for key in keys:
+            rows.extend((first + position, *rest) for position, *rest in key.effects[number])
+            first += len(key.access)
+        access, *columns = np.array(rows, np.int64).reshape(-1, effect.n_columns + 1).T
+        tables.append(effect.table(access, np.array(columns)))
+    return tuple(tables)
 
 
 def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -131,7 +131,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
     )
     kernel_rows, row_of_kernel = kernel_table(
-        problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend.tile_numbers
+        problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
     updates = "late" if backend.collectives == "beside kernels" else "early"
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)

@@ -6,7 +6,7 @@ from typing import Final
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
-from automap.backends.xla_tpu import LIBTPU
+from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import OWN_KERNEL
 
@@ -32,4 +32,5 @@ XLA_CPU: Final = Backend(
     layout="rows",
     fitted=FittedFile(folder="xla_cpu", file="defaults.toml"),
     tiles=LIBTPU,
+    effects=EFFECTS,
 )

@@ -9,7 +9,7 @@ from typing import Final
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.xla_gpu.nccl import NCCL
-from automap.backends.xla_tpu import LIBTPU
+from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import OWN_KERNEL
 
@@ -34,4 +34,5 @@ XLA_GPU: Final = Backend(
     layout="rows",
     fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),
     tiles=LIBTPU,
+    effects=EFFECTS,
 )

@@ -5,6 +5,8 @@ from typing import Final
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
+from automap.backends.xla_tpu.few_rows import FewRowsEffect
+from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL
 
@@ -12,6 +14,8 @@ from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL
 LIBTPU: Final = FittedFile(
     folder="xla_tpu", file="libtpu_0_0_51.toml", package="libtpu", version="0.0.51"
 )
+
+EFFECTS: Final = (RowLayoutEffect(), FewRowsEffect())
 
 XLA_TPU: Final = Backend(
     name="xla_tpu",
@@ -35,4 +39,5 @@ XLA_TPU: Final = Backend(
     layout="tiles",
     fitted=LIBTPU,
     tiles=LIBTPU,
+    effects=EFFECTS,
 )

@@ -11,16 +11,14 @@ thing, so that
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
+from automap.backends.effects import CopiedAccesses
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator
-from automap.cost.few_rows import FewRows
 from automap.cost.halos import Windows
 from automap.cost.kernel_table import KernelTable
-from automap.cost.row_layouts import TableUses
 from automap.cost.tables import Tables
 from automap.search.factored.cells import Cell
 
@@ -73,9 +71,6 @@ def make_copies(
         count=count,
         place=place,
     )
-
-
-_Uses = TypeVar("_Uses", TableUses, FewRows)
 
 
 class CopiedCells:
@@ -162,6 +157,11 @@ class CopiedCells:
         row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
         same = ("product_sizes", "kernel_class", "is_fill", "flops", "count", "phase")
         of = np.repeat(kernel, counts)
+
+        def value_row(here: np.ndarray, row: np.ndarray) -> np.ndarray:
+            return self.value_rows.number(cell[of[here]], way[of[here]], row)
+
+        copied = CopiedAccesses(access, value_row)
         return replace(
             table,
             **{name: getattr(table, name)[which] for name in same},
@@ -180,34 +180,11 @@ class CopiedCells:
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
             traffic_bytes=table.traffic_bytes[access],
             near_bytes=table.near_bytes[access],
-            tables=self._table_uses(table.tables, access, cell[of], way[of]),
-            few_rows=_taken(table.few_rows, access),
+            effects=tuple(effect.select(copied) for effect in table.effects),
         )
-
-    def _table_uses(
-        self, uses: TableUses, access: np.ndarray, cell: np.ndarray, way: np.ndarray
-    ) -> TableUses:
-        """Those of copied accesses; `access` are numbers of the copied, `cell` and `way` theirs,
-        [accesses].
-        """
-        taken = _taken(uses, access)
-        here = taken.access
-        rows = {
-            name: self.value_rows.number(cell[here], way[here], getattr(taken, name))
-            for name in ("value_row", "added_row")
-        }
-        return replace(taken, **rows)
 
     @cached_property
     def _first_access(self) -> np.ndarray:
         """Where the accesses of each kernel begin, [kernels + 1]."""
         table = self.evaluator.tables.kernels
         return np.searchsorted(table.traffic_kernel, np.arange(len(table.op_row) + 1))
-
-
-def _taken(uses: _Uses, access: np.ndarray) -> _Uses:
-    """Those of copied accesses; `access` are numbers of the copied."""
-    here = np.flatnonzero(np.isin(access, uses.access))
-    use = np.searchsorted(uses.access, access[here])
-    taken = {f.name: getattr(uses, f.name)[use] for f in fields(uses)}
-    return replace(uses, **{**taken, "access": here})

@@ -197,10 +197,9 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     assert 0 < len(products) < len(table.flops)
     entries = [entry_of[int(table.product_edge[k])] for k in products]
     flops = table.flops.copy()
-    parts = priced.sharding.parts_of_op[table.op_row[products]]
-    flops[products] = flops_per_byte * found.n_bytes[entries] / sizes[1] * parts
-    every = np.full(table.written_bytes.shape, written)
-    table = replace(table, flops=flops, written_bytes=every)
+    flops[products] = flops_per_byte * found.n_bytes[entries] / sizes[1]
+    flops[products] *= priced.sharding.parts_of_op[table.op_row[products]]
+    table = replace(table, flops=flops, written_bytes=np.full_like(table.written_bytes, written))
     alone = Roofline(table, topology).seconds(priced.sharding)
     each = np.zeros(len(found.kind))
     each[entries] = alone[products]

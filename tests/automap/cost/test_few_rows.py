@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from automap.backends import backend_for
+from automap.backends.xla_tpu.few_rows import laid_as_given
 from automap.cost.evaluate import Evaluator
-from automap.cost.few_rows import laid_as_given
 from automap.cost.tables import build_tables
 from automap.search.portfolio import auto
 from automap.space.space import Space

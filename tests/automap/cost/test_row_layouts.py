@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from automap.backends import backend_for
+from automap.backends.xla_tpu.row_layouts import TableUses
+from automap.backends.xla_tpu.table_uses import Lies
 from automap.cost.evaluate import Evaluator
-from automap.cost.row_layouts import TableUses
-from automap.cost.table_uses import Lies
 from automap.cost.tables import build_tables
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -137,7 +137,7 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     problem = problem_of(step, (params, jax.eval_shape(optimizer.init, params), index))
     tables = build_tables(problem, "tpu")
     cost, space = Evaluator(tables, problem.n_classes, V5E), Space(problem)
-    uses = tables.kernels.tables
+    (uses,) = (t for t in tables.kernels.effects if isinstance(t, TableUses))
     sharding = cost.priced(space.split_classes(space.point(Mesh(("data",), (8,)), [()]))).sharding
     op_rows = tables.kernels.op_row[tables.kernels.traffic_kernel[uses.access]]
     factors = sharding.factor_of_axis[op_rows]

@@ -16,12 +16,19 @@ chooses how they lie.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 
-from automap.backends import TileNumbers
+from automap.backends.effects import (
+    CopiedAccesses,
+    KernelUses,
+    KernelWork,
+    TracedKernels,
+    select_rows,
+)
+from automap.backends.fitted import TileNumbers
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
@@ -41,6 +48,27 @@ class Laid:
     item_bytes: int
 
 
+class FewRowsEffect:
+    """Arrays that lie as they are given; kernels that make some of them beside are left out."""
+
+    n_columns: ClassVar[int] = 4
+
+    def uses(self, program: TracedKernels) -> list[KernelUses]:
+        """Of each kernel."""
+        graph = program.problem.graph
+        beside = written_beside(graph)
+        laid = {v: astuple(array) for v, array in laid_as_given(graph, program.numbers).items()}
+        every, none = KernelUses(laid), KernelUses({})
+        return [
+            none if any(a.value in beside for a in kernel.writes) else every
+            for kernel in program.kernels
+        ]
+
+    def table(self, access: np.ndarray, columns: np.ndarray) -> "FewRows":
+        """The accesses of arrays of few rows."""
+        return FewRows(access, *columns)
+
+
 @dataclass(frozen=True)
 class FewRows:
     """`access` indexes `KernelTable.traffic_*`, the others are those of `Laid`; [uses]."""
@@ -50,6 +78,21 @@ class FewRows:
     rows: np.ndarray
     lanes: np.ndarray
     item_bytes: np.ndarray
+
+    def select(self, copied: CopiedAccesses) -> "FewRows":
+        """Those of copied accesses."""
+        return select_rows(self, copied)
+
+    def add_to(self, work: KernelWork) -> None:
+        """Add the time of the small tiles of each kernel: by the access of most of them."""
+        if not len(self.access):
+            return
+        count = work.local_bytes[self.access] / self.item_bytes
+        dims = work.dim_of_axis[work.access_row[self.access]]
+        n_bytes = np.zeros(len(work.extra_seconds))
+        extra = self.extra_bytes(dims, work.sizes, count, work.numbers)
+        np.maximum.at(n_bytes, work.access_kernel[self.access], extra)
+        work.extra_seconds[:] += n_bytes / work.device.memory_bytes_per_s("elementwise")
 
     def extra_bytes(
         self,

@@ -11,7 +11,7 @@ up, or adds to some, wants rows side by side:
                                                             by_row > 5 % of the device's memory
 
 with saved = by_row - by_column (all of that as libtpu 0.0.51 for v5e decides, tests/automap/cost/test_row_layouts.py).
-By row, look-ups turn the table first; which tables of an update are turned         -> in: `automap.cost.table_uses`
+By row, look-ups turn the table first; which tables of an update are turned         -> in: `automap.backends.xla_tpu.table_uses`
 
 Registers hold 8 x 128 numbers, and less of a narrower table by column. Its zeros take the time of a full register each,
 an update of Adam that of side + 1 of 8, and look-ups in a single column first copy it register by register
@@ -19,13 +19,23 @@ an update of Adam that of side + 1 of 8, and look-ups in a single column first c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
 import numpy as np
 
-from automap.backends import TileNumbers
-from automap.cost.table_uses import Lies
+from automap.backends.effects import (
+    CopiedAccesses,
+    KernelUses,
+    KernelWork,
+    TracedKernels,
+    select_rows,
+)
+from automap.backends.fitted import TileNumbers
+from automap.backends.xla_tpu.table_uses import Lies, TableUse, uses_of_tables
+from automap.program.problem import Problem
+from hlo_tools.graph import Op
+from hlo_tools.rules import Rule
 
 
 _TILE: Final = (8, 128)
@@ -59,6 +69,31 @@ class _Local:
     has_some_rows: np.ndarray
 
 
+class RowLayoutEffect:
+    """Tables that rows are looked up in, scattered to, or updated."""
+
+    n_columns: ClassVar[int] = 10
+
+    def uses(self, program: TracedKernels) -> list[KernelUses]:
+        """Of each kernel; what a scatter adds decides how its table lies."""
+        problem, kernels = program.problem, program.kernels
+        tables = uses_of_tables(problem.graph, kernels, program.numbers.table_most_by_row)
+        result: list[KernelUses] = []
+        for kernel, uses in zip(kernels, tables, strict=True):
+            op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
+            rows = {
+                v: (*_row(use, problem, program.row_of_value), _columns_factor(op, rule, v))
+                for v, use in uses.items()
+            }
+            added = frozenset(use.added for use in uses.values() if use.updates)
+            result.append(KernelUses(rows, added))
+        return result
+
+    def table(self, access: np.ndarray, columns: np.ndarray) -> "TableUses":
+        """The accesses of tables."""
+        return TableUses(access, *columns)
+
+
 @dataclass(frozen=True)
 class TableUses:
     """`access` indexes `KernelTable.traffic_*`; [uses].
@@ -79,6 +114,31 @@ class TableUses:
     updates: np.ndarray
     item_bytes: np.ndarray
     factor: np.ndarray
+
+    def select(self, copied: CopiedAccesses) -> "TableUses":
+        """Those of copied accesses."""
+        taken = select_rows(self, copied)
+        return replace(
+            taken,
+            value_row=copied.value_row(taken.access, taken.value_row),
+            added_row=copied.value_row(taken.access, taken.added_row),
+        )
+
+    def add_to(self, work: KernelWork) -> None:
+        """Lengthen accesses by what tiles hold besides, and add the time of turning and copying."""
+        if not len(self.access):
+            return
+        device, kernel = work.device, work.access_kernel[self.access]
+        factors = work.factor_of_axis[work.op_row[kernel]]
+        tiled = self.in_memory(
+            work.dim_of_axis, factors, work.sizes, device.memory_bytes, work.numbers
+        )
+        work.local_bytes[self.access] *= tiled.held
+        seconds = tiled.turned_bytes / device.memory_bytes_per_s("turn")
+        seconds += tiled.copied_bytes / device.memory_bytes_per_s("copy")
+        seconds += tiled.launches * device.launch_seconds
+        n_kernels = len(work.extra_seconds)
+        work.extra_seconds[:] += np.bincount(kernel, weights=seconds, minlength=n_kernels)
 
     def in_memory(
         self,
@@ -150,3 +210,18 @@ def _registers(width: np.ndarray, *, is_filled: np.ndarray) -> np.ndarray:
     filled = np.where(width == 1, 1, _up(width, _TILE[0]))
     other = np.where(width < _TILE[0], np.minimum(_side(width) + 1, _TILE[0]), _side(width))
     return np.where(is_filled, filled, other)
+
+
+def _row(use: TableUse, problem: Problem, rows: Sequence[int]) -> tuple[int, ...]:
+    places = [
+        place
+        for value in (use.table, use.added)
+        for place in (rows[value], len(problem.graph.values[value].dims) - 1)
+    ]
+    return *places, use.lies, use.rows, use.width, use.updates, use.item_bytes
+
+
+def _columns_factor(op: Op, rule: Rule, table: int) -> int:
+    """The major factor of the last dimension of an operand, -1 for what is none."""
+    dims = rule.operands[op.inputs.index(table)] if table in op.inputs else ()
+    return dims[-1][0] if dims and dims[-1] else -1

@@ -4,7 +4,7 @@ they lie.
 What becomes of the sums of a scatter depends on how many tables the update reads besides. With up to two (SGD, Adagrad,
 momentum) it runs by row: all that it reads was turned, and all that it makes is turned back. With more (Adam) the sums are
 turned, and the update runs by column (libtpu 0.0.51 for v5e)                     -> in: `_Uses._lies`
-What that costs                                                                  -> in: `automap.cost.row_layouts`
+What that costs                                                                  -> in: `automap.backends.xla_tpu.row_layouts`
 """
 
 from collections import defaultdict
