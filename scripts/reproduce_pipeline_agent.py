@@ -20,9 +20,10 @@ from rich.progress import track
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.agent.problems import Problem, Size, plain
-from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
+from automap.pipeline.arrays import Arrays, Terms, arrays_of
 from automap.pipeline.fabric import fabric_of
 from automap.pipeline.profile.points import coarsened
+from automap.pipeline.schedules import SCHEDULES
 from automap.pipeline.solvers.local import optimum
 from automap.topology import get_topology
 from models.gpt import gpt_124m
@@ -99,7 +100,7 @@ def settings(case: Case) -> Iterator[Arrays]:
     """The paper's own model of a case, and the product's with both schedules."""
     yield case.arrays()
     fabric = fabric_of(get_topology(CONFIGURATIONS[case.configuration][0]))
-    for schedule in Schedule:
+    for schedule in SCHEDULES.values():
         terms = Terms(microbatches=MICROBATCHES, schedule=schedule, memory_limit_bytes=np.inf)
         yield arrays_of(case.points, fabric, terms)
 

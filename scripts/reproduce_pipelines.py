@@ -23,12 +23,13 @@ from rich.progress import track
 from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of, from_lines
+from automap.pipeline.arrays import Arrays, Terms, arrays_of, from_lines
 from automap.pipeline.fabric import Fabric, fabric_of
 from automap.pipeline.online.env import Mode
 from automap.pipeline.online.strategy import Found, find
 from automap.pipeline.profile.points import Points, coarsened
 from automap.pipeline.profile.profile import Profile, profile_of
+from automap.pipeline.schedules import GPIPE, SCHEDULES
 from automap.pipeline.search import simulated_seconds
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
@@ -109,7 +110,7 @@ class Case:
             points.cut_bytes[1:],
             np.zeros(len(line)),
             self.fabric,
-            Terms(microbatches=MICROBATCHES, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
+            Terms(microbatches=MICROBATCHES, schedule=GPIPE, memory_limit_bytes=np.inf),
             forward_share=float(forward[-1] / (forward[-1] + backward[-1])),
         )
         return lines._replace(gradient_bytes=points.gradient_bytes, may_cut=points.may_cut)
@@ -130,7 +131,7 @@ def warm_up() -> None:
         np.ones(8),
         np.ones(8),
         fabric_of(get_topology("4xv100"), "adjacent"),
-        Terms(microbatches=4, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf),
+        Terms(microbatches=4, schedule=GPIPE, memory_limit_bytes=np.inf),
     )
     optimum(arrays, 2)
     find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, deadline=Deadline.after(0.0))
@@ -208,7 +209,7 @@ def _gap(other: Partition | None, best: Partition) -> str:
 
 def bounds(case: Case) -> Iterator[list[str]]:
     """V of the product's own model beside the simulation, at the optimum of each schedule."""
-    for schedule in Schedule:
+    for schedule in SCHEDULES.values():
         for microbatches in (8, 16):
             terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=np.inf)
             arrays = arrays_of(
@@ -217,12 +218,12 @@ def bounds(case: Case) -> Iterator[list[str]]:
             best = optimum(arrays, case.stages).best
             if best is None:
                 continue
-            simulated = simulated_seconds(arrays, best)
+            simulated = simulated_seconds(arrays, best, schedule)
             least_seconds = value(arrays, best.cuts, best.parts)
             yield [
                 case.model,
                 case.configuration,
-                schedule.name.lower().replace("one_f_one_b", "1f1b"),
+                schedule.name,
                 str(microbatches),
                 f"{least_seconds:.3f}",
                 f"{simulated:.3f}",

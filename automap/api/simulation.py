@@ -16,7 +16,7 @@ from typing import Any, Final
 from automap.api.records import FromRecord
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError, PlanError
-from automap.pipeline.schedules.simulated import PipelineSimulationRecord, simulate_pipeline
+from automap.pipeline.simulation import PipelineSimulationRecord, simulate_pipeline
 from automap.plan.pipeline import PipelineRecord
 from automap.plan.program import ProgramRecord
 from automap.plan.record import PlanRecord

@@ -10,7 +10,6 @@ from 0 to n and U.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +17,7 @@ import numpy as np
 from automap.numba_jit import Array
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.profile.points import Points
-
-
-class Schedule(IntEnum):
-    """GPipe: all forward, then all backward. 1F1B: stage s of S has at most S - s microbatches in
-    flight.
-    """
-
-    GPIPE = 0
-    ONE_F_ONE_B = 1
+from automap.pipeline.schedules import PassOrder, Schedule, pass_order
 
 
 class Arrays(NamedTuple):
@@ -45,8 +36,9 @@ class Arrays(NamedTuple):
     transfer_seconds_per_byte [U + 1, U + 1, U + 1] from stage [d, e) to stage [e, f)
     latency_seconds    [U + 1] of a transfer at unit boundary e
     memory_limit_bytes per device
-    unit_devices, microbatches, schedule, transfers_differ: int; the last says whether a transfer depends on
-        more than the boundary
+    unit_devices, microbatches: int
+    order              what the schedule says of its passes
+    transfers_differ   int: whether a transfer depends on more than the boundary
     """
 
     forward: Array
@@ -65,7 +57,7 @@ class Arrays(NamedTuple):
     memory_limit_bytes: float
     unit_devices: int
     microbatches: int
-    schedule: int
+    order: PassOrder
     transfers_differ: int
 
     @property
@@ -89,7 +81,10 @@ class Terms:
 
 
 def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
-    """The arrays of a profile; a stage may have as many replicas as divide a microbatch's examples."""
+    """The arrays of a profile; a stage may have as many replicas as divide a microbatch's examples.
+
+    Raises `InputError` for a schedule that does not say what the value function needs.
+    """
     n, m = points.n_points, terms.microbatches
     shape = (fabric.n_units + 1, n + 1)
     forward, backward, usable = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
@@ -117,7 +112,7 @@ def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
         memory_limit_bytes=terms.memory_limit_bytes,
         unit_devices=fabric.unit_devices,
         microbatches=m,
-        schedule=int(terms.schedule),
+        order=pass_order(terms.schedule),
         transfers_differ=int(fabric.transfers == "matched"),
     )
 
@@ -162,7 +157,7 @@ def from_lines(
         memory_limit_bytes=terms.memory_limit_bytes,
         unit_devices=fabric.unit_devices,
         microbatches=m,
-        schedule=int(terms.schedule),
+        order=pass_order(terms.schedule),
         transfers_differ=int(fabric.transfers == "matched"),
     )
 

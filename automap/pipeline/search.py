@@ -18,7 +18,7 @@ compiled yet and there is no time for that                               -> in: 
 (`automap.pipeline.online`); the others are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,19 +28,19 @@ from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
-from automap.pipeline.arrays import Arrays, Schedule, Terms, arrays_of
+from automap.pipeline.arrays import Arrays, Terms, arrays_of
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules.task_graph import pipeline_tasks, stage_seconds
+from automap.pipeline.schedules import SCHEDULES, Schedule
 from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
 from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
 from automap.plan.explain import all_the_same_text
 from automap.plan.pipeline import MOST_PASSES
 from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
-from automap.simulate.tasks import simulate
 
 
 AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -49,13 +49,16 @@ AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search keeps to: `stages` and `microbatches` None leave them open."""
+    """What a search keeps to: `stages` and `microbatches` None leave them open; `schedules` are those
+    that it tries.
+    """
 
     stages: int | None
     microbatches: int | None
     memory_limit_bytes: float
     deadline: Deadline
     seed: int
+    schedules: Sequence[Schedule] = tuple(SCHEDULES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,10 @@ class Found:
     warnings: tuple[str, ...]
 
 
-def simulated_seconds(arrays: Arrays, partition: Partition) -> float:
+def simulated_seconds(arrays: Arrays, partition: Partition, schedule: Schedule) -> float:
     """The step of a partition by the task graph simulator."""
     stages = stage_seconds(arrays, partition.cuts, partition.parts)
-    tasks, _ = pipeline_tasks(stages, arrays.microbatches, Schedule(arrays.schedule))
-    return simulate(tasks).makespan_seconds
+    return pipeline_seconds(stages, arrays.microbatches, schedule)
 
 
 def find_pipeline(
@@ -175,7 +177,8 @@ class _Search:
             self.bound_seconds = min(
                 self.bound_seconds, solved.least_seconds or solved.best.seconds
             )
-            choice = Choice(terms, arrays, solved.best, simulated_seconds(arrays, solved.best))
+            seconds = simulated_seconds(arrays, solved.best, terms.schedule)
+            choice = Choice(terms, arrays, solved.best, seconds)
             at = stages, terms
             self._known[at] = min(self._known[at], choice.step_seconds)
             if choice.step_seconds < self.seconds:
@@ -197,7 +200,7 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
         ]
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
-            for schedule in Schedule if stages <= most else ():
+            for schedule in limits.schedules if stages <= most else ():
                 yield (
                     stages,
                     Terms(

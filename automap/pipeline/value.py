@@ -7,32 +7,37 @@ j) and units [d, e), the next stage having [e, f), one microbatch takes
     F, B   its forward and backward seconds on r = e - d replicas; T = F + B
     X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way; 0 for the last
     R      reduce[d, e] * gradient_bytes[i, j], after its last microbatch, beside what earlier stages still do
-    K      microbatches in flight: M for GPipe, min(M, S - s) for 1F1B
+    K      microbatches in flight, as the schedule says (`automap.pipeline.schedules.in_flight`):
+           M if all forward passes come first, min(M, S - s) for 1F1B
 
 A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the longest of
-paths through the task graph (`automap.pipeline.schedules.task_graph`), found from a *tail*: what is known of the stages
-from s on                                                                        -> in: `joined`, `finished`
+paths through the task graph (`automap.pipeline.task_graph`), found from a *tail*: what is known of
+the stages from s on                                                                        -> in: `joined`, `finished`
 
     U_s = U_{s+1} + T + 2 X                                    a microbatch from s to the last stage and back
-    GPipe  P_s = max(P_{s+1}, F, X), Q_s = max(Q_{s+1}, B, X)  the slowest stage or link forwards, backwards
+    all forward first, as GPipe
+           P_s = max(P_{s+1}, F, X), Q_s = max(Q_{s+1}, B, X)  the slowest stage or link forwards, backwards
            V_s = max(V_{s+1} + F + X, U_s + (M - 1) Q_s + R)   the slowest end after the first forwards
            L   = V_0 + (M - 1) P_0
-    1F1B   P_s = max(P_{s+1} + T + 2 X,                        from the first forward of s to its last backward:
+    alternating, as 1F1B
+           P_s = max(P_{s+1} + T + 2 X,                        from the first forward of s to its last backward:
                      M T, U_s + (M - 1) X,                       where a stage or a link is never idle,
                      U_s + (M - 1) F + (M - K) B,                up to the last microbatch, which goes round,
                      U_s + (M - K) F + (M - 1) B,                or from the first, which went round,
                      U_s + G)
            G   = max over c of C_c + r W_c + rest T             if M > K: rounds of microbatches in flight
-           W_c = T + 2 X + W_{c-1} of the next stage, W_1 = T  a round through c stages, W_{S-s} = U_s: c
+           W_c = T + 2 X + W_{c-1} of the next stage, W_1 = T  a round through c stages, W_{S-s} = U_s: a_c
                                                                microbatches later the stage can begin the next
-           C_c = (min(M, K - c + 1) - 1) F,  r and rest = (M - min(M, K - c + 1)) divided by c
+           a_c = (c - 1) I + 1, I how many more are in flight at each stage before: c for 1F1B
+           C_c = (K' - 1) F,  r and rest = (M - K') divided by a_c,  K' the K of stage s + c - 1
            Q_s = max(Q_{s+1} + F + X, U_s + R)                 one microbatch, until its slowest end
            H   = max((M - 1) F + (M - K) B, max over c of C_c + r W_c + rest F)
            V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)        H: until the stage begins its last forward
            L   = V_0
 
-GPipe's L is the makespan, of two flow shops. 1F1B's L is never above it, and below it only where
-rounds through different stages alternate on the longest path (docs/reports/pipelines.md says by how much).
+With all forward passes first L is the makespan, of two flow shops. Of alternating passes L is never
+above it, and below it only where rounds through different stages alternate on the longest path
+(docs/reports/pipelines.md says by how much for 1F1B).
 
     bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
 
@@ -44,6 +49,11 @@ import numpy as np
 
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
+from automap.pipeline.schedules import PassOrder, in_flight
+
+
+most_in_flight = inner(in_flight)
+"""`in_flight` for numba functions."""
 
 
 @inner
@@ -57,7 +67,7 @@ def joined(
     r: float,
     m: int,
     k: int,
-    schedule: int,
+    order: PassOrder,
 ) -> None:
     """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`.
 
@@ -66,20 +76,21 @@ def joined(
     t = f + b
     u = pool[z, 0] + t + 2.0 * x
     new[0] = u
-    if schedule == 0:
+    if not order.alternates:
         new[2] = max(pool[z, 2], f, x)
         new[3] = max(pool[z, 3], b, x)
         new[1] = max(pool[z, 1] + f + x, u + (m - 1) * new[3] + r)
         return
-    flight = min(m, k)
+    flight = most_in_flight(order, m, k)
     before, after = (m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b
     p = max(pool[z, 2] + t + 2.0 * x, m * t, u + (m - 1) * x, u + max(before, after))
     h = before
     for c in range(1, k + 1):
         w = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
         new[3 + c] = w
-        first = min(m, k - c + 1)
-        rounds, rest = (m - first) // c, (m - first) % c
+        first = most_in_flight(order, m, k - c + 1)
+        later = (c - 1) * order.in_flight_per_stage + 1
+        rounds, rest = (m - first) // later, (m - first) % later
         if m > flight and rounds > 0:
             p = max(p, u + (first - 1) * f + rounds * w + rest * t)
             h = max(h, (first - 1) * f + rounds * w + rest * f)
@@ -90,9 +101,9 @@ def joined(
 
 
 @inner
-def finished(v: float, p: float, m: int, schedule: int) -> float:
+def finished(v: float, p: float, m: int, order: PassOrder) -> float:
     """L of the tail from stage 0."""
-    return v + (m - 1) * p if schedule == 0 else v
+    return v if order.alternates else v + (m - 1) * p
 
 
 @inner
@@ -104,11 +115,10 @@ def stage_bytes(
     replicas: int,
     m: int,
     k: int,
-    schedule: int,
+    order: PassOrder,
 ) -> float:
     """Bytes on each device of a stage that has k - 1 stages after it."""
-    in_flight = m if schedule == 0 else min(m, k)
-    return state + (in_flight * kept + working + 2.0 * entering) / replicas
+    return state + (most_in_flight(order, m, k) * kept + working + 2.0 * entering) / replicas
 
 
 @inner
@@ -141,7 +151,7 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
             arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
             m,
             k,
-            arrays.schedule,
+            arrays.order,
         )
         now = 1 - now
         needed = stage_bytes(
@@ -152,10 +162,10 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
             r * arrays.unit_devices,
             m,
             k,
-            arrays.schedule,
+            arrays.order,
         )
         over = max(over, needed - arrays.memory_limit_bytes)
-    return over, finished(tails[now, 1], tails[now, 2], m, arrays.schedule)
+    return over, finished(tails[now, 1], tails[now, 2], m, arrays.order)
 
 
 @compiled

@@ -17,7 +17,7 @@ from automap.pipeline.hybrid.members import Members
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.pipeline.schedules import in_flight
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
 from automap.planner.constraints import Constraint
@@ -46,7 +46,7 @@ class Records:
         """The stages."""
         choice = self.choice
         return PipelineRecord(
-            schedule=SCHEDULE_NAMES[choice.terms.schedule],
+            schedule=choice.terms.schedule.name,
             microbatches=choice.terms.microbatches,
             stages=tuple(self._stage(s) for s in range(choice.partition.stages)),
         )
@@ -172,14 +172,13 @@ class Records:
         i, j = partition.cuts[s : s + 2]
         t, k = menu.table[partition.kinds[s]], partition.stages - s
         share, m = menu.share[partition.kinds[s]], menu.microbatches
-        in_flight = m if menu.schedule == 0 else min(m, k)
         parameters = min(self._parameter_bytes(s), menu.state[t, i, j])
         return MemoryRecord(
             parameters=round(parameters),
             optimizer=round(menu.state[t, i, j] - parameters),
             other_state=0,
             inputs=0,
-            activations=round(in_flight * menu.kept[t, i, j] / share),
+            activations=round(in_flight(menu.order, m, k) * menu.kept[t, i, j] / share),
             temporaries=round((menu.working[t, i, j] + 2 * menu.entering[t, i]) / share),
         )
 

@@ -9,12 +9,11 @@ import re
 
 import numpy as np
 
-from automap.pipeline.arrays import Schedule
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
-from automap.pipeline.schedules.task_graph import stage_seconds
+from automap.pipeline.schedules import in_flight
 from automap.pipeline.search import Choice, Found
+from automap.pipeline.task_graph import stage_seconds
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
 
@@ -50,7 +49,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
             )
         )
     return PipelineRecord(
-        schedule=SCHEDULE_NAMES[choice.terms.schedule],
+        schedule=choice.terms.schedule.name,
         microbatches=choice.terms.microbatches,
         stages=tuple(stages),
     )
@@ -74,13 +73,12 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     i, j = partition.cuts[s], partition.cuts[s + 1]
     replicas = int(partition.parts[s + 1] - partition.parts[s]) * arrays.unit_devices
     k = partition.stages - s
-    is_gpipe = choice.terms.schedule is Schedule.GPIPE
-    in_flight = arrays.microbatches if is_gpipe else min(arrays.microbatches, k)
+    most = in_flight(arrays.order, arrays.microbatches, k)
     parameters = arrays.gradient_bytes[i, j]
     return {
         "parameters": parameters,
         "optimizer": arrays.state_bytes[i, j] - parameters,
-        "activations": in_flight * arrays.kept_bytes[i, j] / replicas,
+        "activations": most * arrays.kept_bytes[i, j] / replicas,
         "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
     }
 

@@ -4,7 +4,7 @@ waits for.
 
 from collections.abc import Iterator
 
-from automap.pipeline.schedules.simulated import PipelineSimulationRecord, StageRow
+from automap.pipeline.simulation import PipelineSimulationRecord, StageRow
 from automap.plan.pipeline import device_names
 from automap.quantities import bytes_text, seconds_text
 

@@ -23,7 +23,7 @@ from automap.cli.run.target import (
     step_of,
 )
 from automap.errors import InputError
-from automap.pipeline.schedules.simulated import simulate_pipeline
+from automap.pipeline.simulation import simulate_pipeline
 from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_program_file
 from automap.program.contained import contained

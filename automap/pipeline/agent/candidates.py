@@ -184,7 +184,7 @@ def _state(game: Game, state: State, least: float, made: float) -> np.ndarray:
             k / 8,
             np.log2(arrays.microbatches) / 6,
             np.log2(arrays.microbatches / stages) / 4,
-            arrays.schedule,
+            float(arrays.order.alternates),
             10.0 * min(np.log(least / game.bound_seconds), 1.0),
             0.0 if np.isinf(limit) else 1.0,
             arrays.usable[1:].mean(),
@@ -218,7 +218,7 @@ def _features(
     cut_mean = arrays.cut_bytes[1:n].mean() + 1e-30
     slowest_link = _slowest_link(heads.cheapest)
     old, new = tail.reshape(1, -1), np.zeros(len(tail))
-    steady = float(m) if arrays.schedule == 0 else 1.0
+    steady = 1.0 if arrays.order.alternates else float(m)
     for c in range(count):
         i, d, r = points[c], units[c], e - units[c]
         join(arrays, old, 0, new, i, j, d, e, f, k + 1)
@@ -236,7 +236,7 @@ def _features(
             r * arrays.unit_devices,
             m,
             k + 1,
-            arrays.schedule,
+            arrays.order,
         )
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]

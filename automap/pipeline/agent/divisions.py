@@ -8,14 +8,14 @@ It is that of the least score, stage by stage from the first on. What is known o
 as in `automap.pipeline.value`:                                                              -> in: `_extended`
 
     A = sum T + 2 sum X    C = sum B + X    E = max over s of R_s - (C before s): what its reductions are waited for
-    GPipe    G = max F, X                   H = max B, X
-    1F1B     G = max over s of (A before s) + M T_s
-             H = max over s of (M - 1) X, (M - 1) F + (M - K) B, (M - K) F + (M - 1) B
+    all forward first   G = max F, X,  H = max B, X
+    alternating         G = max over s of (A before s) + M T_s
+                        H = max over s of (M - 1) X, (M - 1) F + (M - K) B, (M - K) F + (M - 1) B
 
 and with goal_f, goal_b, below which the slowest stage of the tail cannot be                    -> in: `_score`
 
-    GPipe    A + (M - 1) (max(goal_f, G) + max(goal_b, H)) + max(0, E)
-    1F1B     max(A + M goal, G, A + (S - h) goal + H) + max(0, E),    goal = goal_f + goal_b
+    all forward first   A + (M - 1) (max(goal_f, G) + max(goal_b, H)) + max(0, E)
+    alternating         max(A + M goal, G, A + (S - h) goal + H) + max(0, E),    goal = goal_f + goal_b
 
 each with the cheapest transfer to the tail. A head keeps one division, so one that is better for some tail may be lost. Not
 all places are tried for the beginning of the last stage, or the tables would take ten times as long:  -> in: `_last_stage`
@@ -32,6 +32,8 @@ import numpy as np
 
 from automap.numba_jit import Array, inner, inner_making_arrays
 from automap.pipeline.arrays import Arrays
+from automap.pipeline.schedules import PassOrder
+from automap.pipeline.value import most_in_flight
 
 
 NEAR: Final = 2
@@ -171,7 +173,7 @@ def _last_stage(
                 if better and arrays.may_cut[i] and j <= bounds.most[h, i, r]:
                     _extended(arrays, tables, bounds.stages, h, i, j, d, e)
                     found = _score(
-                        tables.new, x, bounds.stages - h, m, goal_f, goal_b, arrays.schedule
+                        tables.new, x, bounds.stages - h, m, goal_f, goal_b, arrays.order
                     )
                     least = min(least, found)
                     if found < best[j]:
@@ -209,10 +211,10 @@ def _extended(
     new[0], new[1] = until + f + b, back + b
     reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
     new[2] = max(old[2], reduce - back)
-    if arrays.schedule == 0:
+    if not arrays.order.alternates:
         new[3], new[4] = max(old[3], f, x), max(old[4], b, x)
         return
-    flight = min(m, stages - h + 1)
+    flight = most_in_flight(arrays.order, m, stages - h + 1)
     new[3] = max(old[3], until + m * (f + b))
     around = max((m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b)
     new[4] = max(old[4], (m - 1) * x, around)
@@ -220,10 +222,10 @@ def _extended(
 
 @inner
 def _score(
-    known: Array, x: float, left: int, m: int, goal_f: float, goal_b: float, schedule: int
+    known: Array, x: float, left: int, m: int, goal_f: float, goal_b: float, order: PassOrder
 ) -> float:
     goal, waits, a = goal_f + goal_b, max(0.0, known[2]), known[0] + 2.0 * x
-    if schedule == 0:
+    if not order.alternates:
         slowest = max(goal_f, known[3], x) + max(goal_b, known[4], x)
         return a + (m - 1) * slowest + waits
     return max(a + m * goal, known[3], a + left * goal + max(known[4], (m - 1) * x)) + waits

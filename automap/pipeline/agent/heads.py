@@ -107,7 +107,7 @@ def _most_points(arrays: Arrays, k: int, most: Array) -> None:
                     r * arrays.unit_devices,
                     arrays.microbatches,
                     k,
-                    arrays.schedule,
+                    arrays.order,
                 )
                 if needed <= arrays.memory_limit_bytes:
                     low = j

@@ -21,9 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from automap.pipeline.arrays import Arrays, Schedule, Terms, divisible, from_lines
+from automap.pipeline.arrays import Arrays, Terms, divisible, from_lines
 from automap.pipeline.fabric import Fabric, Transfers, fabric_of
 from automap.pipeline.profile.uses import segment_maximum
+from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD, Schedule
 from automap.pipeline.solvers.smallest import least_bytes
 from automap.topology import get_topology
 from automap.topology.model import Level, Topology
@@ -33,6 +34,7 @@ FINE: Final = 512
 _INNER_BYTES_PER_S: Final = 150e9
 _RATIOS: Final = (2.0, 6.0, 20.0, 48.0)
 _MICROBATCHES: Final = (2, 4, 8, 12, 16, 16, 32, 64)
+TRAINED_SCHEDULES: Final[tuple[Schedule, ...]] = (GPIPE, ONE_FORWARD_ONE_BACKWARD)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def generated(seed: int, size: Size) -> Problem:
     fabric = _fabric(size.servers, size.per_server, ratio, sharing, transfers)
     terms = Terms(
         microbatches=int(rng.choice(_MICROBATCHES)),
-        schedule=Schedule(int(rng.integers(2))),
+        schedule=TRAINED_SCHEDULES[int(rng.integers(len(TRAINED_SCHEDULES)))],
         memory_limit_bytes=np.inf,
     )
     seconds, cut_bytes, gradient_bytes = _lines(rng, size.points, _INNER_BYTES_PER_S / ratio)
@@ -122,7 +124,7 @@ def plain(seed: int, size: Size) -> Problem:
     rng = np.random.default_rng([seed, size.stages, size.points, size.servers, size.per_server])
     ratio = _RATIOS[-1]
     fabric = _fabric(size.servers, size.per_server, ratio, size.per_server, "adjacent")
-    terms = Terms(microbatches=16, schedule=Schedule.GPIPE, memory_limit_bytes=np.inf)
+    terms = Terms(microbatches=16, schedule=GPIPE, memory_limit_bytes=np.inf)
     lines = _lines(rng, size.points, _INNER_BYTES_PER_S / ratio)
     return Problem(from_lines(*lines, fabric, terms), fabric, size.stages)
 

@@ -124,7 +124,7 @@ def join(
         arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
         arrays.microbatches,
         k,
-        arrays.schedule,
+        arrays.order,
     )
 
 
@@ -142,10 +142,10 @@ def _least_step(arrays: Arrays, heads: Heads, tail: Array, h: int, i: int, d: in
     fs, bs = heads.fs[d - h + 1, i], heads.bs[d - h + 1, i]
     slow_f, slow_b = heads.slowest_f[h, i, d], heads.slowest_b[h, i, d]
     x = arrays.latency_seconds[d] + heads.cheapest[d, e] * arrays.cut_bytes[i]
-    if arrays.schedule == 0:
-        ends = max(v + x + fs, u + 2.0 * x + fs + bs + (m - 1) * max(q, x, slow_b))
-        return ends + (m - 1) * max(p, x, slow_f)
-    return max(v + x + fs, p + 2.0 * x + fs + bs, m * (slow_f + slow_b))
+    if arrays.order.alternates:
+        return max(v + x + fs, p + 2.0 * x + fs + bs, m * (slow_f + slow_b))
+    ends = max(v + x + fs, u + 2.0 * x + fs + bs + (m - 1) * max(q, x, slow_b))
+    return ends + (m - 1) * max(p, x, slow_f)
 
 
 @inner
@@ -157,7 +157,7 @@ def _made_step(
         point, unit = heads.points[left, j, end], heads.units[left, j, end]
         join(arrays, pool, now, pool[1 - now], point, j, unit, end, f, k + h - left + 1)
         now, j, f, end = 1 - now, point, end, unit
-    return finished(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.schedule)
+    return finished(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.order)
 
 
 @compiled
@@ -185,7 +185,7 @@ def _actions(
                 r * arrays.unit_devices,
                 arrays.microbatches,
                 k + 1,
-                arrays.schedule,
+                arrays.order,
             )
             if needed > arrays.memory_limit_bytes:
                 continue
@@ -254,7 +254,7 @@ def _last_one(
                 r * arrays.unit_devices,
                 m,
                 k + 1,
-                arrays.schedule,
+                arrays.order,
             )
             if needed > arrays.memory_limit_bytes:
                 continue
@@ -268,8 +268,8 @@ def _last_one(
                 arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
                 m,
                 k + 1,
-                arrays.schedule,
+                arrays.order,
             )
             join(arrays, pool, 1, pool[2], 0, i, 0, d, e, k + 2)
-            best = min(best, finished(pool[2, 1], pool[2, 2], m, arrays.schedule))
+            best = min(best, finished(pool[2, 1], pool[2, 2], m, arrays.order))
     return best

@@ -11,11 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.pipeline.arrays import Schedule, Terms, arrays_of
+from automap.pipeline.arrays import Terms, arrays_of
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.profile.uses import segment_bytes, segment_maximum
+from automap.pipeline.schedules import GPIPE, Schedule, pass_order
 from automap.pipeline.solvers.menu import Menu, menu_of
 from automap.pipeline.transfers import Layout, transfer_table
 from automap.topology.parts import may_begin
@@ -60,10 +61,10 @@ class Kinds:
         ).reshape(len(self.inners), len(begins))
 
     def menu(self, microbatches: int, memory_limit_bytes: float) -> "Offer":
-        """The menu of M microbatches; its schedule is GPipe's until `replace`d."""
+        """The menu of M microbatches; its schedule is GPipe until it is `scheduled`."""
         terms = Terms(
             microbatches=microbatches,
-            schedule=Schedule.GPIPE,
+            schedule=GPIPE,
             memory_limit_bytes=memory_limit_bytes,
         )
         plain = menu_of(arrays_of(self.points, self.fabric, terms))
@@ -138,7 +139,7 @@ class Offer:
 
     def scheduled(self, schedule: Schedule) -> "Offer":
         """The same under a schedule."""
-        return replace(self, menu=self.menu._replace(schedule=int(schedule)))
+        return replace(self, menu=self.menu._replace(order=pass_order(schedule)))
 
 
 @dataclass(frozen=True)

@@ -16,22 +16,22 @@ import numpy as np
 
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
-from automap.pipeline.arrays import Schedule, Terms
+from automap.pipeline.arrays import Terms
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inners import inners_of
 from automap.pipeline.hybrid.menus import Kinds, Offer
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules.task_graph import StageSeconds, pipeline_tasks
+from automap.pipeline.schedules import in_flight, pass_order
 from automap.pipeline.search import Limits, Tried, choices
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.menu import Menu, device_bytes, reduce_seconds, transfer_seconds
 from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.task_graph import StageSeconds, pipeline_seconds
 from automap.plan.explain import all_the_same_text
 from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
-from automap.simulate.tasks import simulate
 from automap.topology.parts import part_of
 
 
@@ -65,8 +65,9 @@ class HybridChoice:
         """Bytes on each device of a stage."""
         partition = self.partition
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
-        kind, k = partition.kinds[stage], partition.stages - stage
-        return float(device_bytes.py_func(self.offer.menu, kind, i, j, k))  # type: ignore[attr-defined]
+        menu, kind = self.offer.menu, partition.kinds[stage]
+        flight = in_flight(menu.order, menu.microbatches, partition.stages - stage)
+        return float(device_bytes.py_func(menu, kind, i, j, flight))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class _Search:
         if least_bytes(menu, stages) <= menu.memory_limit_bytes:
             best = solve(menu, stages, self._seconds, deadline=deadline).best
         if best is not None:
-            seconds = _simulated(menu, best)
+            seconds = pipeline_seconds(stages_of(menu, best), m, terms.schedule)
             if seconds < self._seconds:
                 self.best, self._seconds = HybridChoice(terms, offer, best, seconds), seconds
         self.tried += 1
@@ -224,16 +225,11 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
     return Setting(
         stages=stages,
         microbatches=microbatches,
-        in_flight=min(stages, microbatches),
+        in_flight=min(
+            in_flight(pass_order(schedule), microbatches, stages) for schedule in limits.schedules
+        ),
         memory_limit_bytes=limits.memory_limit_bytes,
     )
-
-
-def _simulated(menu: Menu, partition: Partition) -> float:
-    tasks, _ = pipeline_tasks(
-        stages_of(menu, partition), menu.microbatches, Schedule(menu.schedule)
-    )
-    return simulate(tasks).makespan_seconds
 
 
 def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> InfeasiblePlanError:

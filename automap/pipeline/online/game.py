@@ -42,7 +42,7 @@ def ideal_seconds(arrays: Arrays) -> float:
         wf[-1] / units,
         wb[-1] / units,
         arrays.microbatches,
-        arrays.schedule,
+        arrays.order,
     )
 
 

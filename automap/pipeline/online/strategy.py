@@ -85,9 +85,19 @@ class Found:
 
 
 def find(
-    arrays: Arrays, stages: int, parted_by: np.ndarray, mode: Mode, *, seed: int, deadline: Deadline
+    arrays: Arrays,
+    stages: int,
+    parted_by: np.ndarray,
+    mode: Mode,
+    *,
+    seed: int,
+    deadline: Deadline,
+    most_decisions: int = MOST_DECISIONS,
+    patience: int = PATIENCE,
 ) -> Found:
     """Search for S stages; one game is always played to its end.
+
+    It ends after `most_decisions`, or when `patience` games have brought nothing better.
 
     Raises `InputError` if torch is not installed.
     """
@@ -102,7 +112,7 @@ def find(
     env = PipelineEnv(arrays, rules, mode, N_GAMES)
     trainer = _trainer(env, mode, seed)
     start = time.monotonic()
-    first = _train(trainer, env, deadline)
+    first = _train(trainer, env, deadline, most_decisions, patience)
     played = env.best
     better = improved(arrays, played) if played else None
     seconds = time.monotonic() - start
@@ -117,7 +127,9 @@ def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":
     return Trainer(env, CONFIGS[mode], seed)
 
 
-def _train(trainer: "Trainer", env: PipelineEnv, deadline: Deadline) -> Partition | None:
+def _train(
+    trainer: "Trainer", env: PipelineEnv, deadline: Deadline, most_decisions: int, patience: int
+) -> Partition | None:
     """Play until it is over; the best of the first games."""
     first = None
 
@@ -125,7 +137,7 @@ def _train(trainer: "Trainer", env: PipelineEnv, deadline: Deadline) -> Partitio
         nonlocal first
         first = first or env.best
         is_late = env.episodes > 0 and deadline.is_over
-        return is_late or env.episodes - env.best_at >= PATIENCE
+        return is_late or env.episodes - env.best_at >= patience
 
-    trainer.run(MOST_DECISIONS, ended)
+    trainer.run(most_decisions, ended)
     return first

@@ -1,9 +1,51 @@
-"""The order in which the stages of a pipeline run their passes, and the step that comes of it.
+"""The schedules of pipelines: a file for each, and an entry in `SCHEDULES`.
 
-`automap.pipeline.schedules.recorded`    a pipeline's record -> the step that its planner
-                                         simulated
-`automap.pipeline.schedules.simulated`   what the simulated step of a pipeline says: what each
-                                         stage does, what it waits for, and when
-`automap.pipeline.schedules.task_graph`  the task graph of a pipelined step, for the simulator:
-                                         the oracle of the value function
+A schedule says in which order a stage does its passes, and what the value function may assume of
+that order (`automap.pipeline.schedules.base`). Searches try all of `SCHEDULES`; a plan file names
+one, so its name is also one of `automap.plan.pipeline.ScheduleName`.
 """
+
+from collections.abc import Mapping
+from typing import Final
+
+from automap.errors import PlanError
+from automap.pipeline.schedules.base import (
+    ALL_FORWARD_FIRST,
+    Job,
+    JobKind,
+    PassOrder,
+    Schedule,
+    in_flight,
+    pass_order,
+)
+from automap.pipeline.schedules.gpipe import GPipe
+from automap.pipeline.schedules.one_forward_one_backward import OneForwardOneBackward
+
+
+__all__ = [
+    "ALL_FORWARD_FIRST",
+    "GPIPE",
+    "ONE_FORWARD_ONE_BACKWARD",
+    "SCHEDULES",
+    "Job",
+    "JobKind",
+    "PassOrder",
+    "Schedule",
+    "in_flight",
+    "pass_order",
+    "schedule_named",
+]
+
+GPIPE: Final = GPipe()
+ONE_FORWARD_ONE_BACKWARD: Final = OneForwardOneBackward()
+SCHEDULES: Final[Mapping[str, Schedule]] = {
+    schedule.name: schedule for schedule in (GPIPE, ONE_FORWARD_ONE_BACKWARD)
+}
+"""By the name in plan files, in the order in which searches try them."""
+
+
+def schedule_named(name: str) -> Schedule:
+    """The schedule of a plan file. Raises `PlanError` for a name that is not in `SCHEDULES`."""
+    if name not in SCHEDULES:
+        raise PlanError(f"there is no schedule {name!r}; there are {', '.join(SCHEDULES)}")
+    return SCHEDULES[name]

@@ -1,18 +1,19 @@
 """The optimum of V for S stages, by a dynamic programme over tails.
 
 A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over stages, so a
-state keeps the Pareto set of its tails (for 1F1B with their rounds W), all of which `joined` is monotone in. A transfer
+state keeps the Pareto set of its tails (with their rounds W if passes alternate), all of which `joined` is monotone in. A transfer
 depends on the kinds of both its stages (`automap.pipeline.solvers.menu`): tails are compared only if their first stages have one
 interface. A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `least_seconds`
 
     fs, bs   sum over points before i of the least forward, backward seconds of any kind of r <= d - (S - k) + 1 units
     wf, wb   the same of r times the seconds: work that d units share, so some stage takes at least wf / d
-    GPipe    L >= max(V + fs, U + fs + bs + (M - 1) max(Q, wb / d)) + (M - 1) max(P, wf / d)
-    1F1B     L >= max(V + fs, P + fs + bs, M (wf + wb) / d)
+    all forward first   L >= max(V + fs, U + fs + bs + (M - 1) max(Q, wb / d)) + (M - 1) max(P, wf / d)
+    alternating         L >= max(V + fs, P + fs + bs, M (wf + wb) / d)
 
 Tails of all states lie in one growing pool; each knows the tail that it was joined to.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,7 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays, is_compiled
 from automap.pipeline.arrays import Arrays, divisible_by
+from automap.pipeline.schedules import PassOrder
 from automap.pipeline.solvers.menu import (
     Menu,
     device_bytes,
@@ -31,7 +33,7 @@ from automap.pipeline.solvers.menu import (
     transfer_seconds,
 )
 from automap.pipeline.solvers.tails import copy_row, copy_rows, grown, kept
-from automap.pipeline.value import finished, joined
+from automap.pipeline.value import finished, joined, most_in_flight
 
 
 MOST_TAILS: Final = (1024, 16384)
@@ -88,22 +90,24 @@ def solve(
     problem: Arrays | Menu,
     stages: int,
     bound_seconds: float = np.inf,
-    most_work: int | None = None,
+    *,
+    most_tails: Sequence[int] = MOST_TAILS,
+    most_work: int = MOST_WORK,
     deadline: Deadline | None = None,
 ) -> Solved:
     """The best partition in `stages` stages whose V is at most the bound, by a hair more.
 
-    If `proven` and without a best one, none is under the bound. No more work is done than there is
-    time for until the deadline.
+    If `proven` and without a best one, none is under the bound. A state may keep so many tails; the
+    next number is tried when one does not do. No more work is done than there is time for until the
+    deadline.
     """
     menu = menu_of(problem) if isinstance(problem, Arrays) else problem
-    most_work = MOST_WORK if most_work is None else most_work
     found = Solved(None, proven=True, widest=0, work=0)
     if not 1 <= stages <= min(menu.n_points, menu.n_units):
         return found
     if not divisible_by(menu.units, menu.n_units, stages)[stages, menu.n_units]:
         return found
-    for most in MOST_TAILS:
+    for most in most_tails:
         if deadline is not None:
             most_work = round(min(most_work, deadline.seconds_left * WORK_PER_SECOND))
         cuts, parts, kinds, overflowed, widest, work = _programme(
@@ -173,12 +177,12 @@ def least_seconds(
     wf: float,
     wb: float,
     m: int,
-    schedule: int,
+    order: PassOrder,
 ) -> float:
     """The least L of a tail with any head; wf and wb are over the head's units already."""
-    if schedule == 0:
-        return max(v + fs, u + fs + bs + (m - 1) * max(q, wb)) + (m - 1) * max(p, wf)
-    return max(v + fs, p + fs + bs, m * (wf + wb))
+    if order.alternates:
+        return max(v + fs, p + fs + bs, m * (wf + wb))
+    return max(v + fs, u + fs + bs + (m - 1) * max(q, wb)) + (m - 1) * max(p, wf)
 
 
 @compiled
@@ -241,7 +245,7 @@ def _programme(
                 used += found
     best, least = -1, np.inf
     for z in range(first[stages, 0, 0], first[stages, 0, 0] + count[stages, 0, 0]):
-        seconds = finished(pool[z, 1], pool[z, 2], menu.microbatches, menu.schedule)
+        seconds = finished(pool[z, 1], pool[z, 2], menu.microbatches, menu.order)
         if seconds < least:
             best, least = z, seconds
     size = 0 if best < 0 else stages + 1
@@ -280,8 +284,8 @@ def _tails(
     After `most_work` what is left of the state is dropped, which counts as overflowing.
     """
     n, units, m = len(menu.may_cut) - 1, len(menu.latency_seconds) - 1, menu.microbatches
-    schedule = menu.schedule
-    width = 4 if schedule == 0 else 3 + k
+    order, flight = menu.order, most_in_flight(menu.order, m, k)
+    width = 3 + k if order.alternates else 4
     h_f = h_b = h_wf = h_wb = 0.0
     if rem:
         h_f, h_b = fs[d - rem + 1, i], bs[d - rem + 1, i]
@@ -295,7 +299,7 @@ def _tails(
         for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
             f = menu.forward[kind, j] - menu.forward[kind, i]
             b = menu.backward[kind, j] - menu.backward[kind, i]
-            needed = device_bytes(menu, kind, i, j, k)
+            needed = device_bytes(menu, kind, i, j, flight)
             # More points take longer, and more memory.
             if m * (f + b) + h_f + h_b > bound or needed > menu.memory_limit_bytes:
                 break
@@ -308,12 +312,12 @@ def _tails(
                     return found, bound, work, True
                 work += 1
                 x = transfer_seconds(menu, kind, links[z, 1], j, e) if k > 1 else 0.0
-                joined(pool, z, new[0], f, b, x, reduce, m, k, schedule)
+                joined(pool, z, new[0], f, b, x, reduce, m, k, order)
                 u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:
-                    least = least_seconds(u, v, p, q, h_f, h_b, h_wf, h_wb, m, schedule)
+                    least = least_seconds(u, v, p, q, h_f, h_b, h_wf, h_wb, m, order)
                 else:
-                    least = finished(v, p, m, schedule)
+                    least = finished(v, p, m, order)
                 if least > bound:
                     continue
                 work += found

@@ -21,7 +21,8 @@ import numpy as np
 
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.value import finished, joined
+from automap.pipeline.schedules import PassOrder
+from automap.pipeline.value import finished, joined, most_in_flight
 
 
 class Menu(NamedTuple):
@@ -60,7 +61,7 @@ class Menu(NamedTuple):
     latency_seconds: Array
     memory_limit_bytes: float
     microbatches: int
-    schedule: int
+    order: PassOrder
 
     @property
     def n_points(self) -> int:
@@ -106,7 +107,7 @@ def menu_of(arrays: Arrays) -> Menu:
         latency_seconds=arrays.latency_seconds,
         memory_limit_bytes=arrays.memory_limit_bytes,
         microbatches=arrays.microbatches,
-        schedule=arrays.schedule,
+        order=arrays.order,
     )
 
 
@@ -126,11 +127,10 @@ def transfer_seconds(menu: Menu, kind: int, after: int, j: int, e: int) -> float
 
 
 @inner
-def device_bytes(menu: Menu, kind: int, i: int, j: int, k: int) -> float:
-    """Bytes on each device of a stage that has k - 1 stages after it."""
-    t, m = menu.table[kind], menu.microbatches
-    in_flight = m if menu.schedule == 0 else min(m, k)
-    moving = in_flight * menu.kept[t, i, j] + menu.working[t, i, j] + 2.0 * menu.entering[t, i]
+def device_bytes(menu: Menu, kind: int, i: int, j: int, flight: int) -> float:
+    """Bytes on each device of a stage with K = `flight` microbatches in flight."""
+    t = menu.table[kind]
+    moving = flight * menu.kept[t, i, j] + menu.working[t, i, j] + 2.0 * menu.entering[t, i]
     return menu.state[t, i, j] + moving / menu.share[kind]
 
 
@@ -163,8 +163,9 @@ def priced_stages(menu: Menu, cuts: Array, parts: Array, kinds: Array) -> tuple[
             reduce_seconds(menu, kind, i, j, d),
             m,
             stages - s,
-            menu.schedule,
+            menu.order,
         )
         now = 1 - now
-        over = max(over, device_bytes(menu, kind, i, j, stages - s) - menu.memory_limit_bytes)
-    return over, finished(tails[now, 1], tails[now, 2], m, menu.schedule)
+        flight = most_in_flight(menu.order, m, stages - s)
+        over = max(over, device_bytes(menu, kind, i, j, flight) - menu.memory_limit_bytes)
+    return over, finished(tails[now, 1], tails[now, 2], m, menu.order)

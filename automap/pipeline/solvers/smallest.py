@@ -9,6 +9,7 @@ import numpy as np
 from automap.numba_jit import compiled
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.menu import Menu, device_bytes, may_lie, menu_of
+from automap.pipeline.value import most_in_flight
 
 
 def least_bytes(problem: Arrays | Menu, stages: int) -> float:
@@ -22,7 +23,7 @@ def _least(menu: Menu, stages: int) -> float:
     best = np.full((stages + 1, n + 1, units + 1), np.inf)
     best[0, n, units] = 0.0
     for k in range(1, stages + 1):
-        rem = stages - k
+        rem, flight = stages - k, most_in_flight(menu.order, menu.microbatches, k)
         for i in range(rem, n - k + 1) if rem else range(1):
             for d in range(rem, units - k + 1) if rem else range(1):
                 if not menu.may_cut[i]:
@@ -34,7 +35,7 @@ def _least(menu: Menu, stages: int) -> float:
                     if not fits or not may_lie(menu, kind, d):
                         continue
                     for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
-                        needed = device_bytes(menu, kind, i, j, k)
+                        needed = device_bytes(menu, kind, i, j, flight)
                         # More points need more.
                         if needed >= least:
                             break

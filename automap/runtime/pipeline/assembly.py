@@ -9,7 +9,7 @@ import jax
 from jax.sharding import NamedSharding
 import numpy as np
 
-from automap.pipeline.schedules.task_graph import Job
+from automap.pipeline.schedules import Job
 from automap.runtime.pipeline.blueprint import Blueprint
 from automap.runtime.pipeline.compiled import (
     finish_function,

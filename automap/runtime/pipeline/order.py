@@ -1,7 +1,7 @@
 """The order of a pipeline's passes: that of the simulation which its plan predicts the step by."""
 
-from automap.pipeline.schedules.recorded import simulated_step
-from automap.pipeline.schedules.task_graph import Job
+from automap.pipeline.schedules import Job
+from automap.pipeline.simulation import simulated_step
 from automap.plan.pipeline import PipelineRecord
 
 

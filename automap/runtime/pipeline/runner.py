@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend import core
 import numpy as np
 
-from automap.pipeline.schedules.task_graph import Job
+from automap.pipeline.schedules import Job
 from automap.runtime.pipeline.assembly import Assembly, TurnFunctions
 from automap.runtime.pipeline.compiled import part_function
 from automap.runtime.pipeline.divide import Role

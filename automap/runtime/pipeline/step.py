@@ -16,8 +16,8 @@ from automap.errors import AutomapError, InputError, PlanError
 from automap.jaxpr.flatten import Level, flatten
 from automap.jaxpr.microbatch import separate
 from automap.jaxpr.reemit import Reemitter
-from automap.pipeline.schedules.recorded import simulated_step
-from automap.pipeline.schedules.task_graph import Job
+from automap.pipeline.schedules import Job
+from automap.pipeline.simulation import simulated_step
 from automap.plan.pipeline import PipelineRecord
 from automap.plan.record import PlanRecord
 from automap.runtime.meshes import device_mesh

@@ -1,14 +1,17 @@
 """Small pipeline problems for tests."""
 
+from functools import partial
+
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 import automap
 from automap.api.plan import Plan
-from automap.pipeline.arrays import Arrays, Schedule, Terms, from_lines
+from automap.pipeline.arrays import Arrays, Terms, from_lines
 from automap.pipeline.fabric import Transfers, fabric_of
-from automap.pipeline.search import choices
+from automap.pipeline.schedules import SCHEDULES as REGISTRY, Schedule
+from automap.pipeline.search import Limits
 from automap.topology import get_topology
 
 
@@ -47,13 +50,8 @@ def random_arrays(
 
 
 def only(schedule: Schedule, monkeypatch) -> None:
-    """Let searches try this schedule only."""
-
-    def some(*arguments):
-        return (choice for choice in choices(*arguments) if choice[1].schedule == schedule)
-
-    for module in ("automap.pipeline.search", "automap.pipeline.hybrid.search"):
-        monkeypatch.setattr(f"{module}.choices", some)
+    """Let the planner's searches try this schedule only."""
+    monkeypatch.setattr("automap.planner.stages.Limits", partial(Limits, schedules=(schedule,)))
 
 
 def assert_simulated_as_predicted(plan: Plan) -> None:
@@ -65,5 +63,5 @@ def assert_simulated_as_predicted(plan: Plan) -> None:
     assert bubble_seconds == pytest.approx(plan.predicted.bubble_seconds)
 
 
-SCHEDULES = st.sampled_from(list(Schedule))
+SCHEDULES = st.sampled_from(list(REGISTRY.values()))
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,9 +8,9 @@ from automap.config import Options
 from automap.cost.evaluate import Evaluator
 from automap.deadline import Deadline
 from automap.numba_jit import compilation_heard, compiled, is_compiled
-from automap.pipeline.arrays import Schedule
 from automap.pipeline.hybrid import inners
 from automap.pipeline.hybrid.menus import Kinds
+from automap.pipeline.schedules import GPIPE
 from automap.pipeline.search import PIPELINE_STRATEGIES
 from automap.pipeline.solvers.exact import WORK_PER_SECOND, solve
 from automap.planner.spaces import plan_workload
@@ -97,7 +97,7 @@ def test_even_splits_are_priced_before_anything_is_solved(workload, work, monkey
 
 
 def test_no_more_work_is_done_than_there_is_time_for():
-    arrays = random_arrays(1, Schedule.GPIPE, points=24, topology="2x4xv100", microbatches=8)
+    arrays = random_arrays(1, GPIPE, points=24, topology="2x4xv100", microbatches=8)
     whole = solve(arrays, 4)
     assert whole.proven
     for share in (0.01, 0.3):

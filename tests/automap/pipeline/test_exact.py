@@ -6,8 +6,9 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from automap.pipeline.arrays import Schedule, Terms, from_lines
+from automap.pipeline.arrays import Terms, from_lines
 from automap.pipeline.fabric import fabric_of
+from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.solvers.smallest import least_bytes
@@ -84,7 +85,7 @@ def test_searches_without_proof_are_never_below(seed, schedule, stages):
 
 
 def test_servers_begin_stages_at_servers():
-    arrays = random_arrays(3, Schedule.GPIPE, points=12, topology="2x4xv100")
+    arrays = random_arrays(3, GPIPE, points=12, topology="2x4xv100")
     arrays = arrays._replace(memory_limit_bytes=np.inf, usable=np.ones(9, bool))
     found = at_servers(arrays, 2, fabric_of(get_topology("2x4xv100")).parted_by).best
     assert found is not None
@@ -98,7 +99,7 @@ def test_a_uniform_problem_is_split_evenly():
         np.full(64, 1e3),
         np.full(64, 1e3),
         fabric_of(get_topology("4x8xv100")),
-        Terms(microbatches=16, schedule=Schedule.GPIPE, memory_limit_bytes=1e12),
+        Terms(microbatches=16, schedule=GPIPE, memory_limit_bytes=1e12),
     )
     found = optimum(arrays, 4)
     assert found.proven
@@ -109,18 +110,15 @@ def test_a_uniform_problem_is_split_evenly():
     assert found.best.seconds <= even.seconds
 
 
-def test_an_overflowed_run_is_not_called_proven(monkeypatch):
-    arrays = random_arrays(1, Schedule.GPIPE, points=24, topology="2x4xv100", microbatches=8)
+def test_an_overflowed_run_is_not_called_proven():
+    arrays = random_arrays(1, GPIPE, points=24, topology="2x4xv100", microbatches=8)
     arrays = arrays._replace(memory_limit_bytes=np.inf)
     assert solve(arrays, 4).widest > 2
-    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_TAILS", (2,))
-    assert not solve(arrays, 4).proven
-    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_TAILS", (1024,))
-    monkeypatch.setattr("automap.pipeline.solvers.exact.MOST_WORK", 10)
-    assert not solve(arrays, 4).proven
+    assert not solve(arrays, 4, most_tails=(2,)).proven
+    assert not solve(arrays, 4, most_tails=(1024,), most_work=10).proven
 
 
 def test_no_partition_in_more_stages_than_there_are_points_or_units():
-    arrays = random_arrays(0, Schedule.GPIPE, points=3)
+    arrays = random_arrays(0, GPIPE, points=3)
     assert solve(arrays, 5).best is None
     assert solve(arrays, 5).proven

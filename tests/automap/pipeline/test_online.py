@@ -18,13 +18,13 @@ pytest.importorskip("torch")
 from automap.deadline import Deadline  # noqa: E402
 from automap.errors import InputError  # noqa: E402
 from automap.interrupts import Interrupts  # noqa: E402
-from automap.pipeline.arrays import Schedule  # noqa: E402
 from automap.pipeline.fabric import fabric_of  # noqa: E402
 from automap.pipeline.online import strategy  # noqa: E402
 from automap.pipeline.online.env import PipelineEnv  # noqa: E402
 from automap.pipeline.online.game import ideal_seconds  # noqa: E402
 from automap.pipeline.online.rules import near_parting, rules_of  # noqa: E402
 from automap.pipeline.online.strategy import find  # noqa: E402
+from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD  # noqa: E402
 from automap.pipeline.solvers.exact import Partition, solve  # noqa: E402
 from automap.pipeline.solvers.local import improved  # noqa: E402
 from automap.pipeline.value import priced, values  # noqa: E402
@@ -100,7 +100,7 @@ def test_stages_end_near_servers_and_have_variables():
     assert near.tolist() == [0, *range(5, 12), *range(13, 20), *range(21, 28), 32]
     # Three servers' boundaries are too few for five stages: cards count then.
     assert near_parting(fabric.parted_by, 5).all()
-    arrays = random_arrays(0, Schedule.GPIPE, points=12, topology="4x8xv100")._replace(
+    arrays = random_arrays(0, GPIPE, points=12, topology="4x8xv100")._replace(
         may_cut=np.ones(13, bool), usable=np.ones(33, bool)
     )
     variables = np.arange(12) % 3 == 1
@@ -115,7 +115,7 @@ def test_stages_end_near_servers_and_have_variables():
 def test_filters_that_leave_nothing_are_not_kept():
     fabric = fabric_of(get_topology("4x8xv100"))
     sizes = np.isin(np.arange(33), [1, 15, 16, 31])
-    arrays = random_arrays(0, Schedule.GPIPE, topology="4x8xv100")._replace(
+    arrays = random_arrays(0, GPIPE, topology="4x8xv100")._replace(
         may_cut=np.ones(8, bool), usable=sizes, gradient_bytes=np.zeros((8, 8))
     )
     rules = rules_of(arrays, 3, fabric.parted_by)
@@ -126,7 +126,7 @@ def test_filters_that_leave_nothing_are_not_kept():
 
 def small(seed):
     """A problem of three stages."""
-    arrays = random_arrays(seed, Schedule.ONE_F_ONE_B, points=24, topology="2x4xv100")
+    arrays = random_arrays(seed, ONE_FORWARD_ONE_BACKWARD, points=24, topology="2x4xv100")
     return arrays._replace(may_cut=np.ones(25, bool), usable=np.ones(9, bool))
 
 
@@ -135,25 +135,17 @@ def searched(arrays, mode="ours", **options):
     return find(arrays, 3, parted_by, mode, **{"seed": 0, "deadline": Deadline.never()} | options)
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Fewer games."""
-    monkeypatch.setattr(strategy, "PATIENCE", 400)
-
-
 @pytest.mark.parametrize("seed", [2, 11])
-def test_learns_the_optimum_that_the_first_games_miss(seed, monkeypatch):
-    monkeypatch.setattr(strategy, "MOST_DECISIONS", 12_000)
+def test_learns_the_optimum_that_the_first_games_miss(seed):
     arrays = small(seed)
-    best, found = solve(arrays, 3).best, searched(arrays)
+    best, found = solve(arrays, 3).best, searched(arrays, most_decisions=12_000)
     assert found.first.seconds > 1.02 * best.seconds
     assert found.played.seconds == pytest.approx(best.seconds, rel=1e-9)
     assert found.improved.seconds == found.played.seconds
 
 
-def test_the_paper_s_agent_learns_too(monkeypatch):
-    monkeypatch.setattr(strategy, "MOST_DECISIONS", 8_000)
-    found = searched(small(2), "faithful")
+def test_the_paper_s_agent_learns_too():
+    found = searched(small(2), "faithful", most_decisions=8_000)
     assert found.played.seconds < found.first.seconds
 
 
@@ -202,16 +194,14 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 _RUN = """
-from automap.pipeline.online import strategy
 from tests.automap.pipeline.test_online import searched, small
-strategy.PATIENCE = 400
-found = searched(small(1), seed=4)
+found = searched(small(1), seed=4, patience=400)
 print(found.episodes, found.played.cuts, found.played.parts, found.played.seconds.hex())
 """
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_plan_in_another_process(short):
+def test_the_same_seed_gives_the_same_plan_in_another_process():
     runs = {
         subprocess.run(
             [sys.executable, "-c", _RUN],

@@ -9,8 +9,7 @@ import automap
 from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
-from automap.pipeline.arrays import Schedule
-from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.pipeline.schedules import SCHEDULES
 from automap.planner.pipeline_records import bubble, layer_of
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
@@ -75,14 +74,14 @@ def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
         automap.verify(plan, step, args)
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", list(SCHEDULES.values()))
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
     only(schedule, monkeypatch)
     automap.plan(
         *gpt_tiny(), topology="2x2xv100", space="pipeline", stages=3, microbatches=4, budget=600
     ).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
-    assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
+    assert plan.pipeline.schedule == schedule.name
     assert all(stage.transfer_seconds > 0 for stage in plan.pipeline.stages[:-1])
     assert_simulated_as_predicted(plan)
 

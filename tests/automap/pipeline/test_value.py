@@ -4,11 +4,16 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from automap.pipeline.arrays import Schedule, Terms, from_lines
+from automap.pipeline.arrays import Terms, from_lines
 from automap.pipeline.fabric import fabric_of
-from automap.pipeline.schedules.task_graph import Job, pipeline_tasks, stage_order, stage_seconds
+from automap.pipeline.schedules import (
+    GPIPE,
+    ONE_FORWARD_ONE_BACKWARD,
+    SCHEDULES as REGISTRY,
+    in_flight,
+)
+from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
 from automap.pipeline.value import priced, value, values
-from automap.simulate.tasks import simulate
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -19,10 +24,8 @@ def partition(rng, n, units, stages):
     return np.array(cuts, np.int64), np.array(parts, np.int64)
 
 
-def simulated(arrays, cuts, parts):
-    stages = stage_seconds(arrays, cuts, parts)
-    tasks, _ = pipeline_tasks(stages, arrays.microbatches, Schedule(arrays.schedule))
-    return simulate(tasks).makespan_seconds
+def simulated(arrays, cuts, parts, schedule):
+    return pipeline_seconds(stage_seconds(arrays, cuts, parts), arrays.microbatches, schedule)
 
 
 def free(seed, schedule, microbatches, scale=1.0):
@@ -41,9 +44,9 @@ def free(seed, schedule, microbatches, scale=1.0):
 def test_gpipe_is_exact_and_1f1b_never_above_the_simulation(seed, schedule, m, stages):
     arrays = free(seed, schedule, m)
     cuts, parts = partition(np.random.default_rng(seed), 12, 8, stages)
-    found, oracle = value(arrays, cuts, parts), simulated(arrays, cuts, parts)
+    found, oracle = value(arrays, cuts, parts), simulated(arrays, cuts, parts, schedule)
     assert found <= oracle * (1 + 1e-9)
-    if schedule is Schedule.GPIPE:
+    if schedule is GPIPE:
         assert found == pytest.approx(oracle, rel=1e-9)
     else:
         assert found >= 0.6 * oracle
@@ -52,14 +55,15 @@ def test_gpipe_is_exact_and_1f1b_never_above_the_simulation(seed, schedule, m, s
 def test_1f1b_is_near_the_simulation_where_transfers_are_small():
     ratios = []
     for seed in range(200):
-        arrays = free(seed, Schedule.ONE_F_ONE_B, 8, scale=0.05)
+        arrays = free(seed, ONE_FORWARD_ONE_BACKWARD, 8, scale=0.05)
         cuts, parts = partition(np.random.default_rng(seed), 12, 8, 4)
-        ratios.append(value(arrays, cuts, parts) / simulated(arrays, cuts, parts))
+        step = simulated(arrays, cuts, parts, ONE_FORWARD_ONE_BACKWARD)
+        ratios.append(value(arrays, cuts, parts) / step)
     assert np.quantile(ratios, 0.05) > 0.93
     assert np.mean(ratios) > 0.98
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", list(REGISTRY.values()))
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("m", [1, 3, 4, 16])
 def test_uniform_stages_have_their_closed_form(schedule, stages, m):
@@ -74,7 +78,7 @@ def test_uniform_stages_have_their_closed_form(schedule, stages, m):
     cuts, parts = np.arange(stages + 1) * 8 // stages, np.arange(stages + 1) * 4 // stages
     each = 24.0 / stages / (4 / stages) / m
     assert value(arrays, cuts, parts) == pytest.approx((m + stages - 1) * each)
-    assert simulated(arrays, cuts, parts) == pytest.approx((m + stages - 1) * each)
+    assert simulated(arrays, cuts, parts, schedule) == pytest.approx((m + stages - 1) * each)
 
 
 def test_1f1b_with_transfers_waits_for_its_rounds():
@@ -86,31 +90,14 @@ def test_1f1b_with_transfers_waits_for_its_rounds():
         np.full(2, 1e9),
         np.zeros(2),
         fabric_of(get_topology("2xv100")),
-        Terms(microbatches=9, schedule=Schedule.ONE_F_ONE_B, memory_limit_bytes=1e12),
+        Terms(microbatches=9, schedule=ONE_FORWARD_ONE_BACKWARD, memory_limit_bytes=1e12),
     )
     cuts, parts = np.arange(3), np.arange(3)
     stage = stage_seconds(arrays, cuts, parts)[0]
     t, x = stage.forward + stage.backward, stage.transfer
     assert value(arrays, cuts, parts) == pytest.approx(10 * t + 10 * x)
-    assert simulated(arrays, cuts, parts) == pytest.approx(10 * t + 10 * x)
-
-
-@pytest.mark.parametrize("schedule", list(Schedule))
-def test_orders_of_a_stage(schedule):
-    for s in range(3):
-        jobs = list(stage_order(schedule, s, 3, 5))
-        assert len(jobs) == len(set(jobs)) == 10
-        flight = most = 0
-        for job in jobs:
-            flight += 1 if job.kind == "forward" else -1
-            most = max(most, flight)
-        assert most == (5 if schedule is Schedule.GPIPE else 3 - s)
-    assert list(stage_order(Schedule.ONE_F_ONE_B, 1, 2, 2)) == [
-        Job("forward", 1, 0),
-        Job("backward", 1, 0),
-        Job("forward", 1, 1),
-        Job("backward", 1, 1),
-    ]
+    step = simulated(arrays, cuts, parts, ONE_FORWARD_ONE_BACKWARD)
+    assert step == pytest.approx(10 * t + 10 * x)
 
 
 @settings(max_examples=50, deadline=None)
@@ -126,7 +113,7 @@ def test_memory_and_masks(seed, schedule):
         need = 0.0
         for s in range(3):
             i, j, k = cuts[s], cuts[s + 1], 3 - s
-            flight = 4 if schedule is Schedule.GPIPE else min(4, k)
+            flight = in_flight(schedule.order, 4, k)
             here = arrays.state_bytes[i, j]
             here += (flight * arrays.kept_bytes[i, j] + 2 * arrays.cut_bytes[i]) / sizes[s]
             need = max(need, here)

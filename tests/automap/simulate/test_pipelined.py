@@ -16,7 +16,7 @@ from automap.api.plan import Plan
 from automap.api.simulation import PipelineSimulation
 from automap.cli import main
 from automap.errors import InputError, PlanError
-from automap.pipeline.schedules.simulated import simulate_pipeline
+from automap.pipeline.simulation import simulate_pipeline
 from automap.plan.parts import MeshRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
 from models.mlp import mlp_tiny

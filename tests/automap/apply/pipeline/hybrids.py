@@ -11,10 +11,11 @@ import numpy as np
 from automap.api.plan import Plan
 from automap.config import read_options
 from automap.deadline import Deadline
-from automap.pipeline.arrays import Schedule, Terms
+from automap.pipeline.arrays import Terms
 from automap.pipeline.hybrid.menus import Kinds
 from automap.pipeline.hybrid.pricing import Inner, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
+from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Schedule
 from automap.pipeline.solvers.exact import Partition
 from automap.plan.record import SearchRecord
 from automap.planner.hybrid_records import Records
@@ -45,7 +46,7 @@ def hybrid_plan(
     stages: Sequence[Inside | int],
     *,
     microbatches: int = 2,
-    schedule: Schedule = Schedule.ONE_F_ONE_B,
+    schedule: Schedule = ONE_FORWARD_ONE_BACKWARD,
     shares: Sequence[float] | None = None,
 ) -> Plan:
     """A plan on 8 CPU devices; an int is that many replicas. `shares` are of the points of each

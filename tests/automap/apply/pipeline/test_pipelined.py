@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from automap.errors import PlanError
-from automap.pipeline.arrays import Schedule
-from automap.pipeline.schedules.task_graph import stage_order
+from automap.pipeline.schedules import SCHEDULES
 from automap.runtime.pipeline.order import simulated_order
 from tests.automap.apply.pipeline.running import (
     Running,
@@ -67,7 +66,7 @@ def test_a_stage_has_its_own_state_and_nothing_else():
 def test_the_stages_did_their_passes_in_the_simulated_order():
     step, args = mlp(width=4)
     cuts = even_cuts(step, args, 4)
-    for name, schedule in (("gpipe", Schedule.GPIPE), ("1f1b", Schedule.ONE_F_ONE_B)):
+    for name, schedule in SCHEDULES.items():
         seconds = [(1.0, 2.0), (2.0, 3.0), (1.0, 1.0), (0.5, 2.0)]
         plan = record((1, 1, 1, 1), cuts, 8, name, seconds)
         run = Running(step, args, plan)
@@ -75,7 +74,7 @@ def test_the_stages_did_their_passes_in_the_simulated_order():
         assert run.jobs == list(simulated_order(plan))
         for stage in range(4):
             mine = [job for job in run.jobs if job.stage == stage]
-            assert mine == list(stage_order(schedule, stage, 4, 8))
+            assert mine == list(schedule.passes(stage, 4, 8))
 
 
 def test_tied_weights_have_one_owner_and_one_sum_of_gradients():

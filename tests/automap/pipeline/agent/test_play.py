@@ -13,7 +13,7 @@ from automap.pipeline.agent.network import shipped_weights, values as network_va
 from automap.pipeline.agent.play import greedy, infer
 from automap.pipeline.agent.problems import Size, generated
 from automap.pipeline.agent.states import actions, after, last_two, whole
-from automap.pipeline.arrays import Schedule
+from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import even_split, local_search, optimum
 from automap.pipeline.value import value, values
@@ -191,6 +191,6 @@ def test_quality_on_problems_that_it_has_not_seen():
 
 
 def test_nothing_fits():
-    arrays = random_arrays(0, Schedule.GPIPE)._replace(memory_limit_bytes=1e-3)
+    arrays = random_arrays(0, GPIPE)._replace(memory_limit_bytes=1e-3)
     for stages in (1, 3):
         assert infer(arrays, stages, shipped_weights()) is None

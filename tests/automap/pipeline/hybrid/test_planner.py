@@ -11,8 +11,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
-from automap.pipeline.arrays import Schedule
-from automap.pipeline.schedules.recorded import SCHEDULE_NAMES
+from automap.pipeline.schedules import SCHEDULES
 from automap.pipeline.search import Tried
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
@@ -57,7 +56,7 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", list(SCHEDULES.values()))
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
     only(schedule, monkeypatch)
     automap.plan(
@@ -65,7 +64,7 @@ def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_pa
     ).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.pipeline.is_sharded_inside
-    assert plan.pipeline.schedule == SCHEDULE_NAMES[schedule]
+    assert plan.pipeline.schedule == schedule.name
     assert plan.pipeline.stages[0].transfer_seconds > 0
     assert_simulated_as_predicted(plan)
 

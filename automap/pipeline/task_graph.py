@@ -2,25 +2,18 @@
 
 Tasks are the forward and backward pass of each microbatch in each stage, on the stage; the transfer
 of each microbatch over each boundary, forward and backward on the two directions of its link; and
-one all-reduce per stage, on its devices' links. A stage works in the fixed order of its schedule:
-
-    GPipe   F_0 .. F_{M-1}, B_0 .. B_{M-1}
-    1F1B    min(M, S - s) - 1 forwards first, then forwards and backwards in turn, then what is left backward
-
-Each waits for the one before it in its stage, and for what comes over its link.
+one all-reduce per stage, on its devices' links. A stage works in the fixed order of its schedule
+(`automap.pipeline.schedules`): each pass waits for the one before it in its stage, and for what
+comes over its link.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from automap.pipeline.arrays import Arrays, Schedule
-from automap.simulate.tasks import Tasks
-
-
-Kind = Literal["forward", "backward", "send forward", "send backward", "all-reduce"]
+from automap.pipeline.arrays import Arrays
+from automap.pipeline.schedules import Job, Schedule
+from automap.simulate.tasks import Tasks, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +26,6 @@ class StageSeconds:
     backward: float
     transfer: float
     reduce: float
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a task does; `microbatch` is 0 for an all-reduce."""
-
-    kind: Kind
-    stage: int
-    microbatch: int
 
 
 def stage_seconds(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> list[StageSeconds]:
@@ -64,19 +48,6 @@ def stage_seconds(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> list[S
     return found
 
 
-def stage_order(schedule: Schedule, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
-    """The passes of one stage in the order in which it does them."""
-    ahead = microbatches
-    if schedule is Schedule.ONE_F_ONE_B:
-        ahead = min(microbatches, stages - stage)
-    for m in range(ahead):
-        yield Job("forward", stage, m)
-    for m in range(microbatches):
-        yield Job("backward", stage, m)
-        if ahead + m < microbatches:
-            yield Job("forward", stage, ahead + m)
-
-
 def pipeline_tasks(
     stages: list[StageSeconds], microbatches: int, schedule: Schedule
 ) -> tuple[Tasks, list[Job]]:
@@ -85,7 +56,7 @@ def pipeline_tasks(
     waits: dict[Job, list[Job]] = {}
     for s in range(n):
         before: Job | None = None
-        for job in stage_order(schedule, s, n, microbatches):
+        for job in schedule.passes(s, n, microbatches):
             waits[job] = [] if before is None else [before]
             before = job
             m = job.microbatch
@@ -112,6 +83,12 @@ def pipeline_tasks(
         ),
     )
     return tasks, order
+
+
+def pipeline_seconds(stages: list[StageSeconds], microbatches: int, schedule: Schedule) -> float:
+    """The simulated step."""
+    tasks, _ = pipeline_tasks(stages, microbatches, schedule)
+    return simulate(tasks).makespan_seconds
 
 
 def _topological(waits: dict[Job, list[Job]]) -> list[Job]:

@@ -1,7 +1,10 @@
-"""What the simulated step of a pipeline says: what each stage does, what it waits for, and when.
+"""The simulated step of a plan's pipeline: what each stage does, what it waits for, and when.
 
-The plan's record is enough (`automap.pipeline.schedules.recorded`). A stage is busy with its
-passes, the sum of its gradients and its update. In the rest of the step it waits:
+The record in the plan is enough: record -> seconds of its stages -> task graph
+(`automap.pipeline.task_graph`) -> timeline, the one that its planner had    -> in: `simulated_step`
+
+A stage is busy with its passes, the sum of its gradients and its update. In the rest of the step,
+its bubble, it waits:
 
 stages      until another stage has made what the next pass needs
 transfers   from then on until that is here
@@ -16,16 +19,60 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from automap.pipeline.schedules.recorded import SimulatedStep, simulated_step
-from automap.pipeline.schedules.task_graph import Job, Kind
+import numpy as np
+
+from automap.pipeline.schedules import Job, JobKind, schedule_named
+from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
 from automap.plan.codec import encode
 from automap.plan.pipeline import PipelineRecord, device_names
 from automap.plan.record import PlanRecord
 from automap.quantities import seconds_text
+from automap.simulate.tasks import Tasks, Timeline, simulate
 from automap.simulate.trace import Event, Lane, save_trace
 
 
 _SAME: Final = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedStep:
+    """The tasks of a record's step, when each runs, and what task t does: `jobs[t]`."""
+
+    record: PipelineRecord
+    jobs: tuple[Job, ...]
+    tasks: Tasks
+    timeline: Timeline
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The part of the step in which a device waits, the mean over devices; 0 for a step without
+        work.
+        """
+        is_work = np.array([job.kind in ("forward", "backward", "all-reduce") for job in self.jobs])
+        devices = np.array([len(stage.devices) for stage in self.record.stages])
+        of_task = devices[[job.stage for job in self.jobs]]
+        busy = float((self.tasks.seconds * is_work) @ of_task)
+        total = int(devices.sum()) * self.timeline.makespan_seconds
+        # Less than nothing is what is left of a sum.
+        return max(1 - busy / total, 0.0) if total else 0.0
+
+
+def simulated_step(record: PipelineRecord) -> SimulatedStep:
+    """The step of a record; as the planner had it if the record has the seconds of transfers.
+
+    Raises `PlanError` for a schedule that is not in `automap.pipeline.schedules.SCHEDULES`.
+    """
+    stages = [
+        StageSeconds(
+            forward=stage.forward_seconds,
+            backward=stage.backward_seconds,
+            transfer=stage.transfer_seconds,
+            reduce=stage.reduce_seconds,
+        )
+        for stage in record.stages
+    ]
+    tasks, jobs = pipeline_tasks(stages, record.microbatches, schedule_named(record.schedule))
+    return SimulatedStep(record=record, jobs=tuple(jobs), tasks=tasks, timeline=simulate(tasks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +254,7 @@ def _events(found: SimulatedStep) -> Iterator[Event]:
         )
 
 
-_NAMES: Final[dict[Kind, tuple[str, str]]] = {
+_NAMES: Final[dict[JobKind, tuple[str, str]]] = {
     "forward": ("passes", "forward"),
     "backward": ("passes", "backward"),
     "send forward": ("link to stage {next}", "activations"),
