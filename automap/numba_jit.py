@@ -1,15 +1,16 @@
 """Compilation with numba, kept on disk where that is possible.
 
-numba keeps machine code beside the source file, else in the user's cache folder; where neither can
-be written (a read-only installation without a home) it raises, and the function is then compiled in
-each process                                                                     -> in: `compiled`
+numba keeps machine code beside the source file, else in the cache folder of the user; where neither can be
+written (a read-only installation without a home) it raises, and the function is then compiled in each
+process                                                                    -> in: `compiled`
 
 On a disk that is full it raises at the first call, so nothing is kept there either
-                                                                                  -> in: `_has_room`
+                                                                           -> in: `_has_room`
 
-It looks at the file of the called function only, so code kept before another file of the function's
-folder, or of one that this is in, changed would be run stale: such code is removed
-                                                                              -> in: `_forget_stale`
+Of the source it looks at the file of the called function only. Machine code also holds what that
+function calls, of whatever file, and the constants that it reads. So we write beside it what these
+were when the function was loaded, and remove the machine code if they are others now; times of files
+alone would not do, as a process may compile what it loaded before an edit -> in: `_forget_stale`
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 import numba
 from numba.core import event
+from numba.extending import is_jitted
 
 
 # A numpy array; the stubs' type of one element is no number, which the compiled code takes it for.
@@ -62,7 +64,7 @@ def compiled(function: _Function) -> _Function:
     folder = Path(dispatcher.stats.cache_path)
     if not _has_room(folder):
         return uncached
-    _forget_stale(folder, Path(function.__code__.co_filename).parent)
+    _forget_stale(folder, function)
     return dispatcher
 
 
@@ -73,11 +75,9 @@ def is_compiled(function: Callable[..., object]) -> bool:
     dispatcher: Any = function
     if dispatcher.signatures:
         return True
-    folder, source = dispatcher.stats.cache_path, dispatcher.py_func
-    name = f"{source.__module__.rpartition('.')[2]}.{source.__qualname__}"
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    kept = f"{name}-{source.__code__.co_firstlineno}.{python}*.nbi"
-    return folder is not None and any(Path(folder).glob(kept))
+    folder = dispatcher.stats.cache_path
+    index = f"{_cache_name(dispatcher.py_func)}*.nbi"
+    return folder is not None and any(Path(folder).glob(index))
 
 
 @contextlib.contextmanager
@@ -102,11 +102,57 @@ def _has_room(folder: Path) -> bool:
         return False
 
 
-def _forget_stale(folder: Path, sources: Path) -> None:
+def _cache_name(function: Callable[..., object]) -> str:
+    """What the names of a function's files in numba's cache begin with."""
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    return f"{name}-{function.__code__.co_firstlineno}.{python}"
+
+
+def _forget_stale(folder: Path, function: Callable[..., object]) -> None:
+    """Remove the function's machine code if it was made from other sources than there are now."""
     with contextlib.suppress(OSError):
-        package = Path(__file__).parent
-        folders = [sources, *(each for each in sources.parents if package in each.parents)]
-        newest = max(path.stat().st_mtime for each in folders for path in each.glob("*.py"))
-        for index in folder.glob("*.nbi"):
-            if index.stat().st_mtime < newest:
+        now = _sources_text(function)
+        before = folder / f"{_cache_name(function)}.sources"
+        if not before.exists() or before.read_text() != now:
+            for index in folder.glob(f"{_cache_name(function)}*.nbi"):
                 index.unlink(missing_ok=True)
+            before.write_text(now)
+
+
+def _sources_text(function: Callable[..., object]) -> str:
+    """What a compiled function's machine code is made of: files, with their times and sizes, and
+    constants, which do not say what file they are from.
+    """
+    lines = []
+    for names in _namespaces(function):
+        file = Path(names["__file__"])
+        stat = file.stat()
+        lines.append(f"{file} {stat.st_mtime_ns} {stat.st_size}")
+        lines += [f"{name} = {value!r}" for name, value in names.items() if _is_constant(value)]
+    return "\n".join(sorted(lines))
+
+
+def _namespaces(function: Callable[..., object]) -> Iterator[dict[str, Any]]:
+    """The names of the function's module, of the modules of the compiled functions and named tuples
+    among these, and so on from there.
+    """
+    left, seen = [function.__globals__], set[str]()
+    while left:
+        names = left.pop()
+        if names["__name__"] in seen:
+            continue
+        seen.add(names["__name__"])
+        yield names
+        for value in names.values():
+            if is_jitted(value):
+                left.append(value.py_func.__globals__)
+            elif isinstance(value, type) and issubclass(value, tuple) and value is not tuple:
+                left.append(vars(sys.modules[value.__module__]))
+
+
+def _is_constant(value: object) -> bool:
+    """Whether numba makes a global name's value a part of the machine code."""
+    if type(value) is tuple:
+        return all(_is_constant(each) for each in value)
+    return isinstance(value, (int, float))
