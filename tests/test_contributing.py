@@ -16,6 +16,7 @@ MOST_FILES = 3
 CHANGES = {
     "GPU",
     "sharding rule",
+    "pipeline schedule",
     "preset",
     "strategy",
     "field of the plan file",

@@ -19,7 +19,7 @@ from scripts.pipeline_lessons import (  # noqa: E402
     all_worths,
     batched,
     frozen,
-    lessons_of,
+    problem_lessons,
 )
 
 
@@ -77,7 +77,7 @@ def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
 
 @pytest.mark.slow
 def test_a_problem_has_the_same_lessons_every_time():
-    first, again = (batched(list(lessons_of(0, bound_score))) for _ in range(2))
+    first, again = (batched(list(problem_lessons(0, bound_score))) for _ in range(2))
     assert len(first.worth) > 0
     assert np.isfinite(first.worth).any(1).all()
     for name, array in first.states.arrays().items():

@@ -3,6 +3,7 @@ one gets.
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 from hypothesis import given, settings, strategies as st
 import numpy as np
@@ -30,7 +31,7 @@ from automap.pipeline.simulation import simulated_step
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
 from automap.pipeline.value import priced, value
-from automap.plan.pipeline import PipelineRecord, StageRecord
+from automap.plan.pipeline import PipelineRecord, ScheduleName, StageRecord
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SEEDS, random_arrays
 
@@ -92,6 +93,11 @@ def test_passes_are_as_the_order_says(schedule):
             assert changes.max() == most
             if schedule.order.alternates:
                 assert set(changes[first : first + 2 * (m - most)]) <= {most - 1, most}
+
+
+def test_plan_files_have_the_names_of_the_schedules():
+    assert tuple(SCHEDULES) == get_args(ScheduleName)
+    assert all(name == schedule.name for name, schedule in SCHEDULES.items())
 
 
 def test_orders_of_a_stage():
