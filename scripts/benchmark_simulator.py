@@ -23,7 +23,7 @@ from automap.program.problem_build import build_problem
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import data_parallel, random_configuration
 from automap.simulate.operators.graph import OperatorGraph
-from automap.simulate.operators.machine import Machine, first_devices, machine_of
+from automap.simulate.operators.network import Machine, first_devices, machine_of
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
 from automap.topology import get_topology

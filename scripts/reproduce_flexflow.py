@@ -33,7 +33,7 @@ from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
 from automap.simulate.operators.graph import OperatorGraph
 from automap.simulate.operators.layers import Layer, layers_of
-from automap.simulate.operators.machine import Machine, first_devices, machine_of
+from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
 from automap.topology.model import Topology
@@ -92,14 +92,14 @@ class Case:
     """A model on the first devices of a cluster."""
 
     graph: OperatorGraph
-    machine: Machine
+    network: DeviceNetwork
     batch_class: int
     batch: int
 
     @property
     def n_devices(self) -> int:
         """Devices used."""
-        return self.machine.n_devices
+        return self.network.n_devices
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -116,8 +116,8 @@ def case(model: Model, topology: Topology, n_devices: int) -> Case:
     problem = build_problem(decode_module(proto))
     if problem.batch_class is None:
         raise click.ClickException("the model has no batch")
-    machine = first_devices(machine_of(topology), n_devices)
-    return Case(operator_graph(problem, topology), machine, problem.batch_class, batch)
+    network = first_devices(device_network(topology), n_devices)
+    return Case(operator_graph(problem, topology), network, problem.batch_class, batch)
 
 
 def expert(it: Case) -> list[Configuration]:
@@ -178,7 +178,7 @@ def search_from(it: Case, starts: Sequence[Sequence[Configuration]], seconds: fl
         seconds=seconds / len(starts),
     )
     results = [
-        soap_search(Simulator(it.graph, it.machine, start), it.layers, budget, seed=seed)
+        soap_search(Simulator(it.graph, it.network, start), it.layers, budget, seed=seed)
         for seed, start in enumerate(starts)
     ]
     best = min(results, key=lambda r: r.step_seconds)
@@ -194,7 +194,7 @@ def throughput_row(name: str, cluster: str, it: Case, seconds: float) -> list[st
     """One row of the first table."""
     starts = [data_parallel(it.graph, it.n_devices), expert(it)]
     data_seconds, expert_seconds = (
-        Simulator(it.graph, it.machine, s).makespan_seconds for s in starts
+        Simulator(it.graph, it.network, s).makespan_seconds for s in starts
     )
     begin = time.monotonic()
     best = search_from(it, starts, seconds)
@@ -218,7 +218,7 @@ def delta_row(name: str, it: Case) -> list[str]:
     """One row of the second table: the same walk with either simulation."""
     results, took = [], []
     for method in (Method.FULL, Method.DELTA):
-        simulator = Simulator(it.graph, it.machine, data_parallel(it.graph, it.n_devices))
+        simulator = Simulator(it.graph, it.network, data_parallel(it.graph, it.n_devices))
         budget = SoapBudget(least_proposals=DELTA_PROPOSALS, most_proposals=DELTA_PROPOSALS)
         begin = time.process_time()
         results.append(soap_search(simulator, (), budget, method=method))

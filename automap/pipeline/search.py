@@ -35,7 +35,7 @@ from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import SCHEDULES, Schedule
 from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
 from automap.plan.explain import all_the_same_text
 from automap.plan.pipeline import MOST_PASSES

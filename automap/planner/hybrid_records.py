@@ -13,8 +13,8 @@ import numpy as np
 
 from automap.cost.shardings import shardings
 from automap.jaxpr.sites import parse_place, parse_site
-from automap.pipeline.hybrid.members import Members
-from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.hybrid.membership import StageMembership
+from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight
@@ -38,9 +38,9 @@ class Records:
     choice: HybridChoice
 
     @cached_property
-    def members(self) -> Members:
+    def members(self) -> StageMembership:
         """Which stages ops and leaves belong to."""
-        return Members(self.points.profile, self.points.first[self.choice.partition.cuts])
+        return StageMembership(self.points.profile, self.points.first[self.choice.partition.cuts])
 
     def pipeline(self) -> PipelineRecord:
         """The stages."""
@@ -52,7 +52,7 @@ class Records:
         )
 
     def _stage(self, s: int) -> StageRecord:
-        choice, profile, menu = self.choice, self.points.profile, self.choice.offer.menu
+        choice, profile, options = self.choice, self.points.profile, self.choice.offer.options
         partition = choice.partition
         first, end = (int(x) for x in self.members.first[s : s + 2])
         devices = range(*(int(d) * self._unit for d in partition.parts[s : s + 2]))
@@ -61,7 +61,7 @@ class Records:
         sent = 0.0
         if not is_last:
             kinds, j = list(partition.kinds[s : s + 2]), partition.cuts[s + 1]
-            sent = float(menu.crossing[kinds, j].max())
+            sent = float(options.crossing[kinds, j].max())
         return StageRecord(
             devices=tuple(devices),
             cut_after=None if is_last else profile.names[end - 1],
@@ -77,9 +77,9 @@ class Records:
 
     @property
     def _unit(self) -> int:
-        return self.pricer.topology.device_count // self.choice.offer.menu.n_units
+        return self.pricer.topology.device_count // self.choice.offer.options.n_units
 
-    def _inside(self, s: int, inner: Inner) -> InsideRecord:
+    def _inside(self, s: int, inner: InnerPlan) -> InsideRecord:
         sharded, constraints = self._sharded(inner)
         problem = self.workload.problem
         leaves = [
@@ -101,14 +101,14 @@ class Records:
             replica_axes=self.pricer.replica_axes(inner.point),
         )
 
-    def _sharded(self, inner: Inner) -> tuple[ShardedGraph, Sequence[Constraint]]:
+    def _sharded(self, inner: InnerPlan) -> tuple[ShardedGraph, Sequence[Constraint]]:
         if inner not in self._known:
             sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
             self._known[inner] = sharded, constraints_of(self.workload, sharded)[0]
         return self._known[inner]
 
     @cached_property
-    def _known(self) -> dict[Inner, tuple[ShardedGraph, Sequence[Constraint]]]:
+    def _known(self) -> dict[InnerPlan, tuple[ShardedGraph, Sequence[Constraint]]]:
         return {}
 
     @cached_property
@@ -124,9 +124,9 @@ class Records:
 
     def predicted(self) -> PredictedRecord:
         """Seconds as means over devices, bytes of the fullest device."""
-        choice, menu = self.choice, self.choice.offer.menu
+        choice, options = self.choice, self.choice.offer.options
         partition, m = choice.partition, self.choice.terms.microbatches
-        share = np.diff(partition.parts) / menu.n_units
+        share = np.diff(partition.parts) / options.n_units
         waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
         passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
         reduce = float(share @ np.array([x.reduce for x in choice.stages]))
@@ -140,7 +140,7 @@ class Records:
             collective_seconds=collective,
             bubble_seconds=bubble(choice.step_seconds, compute + collective),
             peak_bytes=round(peak_bytes),
-            fits=bool(peak_bytes <= menu.memory_limit_bytes),
+            fits=bool(peak_bytes <= options.memory_limit_bytes),
             memory=self._memory(fullest),
             collectives=tuple(self._transfers()),
         )
@@ -159,27 +159,27 @@ class Records:
         it.
         """
         partition, total = self.choice.partition, 0.0
-        menu = self.choice.offer.menu
+        options = self.choice.offer.options
         plain = self.points.update_seconds_per_byte
         for s, kind in enumerate(partition.kinds):
-            weights = menu.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
-            rate = menu.rate[kind, partition.parts[s]] if self.choice.inner(s) else plain
+            weights = options.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
+            rate = options.rate[kind, partition.parts[s]] if self.choice.inner(s) else plain
             total += share[s] * rate * weights
         return float(total)
 
     def _memory(self, s: int) -> MemoryRecord:
-        partition, menu = self.choice.partition, self.choice.offer.menu
+        partition, options = self.choice.partition, self.choice.offer.options
         i, j = partition.cuts[s : s + 2]
-        t, k = menu.table[partition.kinds[s]], partition.stages - s
-        share, m = menu.share[partition.kinds[s]], menu.microbatches
-        parameters = min(self._parameter_bytes(s), menu.state[t, i, j])
+        t, k = options.table[partition.kinds[s]], partition.stages - s
+        share, m = options.share[partition.kinds[s]], options.microbatches
+        parameters = min(self._parameter_bytes(s), options.state[t, i, j])
         return MemoryRecord(
             parameters=round(parameters),
-            optimizer=round(menu.state[t, i, j] - parameters),
+            optimizer=round(options.state[t, i, j] - parameters),
             other_state=0,
             inputs=0,
-            activations=round(in_flight(menu.order, m, k) * menu.kept[t, i, j] / share),
-            temporaries=round((menu.working[t, i, j] + 2 * menu.entering[t, i]) / share),
+            activations=round(in_flight(options.order, m, k) * options.kept[t, i, j] / share),
+            temporaries=round((options.working[t, i, j] + 2 * options.entering[t, i]) / share),
         )
 
     def _parameter_bytes(self, s: int) -> float:

@@ -122,7 +122,7 @@ class _Walker:
         return before
 
     def _change(self) -> Iterator[tuple[int, Configuration]]:
-        graph, n_devices, rng = self.simulator.graph, self.simulator.machine.n_devices, self.rng
+        graph, n_devices, rng = self.simulator.graph, self.simulator.network.n_devices, self.rng
         if self.layers and rng.random() < _LAYER_SHARE:
             layer = self.layers[int(rng.integers(len(self.layers)))]
             split = random_split(dict(layer.classes), n_devices, rng)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 import heapq
 
-from automap.simulate.region import Region, What
+from automap.simulate.region import NodeKind, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class _Lanes:
     def make_ready(self, node: int) -> None:
         """Put a node among those that may start."""
         it = self.region.nodes[node]
-        if it.what is What.SPARE and self._sum_seconds(node) <= it.seconds:
+        if it.kind is NodeKind.SPARE and self._sum_seconds(node) <= it.seconds:
             heapq.heappush(self.spares, (it.slot, node))
             self.spare_seconds += it.seconds
         else:
-            queue = self.messages if it.what is What.COLLECTIVE else self.kernels
+            queue = self.messages if it.kind is NodeKind.COLLECTIVE else self.kernels
             heapq.heappush(queue, (it.slot, node))
 
     def _sum_seconds(self, node: int) -> float:
         """Seconds of the collectives that wait for a node."""
         after = (self.region.nodes[follower] for follower in self.followers[node])
-        return sum(it.seconds for it in after if it.what is What.COLLECTIVE)
+        return sum(it.seconds for it in after if it.kind is NodeKind.COLLECTIVE)
 
     def next_kernel(self) -> int | None:
         """The node that the compute lane starts now, taken from its queue."""

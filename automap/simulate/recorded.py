@@ -15,7 +15,7 @@ from automap.cost.flows import KINDS
 from automap.jaxpr.names import TAG, readable
 from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem
-from automap.simulate.region import Node, Region, What
+from automap.simulate.region import Node, NodeKind, Region
 from automap.simulate.spmd_program import NEW_MEMORY, program_of
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Op
@@ -23,12 +23,12 @@ from hlo_tools.graph import Op
 
 # What JAX puts before everything of a step: its own name.
 _STEP: Final = re.compile(r"^jit\([^)]*\)/")
-_KINDS: Final[Mapping[tuple[What, bool], TaskKind]] = {
-    (What.KERNEL, False): "kernel",
-    (What.SPARE, False): "spare",
-    (What.COLLECTIVE, False): "collective",
-    (What.COLLECTIVE, True): "urgent",
-    (What.LOOP, False): "loop",
+_KINDS: Final[Mapping[tuple[NodeKind, bool], TaskKind]] = {
+    (NodeKind.KERNEL, False): "kernel",
+    (NodeKind.SPARE, False): "spare",
+    (NodeKind.COLLECTIVE, False): "collective",
+    (NodeKind.COLLECTIVE, True): "urgent",
+    (NodeKind.LOOP, False): "loop",
 }
 _WHAT: Final = {kind: key for key, kind in _KINDS.items()}
 
@@ -64,14 +64,14 @@ def _region(record: ProgramRecord, members: Mapping[int, Sequence[int]], loop: i
         what, is_urgent = _WHAT[record.kind[task]]
         nodes.append(
             Node(
-                what=what,
+                kind=what,
                 number=task,
                 slot=record.slot[task],
                 after=tuple(sorted(place[before] for before in record.after[task])),
                 seconds=record.seconds[task],
                 is_urgent=is_urgent,
                 trips=record.trips[task],
-                body=_region(record, members, task) if what is What.LOOP else None,
+                body=_region(record, members, task) if what is NodeKind.LOOP else None,
             )
         )
     return Region(tuple(nodes))
@@ -94,7 +94,7 @@ class _Names:
             return TaskText(
                 op="new memory", tensor="", op_name="", source="", phase=phase, axes=""
             ), 0.0
-        if node.what is not What.COLLECTIVE:
+        if node.kind is not NodeKind.COLLECTIVE:
             op = graph.ops[node.number]
             value = graph.values[op.outputs[0]] if op.outputs else None
             text = TaskText(
@@ -153,7 +153,7 @@ class _Rows:
         }
         return ProgramRecord(
             texts=tuple(number),
-            kind=tuple(_KINDS[node.what, node.is_urgent] for node in nodes),
+            kind=tuple(_KINDS[node.kind, node.is_urgent] for node in nodes),
             within=tuple(loop for _, loop, _ in self.tasks),
             after=tuple(after for _, _, after in self.tasks),
             seconds=tuple(node.seconds for node in nodes),

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 
 
-class What(Enum):
+class NodeKind(Enum):
     """What a node is."""
 
     KERNEL = "kernel"
@@ -32,7 +32,7 @@ class Node:
     of a collective: kernels of importance wait for it.
     """
 
-    what: What
+    kind: NodeKind
     number: int
     slot: int
     after: tuple[int, ...]
@@ -46,7 +46,7 @@ class Node:
     @property
     def communicates(self) -> bool:
         """Whether it is a collective, or a loop with some inside."""
-        return self.what is What.COLLECTIVE or self.body is not None and self.body.communicates
+        return self.kind is NodeKind.COLLECTIVE or self.body is not None and self.body.communicates
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from automap.cost.evaluate import Priced
 from automap.cost.flows import ALL_REDUCE
 from automap.cost.order import ENTER, EXIT, LATE, SPARE, Places
 from automap.cost.tables import Tables
-from automap.simulate.region import Node, Region, What
+from automap.simulate.region import Node, NodeKind, Region
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 
@@ -107,7 +107,7 @@ class _Builder:
     def _kernel(self, index: int, slot: int, after: frozenset[int]) -> Node:
         waits = bool(self.can_wait[slot])
         return Node(
-            what=What.SPARE if waits else What.KERNEL,
+            kind=NodeKind.SPARE if waits else NodeKind.KERNEL,
             number=index,
             slot=slot,
             after=tuple(sorted(after)),
@@ -143,7 +143,7 @@ class _Builder:
         trips = body.runs // frame.runs if frame.runs else 0
         loop = frame.add(
             Node(
-                what=What.LOOP,
+                kind=NodeKind.LOOP,
                 number=body.enters,
                 slot=self.slot_of[body.enters],
                 after=tuple(sorted(body.after)),
@@ -167,7 +167,7 @@ def program_of(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -> Re
     builder = _Builder(tables, priced)
     if fresh_seconds:
         builder.frames[0].add(
-            Node(what=What.KERNEL, number=NEW_MEMORY, slot=-1, after=(), seconds=fresh_seconds)
+            Node(kind=NodeKind.KERNEL, number=NEW_MEMORY, slot=-1, after=(), seconds=fresh_seconds)
         )
     for index in np.argsort(tables.program.position, kind="stable").tolist():
         builder.walk(index)
@@ -178,7 +178,7 @@ def _collective(
     message: _Message, frame: _Frame, value: int, op: int, after: frozenset[int]
 ) -> Node:
     return Node(
-        what=What.COLLECTIVE,
+        kind=NodeKind.COLLECTIVE,
         number=message.entry,
         slot=message.slot,
         after=tuple(sorted(after)),

@@ -11,7 +11,7 @@ This is FlexFlow's first-in first-out assumption (section 5.1) with a tie-break 
 timeline unique: tasks are numbered so that predecessors come first, so (ready, t) is an order of
 time even if tasks take no time at all.
 
-    `simulate`            the compiled simulator (`automap.simulate.fifo`)
+    `simulate`            the compiled simulator: FlexFlow's Algorithm 1 on explicit arrays
     `simulate_reference`  the same in plain Python
 """
 
@@ -21,7 +21,8 @@ import heapq
 import numpy as np
 
 from automap.errors import InputError
-from automap.simulate.fifo import first_in_first_out
+from automap.numba_jit import Array, compiled
+from automap.simulate.heap import pop, push
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Timeline:
 
 def simulate(tasks: Tasks) -> Timeline:
     """The timeline of a task graph."""
-    ready, start, end = first_in_first_out(
+    ready, start, end = _first_in_first_out(
         np.ascontiguousarray(tasks.seconds, np.float64),
         np.ascontiguousarray(tasks.resource, np.int32),
         np.ascontiguousarray(tasks.first_predecessor, np.int64),
@@ -90,6 +91,62 @@ def simulate(tasks: Tasks) -> Timeline:
         tasks.n_resources,
     )
     return Timeline(ready_seconds=ready, start_seconds=start, end_seconds=end)
+
+
+@compiled
+def _first_in_first_out(
+    seconds: Array,
+    resource: np.ndarray,
+    first_predecessor: np.ndarray,
+    predecessors: np.ndarray,
+    n_resources: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(ready, start, end) of every task, seconds.
+
+    Ready tasks are taken in the order of (ready, id). Those that wait for nothing are in that order
+    as they are numbered; the others go through a heap, and the two are merged.
+    """
+    n = len(seconds)
+    first_follower = np.zeros(n + 1, np.int64)
+    for edge in range(len(predecessors)):
+        first_follower[predecessors[edge] + 1] += 1
+    for task in range(n):
+        first_follower[task + 1] += first_follower[task]
+    followers = np.empty(len(predecessors), np.int32)
+    place = first_follower[:n].copy()
+    waiting = np.empty(n, np.int32)
+    for task in range(n):
+        waiting[task] = first_predecessor[task + 1] - first_predecessor[task]
+        for edge in range(first_predecessor[task], first_predecessor[task + 1]):
+            before = predecessors[edge]
+            followers[place[before]] = task
+            place[before] += 1
+
+    ready, start, end = np.zeros(n), np.zeros(n), np.zeros(n)
+    free = np.zeros(n_resources)
+    rank = np.arange(n).astype(np.int32)
+    keys, heap, size = np.empty(n), np.empty(n, np.int32), 0
+    source = 0
+    for _ in range(n):
+        while source < n and first_predecessor[source] != first_predecessor[source + 1]:
+            source += 1
+        if size == 0 or (source < n and (keys[0] > 0.0 or heap[0] > source)):
+            task = source
+            source += 1
+        else:
+            task = heap[0]
+            size = pop(keys, heap, size, rank)
+        on = resource[task]
+        start[task] = max(ready[task], free[on])
+        end[task] = start[task] + seconds[task]
+        free[on] = end[task]
+        for edge in range(first_follower[task], first_follower[task + 1]):
+            after = followers[edge]
+            ready[after] = max(ready[after], end[task])
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                size = push(keys, heap, size, ready[after], after, rank)
+    return ready, start, end
 
 
 def simulate_reference(tasks: Tasks) -> Timeline:

@@ -25,7 +25,7 @@ from automap.pipeline.arrays import Arrays, Terms, divisible, from_lines
 from automap.pipeline.fabric import Fabric, Transfers, fabric_of
 from automap.pipeline.profile.uses import segment_maximum
 from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD, Schedule
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import least_bytes
 from automap.topology import get_topology
 from automap.topology.model import Level, Topology
 

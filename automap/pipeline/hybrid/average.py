@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from automap.cost.evaluate import Estimate, Evaluator
-from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
+from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.space.point import Point, SplitClasses
 
 
@@ -77,7 +77,7 @@ class StageEvaluator(Evaluator):
                 peak_bytes=np.inf,
             )
         point = Point(split_classes.mesh, split_classes.classes, ())
-        inner = Inner(self.topology.device_count, point, split_classes, "search")
+        inner = InnerPlan(self.topology.device_count, point, split_classes, "search")
         found = totals(self.pricer.costs(inner, setting.microbatches), setting)
         return Estimate(
             compute_seconds=found.step_seconds(setting),

@@ -17,7 +17,7 @@ import numpy as np
 
 from automap.deadline import Deadline
 from automap.pipeline.hybrid.average import Setting, StageEvaluator, Totals, totals
-from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
+from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.search.context import Objective, OutOfBudget, SearchContext
 from automap.search.greedy import climb
 from automap.space.point import Level, Point, SplitClasses
@@ -38,7 +38,7 @@ _MOST_ROUNDS: Final = 4
 _ALIKE: Final = 1e-3
 
 
-def preset_inners(pricer: Pricer, devices: int) -> Iterator[Inner]:
+def preset_inners(pricer: Pricer, devices: int) -> Iterator[InnerPlan]:
     """Presets on all meshes of that many devices, with every level of storage."""
     space, part = pricer.space, part_of(pricer.topology, devices)
     seen: set[SplitClasses] = set()
@@ -54,7 +54,7 @@ def preset_inners(pricer: Pricer, devices: int) -> Iterator[Inner]:
                     split_classes = space.split_classes(stored)
                     if split_classes not in seen:
                         seen.add(split_classes)
-                        yield Inner(devices, stored, split_classes, name)
+                        yield InnerPlan(devices, stored, split_classes, name)
 
 
 def _stored(space: Space, point: Point, level: Level) -> Point:
@@ -67,7 +67,7 @@ def _stored(space: Space, point: Point, level: Level) -> Point:
 class Candidate:
     """An inner plan with its costs for as many of the wanted microbatches as it can run."""
 
-    inner: Inner
+    inner: InnerPlan
     costs: Costs
     microbatches: int
     batch_parts: int
@@ -105,7 +105,7 @@ class Candidate:
         return self.totals(setting).peak_bytes(self.of(setting))
 
 
-def candidate(pricer: Pricer, inner: Inner, setting: Setting) -> Candidate | None:
+def candidate(pricer: Pricer, inner: InnerPlan, setting: Setting) -> Candidate | None:
     """An inner plan with its costs; None if it cannot run at all."""
     m = setting.microbatches
     allowed = [n for n in range(m, 0, -1) if m % n == 0 and pricer.may_run(inner.split_classes, n)]
@@ -120,7 +120,7 @@ def candidate(pricer: Pricer, inner: Inner, setting: Setting) -> Candidate | Non
     )
 
 
-def best_of(found: Sequence[Candidate], setting: Setting) -> list[Inner]:
+def best_of(found: Sequence[Candidate], setting: Setting) -> list[InnerPlan]:
     """Those that are kept of one number of devices."""
     columns = np.array([c.column(setting) for c in found])
     alive: list[int] = []
@@ -146,14 +146,14 @@ def inners_of(
     deadline: Deadline,
     seed: int,
     on_progress: Callable[[str], None],
-) -> list[Inner]:
+) -> list[InnerPlan]:
     """The inner plans to choose from for any of the settings.
 
     Each number of devices and each setting has an equal share of the time that is left; at the end
     of its own it has the presets that are priced by then, the first in any case, and at the
     deadline the rest is left out.
     """
-    kept: dict[SplitClasses, Inner] = {}
+    kept: dict[SplitClasses, InnerPlan] = {}
     rest = len(settings) * len(devices)
     for count in devices:
         on_progress(f"plans inside stages of {count} devices")
@@ -173,7 +173,7 @@ def inners_of(
 
 
 def _priced(
-    pricer: Pricer, inners: Sequence[Inner], setting: Setting, until: Deadline
+    pricer: Pricer, inners: Sequence[InnerPlan], setting: Setting, until: Deadline
 ) -> Iterator[Candidate]:
     """The candidates of inner plans, at least one if any can run."""
     is_any = False
@@ -188,7 +188,7 @@ def _priced(
 
 def searched(
     pricer: Pricer, found: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
-) -> Iterator[Inner]:
+) -> Iterator[InnerPlan]:
     """What a climb reaches from the best of `found`, on its mesh."""
     objective = Objective(setting.memory_limit_bytes)
 
@@ -225,4 +225,4 @@ def searched(
         pass
     if context.best is not None and context.best.point != start.point:
         point = context.best.point
-        yield Inner(start.devices, point, pricer.space.split_classes(point), "search")
+        yield InnerPlan(start.devices, point, pricer.space.split_classes(point), "search")

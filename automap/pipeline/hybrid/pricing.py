@@ -30,7 +30,7 @@ from automap.cost.profile import KernelProfile
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives, collectives
-from automap.pipeline.hybrid.owners import Owners, owners_of
+from automap.pipeline.hybrid.item_shares import ItemShares, item_shares
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.uses import Uses
 from automap.pipeline.transfers import Layout
@@ -47,7 +47,7 @@ _MICROBATCHES = "microbatches"
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class InnerPlan:
     """A sharding of a stage over `devices`; `origin` is the preset or search that it comes from."""
 
     devices: int
@@ -137,14 +137,14 @@ class Pricer:
         """Whether a microbatch's examples divide in the parts of the batch."""
         return self.profile.batch_size % (microbatches * self.batch_parts(split_classes)) == 0
 
-    def costs(self, inner: Inner, microbatches: int) -> Costs:
+    def costs(self, inner: InnerPlan, microbatches: int) -> Costs:
         """An inner plan item by item; what was asked for before is not worked out again."""
         key = inner.split_classes, microbatches
         if key not in self._costs:
             self._costs[key] = self._priced_by_item(inner, microbatches)
         return self._costs[key]
 
-    def _priced_by_item(self, inner: Inner, microbatches: int) -> Costs:
+    def _priced_by_item(self, inner: InnerPlan, microbatches: int) -> Costs:
         profile, tables, split_classes = self.profile, self.tables, inner.split_classes
         timing, n_items = profile.timing, profile.n_items
         sharding = shardings(tables, self.space.problem.n_classes, split_classes)
@@ -173,7 +173,7 @@ class Pricer:
         )
 
     def _priced(
-        self, inner: Inner, sharding: Shardings, microbatches: int
+        self, inner: InnerPlan, sharding: Shardings, microbatches: int
     ) -> tuple[Evaluator, Priced]:
         """Kernels and collectives of one microbatch."""
         evaluator, mesh = self.evaluator(inner.devices), inner.split_classes.mesh
@@ -204,7 +204,7 @@ class Pricer:
         split = shardings(tables, self.space.problem.n_classes, in_parts)
         return evaluator, evaluator.timed(sharding, found, evaluator.roofline.seconds(split))
 
-    def _in_each(self, found: Collectives, inner: Inner) -> np.ndarray:
+    def _in_each(self, found: Collectives, inner: InnerPlan) -> np.ndarray:
         """Whether each entry is done in every microbatch, [entries]; the others once in a step.
 
         Those others are sums of gradients over replicas alone: what the partitioner splits, it also
@@ -318,7 +318,7 @@ class Pricer:
         return result
 
     @cached_property
-    def _owners(self) -> tuple[Owners, Owners]:
+    def _owners(self) -> tuple[ItemShares, ItemShares]:
         """Of operand edges, and of result edges."""
         tables = self.tables
-        return owners_of(self.profile, tables.operands), owners_of(self.profile, tables.results)
+        return item_shares(self.profile, tables.operands), item_shares(self.profile, tables.results)

@@ -20,14 +20,19 @@ from automap.pipeline.arrays import Terms
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inners import inners_of
-from automap.pipeline.hybrid.menus import Kinds, Offer
-from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.hybrid.offers import Kinds, Offer
+from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight, pass_order
 from automap.pipeline.search import Limits, Tried, choices
 from automap.pipeline.solvers.exact import Partition, solve
-from automap.pipeline.solvers.menu import Menu, device_bytes, reduce_seconds, transfer_seconds
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import (
+    StageOptions,
+    device_bytes,
+    least_bytes,
+    reduce_seconds,
+    transfer_seconds,
+)
 from automap.pipeline.task_graph import StageSeconds, pipeline_seconds
 from automap.plan.explain import all_the_same_text
 from automap.quantities import bytes_text
@@ -45,7 +50,7 @@ many.
 
 @dataclass(frozen=True)
 class HybridChoice:
-    """A partition of a menu with its simulated step."""
+    """A partition of a options with its simulated step."""
 
     terms: Terms
     offer: Offer
@@ -55,9 +60,9 @@ class HybridChoice:
     @property
     def stages(self) -> Sequence[StageSeconds]:
         """Seconds of each stage."""
-        return stages_of(self.offer.menu, self.partition)
+        return stages_of(self.offer.options, self.partition)
 
-    def inner(self, stage: int) -> Inner | None:
+    def inner(self, stage: int) -> InnerPlan | None:
         """How a stage is sharded; None for replicas."""
         return self.offer.inners[self.partition.kinds[stage]]
 
@@ -65,9 +70,9 @@ class HybridChoice:
         """Bytes on each device of a stage."""
         partition = self.partition
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
-        menu, kind = self.offer.menu, partition.kinds[stage]
-        flight = in_flight(menu.order, menu.microbatches, partition.stages - stage)
-        return float(device_bytes.py_func(menu, kind, i, j, flight))  # type: ignore[attr-defined]
+        options, kind = self.offer.options, partition.kinds[stage]
+        flight = in_flight(options.order, options.microbatches, partition.stages - stage)
+        return float(device_bytes.py_func(options, kind, i, j, flight))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class HybridFound:
     warnings: tuple[str, ...]
 
 
-def stages_of(menu: Menu, partition: Partition) -> list[StageSeconds]:
+def stages_of(options: StageOptions, partition: Partition) -> list[StageSeconds]:
     """The seconds of a partition's stages."""
     found = []
     cuts, parts, kinds = partition.cuts, partition.parts, partition.kinds
@@ -90,13 +95,13 @@ def stages_of(menu: Menu, partition: Partition) -> list[StageSeconds]:
         i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
         transfer = 0.0
         if s + 1 < len(kinds):
-            transfer = transfer_seconds.py_func(menu, kind, kinds[s + 1], j, e)  # type: ignore[attr-defined]
+            transfer = transfer_seconds.py_func(options, kind, kinds[s + 1], j, e)  # type: ignore[attr-defined]
         found.append(
             StageSeconds(
-                forward=float(menu.forward[kind, j] - menu.forward[kind, i]),
-                backward=float(menu.backward[kind, j] - menu.backward[kind, i]),
+                forward=float(options.forward[kind, j] - options.forward[kind, i]),
+                backward=float(options.backward[kind, j] - options.backward[kind, i]),
                 transfer=float(transfer),
-                reduce=float(reduce_seconds.py_func(menu, kind, i, j, d)),  # type: ignore[attr-defined]
+                reduce=float(reduce_seconds.py_func(options, kind, i, j, d)),  # type: ignore[attr-defined]
             )
         )
     return found
@@ -160,17 +165,17 @@ class _Search:
         """
         m = terms.microbatches
         if m not in self._offers:
-            self._offers[m] = kinds.menu(m, terms.memory_limit_bytes)
+            self._offers[m] = kinds.options(m, terms.memory_limit_bytes)
         offer = self._offers[m].scheduled(terms.schedule)
-        menu = offer.menu
+        options = offer.options
         if boundaries == "even":
-            self.least_bytes = min(self.least_bytes, least_bytes(menu, stages))
-            menu = menu._replace(may_part=menu.may_part & _even(menu.n_units, stages))
+            self.least_bytes = min(self.least_bytes, least_bytes(options, stages))
+            options = options._replace(may_part=options.may_part & _even(options.n_units, stages))
         best = None
-        if least_bytes(menu, stages) <= menu.memory_limit_bytes:
-            best = solve(menu, stages, self._seconds, deadline=deadline).best
+        if least_bytes(options, stages) <= options.memory_limit_bytes:
+            best = solve(options, stages, self._seconds, deadline=deadline).best
         if best is not None:
-            seconds = pipeline_seconds(stages_of(menu, best), m, terms.schedule)
+            seconds = pipeline_seconds(stages_of(options, best), m, terms.schedule)
             if seconds < self._seconds:
                 self.best, self._seconds = HybridChoice(terms, offer, best, seconds), seconds
         self.tried += 1

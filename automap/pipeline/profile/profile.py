@@ -27,7 +27,7 @@ from automap.jaxpr.sites import parse_site
 from automap.pipeline.profile.backward import Backward, backward_of
 from automap.pipeline.profile.flow import Flow, flow_of
 from automap.pipeline.profile.items import Items, items_of
-from automap.pipeline.profile.stored import Stored, root_of, stored_of
+from automap.pipeline.profile.stored_bytes import StoredBytes, parameter_position, stored_bytes
 from automap.pipeline.profile.traffic import (
     Changes,
     Working,
@@ -82,7 +82,7 @@ class Anatomy:
     backward: Backward
     crossing: Changes
     working: Working
-    stored: Stored
+    stored: StoredBytes
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def profile_of(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
         backward,
         crossing(problem, kernels, flow, items),
         working(problem, kernels, items, backward),
-        stored_of(problem, gradients),
+        stored_bytes(problem, gradients),
     )
     ratio = anatomy.stored.ratio(np.ones(len(problem.graph.inputs)))
     n_bytes = np.array([value.n_bytes for value in problem.graph.values], float)
@@ -244,7 +244,9 @@ def _remade(
     item alone.
     """
     graph = problem.graph
-    items_of_root = Counter(root_of(gradients, tensor) for tensor in gradients.tensor.tolist())
+    items_of_root = Counter(
+        parameter_position(gradients, tensor) for tensor in gradients.tensor.tolist()
+    )
     alone = {root for root, count in items_of_root.items() if count == 1}
     twins = [(enter, graph.exit_by_entry[enter]) for enter in backward.twin]
     ranges: dict[str, tuple[int, int]] = {}
@@ -274,7 +276,7 @@ def _labels(problem: Problem, gradients: Uses, n_items: int) -> Sequence[str]:
     """The parameter that each item is the first to read, else that of the item before."""
     labels = [""] * n_items
     for tensor, item in sorted(zip(gradients.tensor.tolist(), gradients.item.tolist())):
-        labels[item] = labels[item] or problem.paths[root_of(gradients, tensor)]
+        labels[item] = labels[item] or problem.paths[parameter_position(gradients, tensor)]
     for item in range(1, n_items):
         labels[item] = labels[item] or labels[item - 1]
     return labels

@@ -2,7 +2,7 @@
 
 A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over stages, so a
 state keeps the Pareto set of its tails (with their rounds W if passes alternate), all of which `joined` is monotone in. A transfer
-depends on the kinds of both its stages (`automap.pipeline.solvers.menu`): tails are compared only if their first stages have one
+depends on the kinds of both its stages (`automap.pipeline.solvers.stage_options`): tails are compared only if their first stages have one
 interface. A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `least_seconds`
 
     fs, bs   sum over points before i of the least forward, backward seconds of any kind of r <= d - (S - k) + 1 units
@@ -23,13 +23,13 @@ from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays, is_compiled
 from automap.pipeline.arrays import Arrays, divisible_by
 from automap.pipeline.schedules import PassOrder
-from automap.pipeline.solvers.menu import (
-    Menu,
+from automap.pipeline.solvers.stage_options import (
+    StageOptions,
     device_bytes,
     may_lie,
-    menu_of,
     priced_stages,
     reduce_seconds,
+    replicated_options,
     transfer_seconds,
 )
 from automap.pipeline.solvers.tails import copy_row, copy_rows, grown, kept
@@ -51,7 +51,7 @@ _COMPILE_SECONDS: Final = 4.0
 class Partition:
     """Stages: `cuts` and `parts` int64 [S + 1] as in `automap.pipeline.value`, and V in seconds.
 
-    `kinds` are those of a `Menu`, one for each stage; () where all are replicated.
+    `kinds` are those of a `StageOptions`, one for each stage; () where all are replicated.
     """
 
     cuts: np.ndarray
@@ -87,7 +87,7 @@ def compile_seconds() -> float:
 
 
 def solve(
-    problem: Arrays | Menu,
+    problem: Arrays | StageOptions,
     stages: int,
     bound_seconds: float = np.inf,
     *,
@@ -101,21 +101,21 @@ def solve(
     next number is tried when one does not do. No more work is done than there is time for until the
     deadline.
     """
-    menu = menu_of(problem) if isinstance(problem, Arrays) else problem
+    options = replicated_options(problem) if isinstance(problem, Arrays) else problem
     found = Solved(None, proven=True, widest=0, work=0)
-    if not 1 <= stages <= min(menu.n_points, menu.n_units):
+    if not 1 <= stages <= min(options.n_points, options.n_units):
         return found
-    if not divisible_by(menu.units, menu.n_units, stages)[stages, menu.n_units]:
+    if not divisible_by(options.units, options.n_units, stages)[stages, options.n_units]:
         return found
     for most in most_tails:
         if deadline is not None:
             most_work = round(min(most_work, deadline.seconds_left * WORK_PER_SECOND))
         cuts, parts, kinds, overflowed, widest, work = _programme(
-            menu, stages, bound_seconds * (1 + _ROUNDING), most, most_work
+            options, stages, bound_seconds * (1 + _ROUNDING), most, most_work
         )
         best = None
         if len(cuts):
-            seconds = float(priced_stages(menu, cuts, parts, kinds)[1])
+            seconds = float(priced_stages(options, cuts, parts, kinds)[1])
             is_plain = isinstance(problem, Arrays)
             best = Partition(cuts, parts, seconds, () if is_plain else tuple(kinds.tolist()))
         found = Solved(best, not overflowed, int(widest), int(work))
@@ -187,13 +187,13 @@ def least_seconds(
 
 @compiled
 def _programme(
-    menu: Menu, stages: int, bound: float, most: int, most_work: int
+    options: StageOptions, stages: int, bound: float, most: int, most_work: int
 ) -> tuple[Array, Array, Array, bool, int, int]:
     """(cuts, parts, kinds, whether a state overflowed, its most tails, work); no cuts if nothing is
     found.
     """
-    n, units = len(menu.may_cut) - 1, len(menu.latency_seconds) - 1
-    fs, bs, wf, wb = _sums(menu.units, menu.forward, menu.backward, units)
+    n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
+    fs, bs, wf, wb = _sums(options.units, options.forward, options.backward, units)
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
     row = 4 + stages
@@ -207,16 +207,16 @@ def _programme(
     for k in range(1, stages + 1):
         rem = stages - k
         for i in range(rem, n - k + 1) if rem else range(1):
-            if not menu.may_cut[i]:
+            if not options.may_cut[i]:
                 continue
             for d in range(rem, units - k + 1) if rem else range(1):
-                if not menu.may_part[d]:
+                if not options.may_part[d]:
                     continue
                 if work > most_work:
                     overflowed = True
                     continue
                 found, bound, more, over = _tails(
-                    menu,
+                    options,
                     first,
                     count,
                     pool,
@@ -245,7 +245,7 @@ def _programme(
                 used += found
     best, least = -1, np.inf
     for z in range(first[stages, 0, 0], first[stages, 0, 0] + count[stages, 0, 0]):
-        seconds = finished(pool[z, 1], pool[z, 2], menu.microbatches, menu.order)
+        seconds = finished(pool[z, 1], pool[z, 2], options.microbatches, options.order)
         if seconds < least:
             best, least = z, seconds
     size = 0 if best < 0 else stages + 1
@@ -253,14 +253,14 @@ def _programme(
     kinds = np.zeros(max(size - 1, 0), np.int64)
     for s in range(1, size):
         kinds[s - 1] = links[best, 1]
-        cuts[s], parts[s] = links[best, 0], parts[s - 1] + menu.units[kinds[s - 1]]
+        cuts[s], parts[s] = links[best, 0], parts[s - 1] + options.units[kinds[s - 1]]
         best = links[best, 2]
     return cuts, parts, kinds, overflowed, widest, work
 
 
 @inner
 def _tails(
-    menu: Menu,
+    options: StageOptions,
     first: Array,
     count: Array,
     pool: Array,
@@ -283,35 +283,35 @@ def _tails(
 
     After `most_work` what is left of the state is dropped, which counts as overflowing.
     """
-    n, units, m = len(menu.may_cut) - 1, len(menu.latency_seconds) - 1, menu.microbatches
-    order, flight = menu.order, most_in_flight(menu.order, m, k)
+    n, units, m = len(options.may_cut) - 1, len(options.latency_seconds) - 1, options.microbatches
+    order, flight = options.order, most_in_flight(options.order, m, k)
     width = 3 + k if order.alternates else 4
     h_f = h_b = h_wf = h_wb = 0.0
     if rem:
         h_f, h_b = fs[d - rem + 1, i], bs[d - rem + 1, i]
         h_wf, h_wb = wf[i] / d, wb[i] / d
     found, work, overflowed = 0, 0, False
-    for kind in range(len(menu.units)):
-        e, face = d + menu.units[kind], menu.interface[kind]
+    for kind in range(len(options.units)):
+        e, face = d + options.units[kind], options.interface[kind]
         fits = e <= units - k + 1 if k > 1 else e == units
-        if not fits or not may_lie(menu, kind, d):
+        if not fits or not may_lie(options, kind, d):
             continue
         for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
-            f = menu.forward[kind, j] - menu.forward[kind, i]
-            b = menu.backward[kind, j] - menu.backward[kind, i]
-            needed = device_bytes(menu, kind, i, j, flight)
+            f = options.forward[kind, j] - options.forward[kind, i]
+            b = options.backward[kind, j] - options.backward[kind, i]
+            needed = device_bytes(options, kind, i, j, flight)
             # More points take longer, and more memory.
-            if m * (f + b) + h_f + h_b > bound or needed > menu.memory_limit_bytes:
+            if m * (f + b) + h_f + h_b > bound or needed > options.memory_limit_bytes:
                 break
             size = count[k - 1, j, e]
             if size == 0:
                 continue
-            reduce = reduce_seconds(menu, kind, i, j, d)
+            reduce = reduce_seconds(options, kind, i, j, d)
             for z in range(first[k - 1, j, e], first[k - 1, j, e] + size):
                 if work > most_work:
                     return found, bound, work, True
                 work += 1
-                x = transfer_seconds(menu, kind, links[z, 1], j, e) if k > 1 else 0.0
+                x = transfer_seconds(options, kind, links[z, 1], j, e) if k > 1 else 0.0
                 joined(pool, z, new[0], f, b, x, reduce, m, k, order)
                 u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:

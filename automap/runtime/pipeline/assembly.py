@@ -19,9 +19,8 @@ from automap.runtime.pipeline.compiled import (
     once_function,
     start_function,
 )
-from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.loops import Piece
-from automap.runtime.pipeline.lying import Lying
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
 from automap.runtime.pipeline.places import Form, StagePlace
@@ -29,6 +28,7 @@ from automap.runtime.pipeline.programs import LoopProgram, OnceProgram
 from automap.runtime.pipeline.storage import Stored, stored
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.pipeline.update import UpdateProgram
+from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.processes import one_device_each, process_numbers
 
 
@@ -59,12 +59,12 @@ class JoinFunction:
 
 
 @dataclass(frozen=True)
-class TurnFunctions:
+class SweepFunctions:
     """A loop over the microbatches and the update after it."""
 
     microbatches: int
     order: Sequence[Job]
-    loops: Mapping[Role, LoopFunctions]
+    loops: Mapping[StagePass, LoopFunctions]
     joins: Sequence[JoinFunction]
     updates: Sequence[tuple[UpdateProgram, Any]]
 
@@ -80,10 +80,10 @@ class Assembly:
 
     blueprint: Blueprint
     places: Sequence[StagePlace]
-    lying: Lying
+    shardings: ValueShardings
     microbatches: int
     pre: Sequence[tuple[OnceProgram, Any]]
-    turns: Sequence[TurnFunctions]
+    sweeps: Sequence[SweepFunctions]
     output_stages: Sequence[int]
     inputs: Sequence[Stored]
     outputs: Sequence[Stored]
@@ -98,16 +98,16 @@ class Assembly:
     def structure(self) -> str:
         """What runs in which order, as text that is the same in all processes that run the same."""
         numbers = self.blueprint.numbers
-        turns = [
+        sweeps = [
             (
-                turn.order,
-                [loop.program for loop in turn.loops.values()],
-                [p for p, _ in turn.updates],
+                sweep.order,
+                [loop.program for loop in sweep.loops.values()],
+                [p for p, _ in sweep.updates],
             )
-            for turn in self.turns
+            for sweep in self.sweeps
         ]
-        equations = numbers.before, numbers.turns, numbers.after
-        return str((equations, [p for p, _ in self.pre], turns, self.output_stages))
+        equations = numbers.before, numbers.sweeps, numbers.after
+        return str((equations, [p for p, _ in self.pre], sweeps, self.output_stages))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Assembler:
     """Makes an assembly; `of_stage` has the program of each stage's share of a microbatch,
     numbered.
 
-    `lying` says what its inputs and outputs are of the step's and where they lie, `pins` are the
+    `shardings` says what its inputs and outputs are of the step's and where they are, `pins` are the
     constraints of each stage, `donated` are inputs that may be overwritten (by leaf of the step).
     `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions
     at their first call.
@@ -123,7 +123,7 @@ class Assembler:
 
     blueprint: Blueprint
     of_stage: Sequence[Numbered]
-    lying: Lying
+    shardings: ValueShardings
     pins: Sequence[StagePins | None]
     microbatches: int
     orders: Mapping[str, Sequence[Job]]
@@ -131,35 +131,35 @@ class Assembler:
 
     def assembly(self) -> Assembly:
         """The programs' functions."""
-        blueprint, cut = self.blueprint, self.lying.cut
+        blueprint, cut = self.blueprint, self.shardings.cut
         output_stages = self._output_stages()
         input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
         program = blueprint.numbers.program
-        devices = [d for place in self.lying.places for d in place.mesh.devices.flat]
+        devices = [d for place in self.shardings.places for d in place.mesh.devices.flat]
         is_shared = len(process_numbers(devices)) > 1
         return Assembly(
             blueprint=blueprint,
-            places=self.lying.places,
-            lying=self.lying,
+            places=self.shardings.places,
+            shardings=self.shardings,
             microbatches=self.microbatches,
             pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
-            turns=[self._turn(number) for number in range(len(blueprint.turns))],
+            sweeps=[self._sweep(number) for number in range(len(blueprint.sweeps))],
             output_stages=output_stages,
             inputs=self._stored(cut.inputs, blueprint.numbers.inputs, input_stages, program.inputs),
             outputs=self._stored(
                 cut.outputs, blueprint.numbers.outputs, output_stages, program.outputs
             ),
-            state=self.lying.state.keys(),
+            state=self.shardings.state.keys(),
             everywhere=one_device_each(devices) if is_shared else None,
         )
 
     def _output_stages(self) -> list[int]:
         """Where results are to be: new state where the old one is."""
         blueprint = self.blueprint
-        number = {piece: n for n, piece in enumerate(self.lying.cut.inputs)}
+        number = {piece: n for n, piece in enumerate(self.shardings.cut.inputs)}
         found = []
-        for piece, value in zip(self.lying.cut.outputs, blueprint.numbers.outputs, strict=True):
-            replaced = number.get(Piece(self.lying.state.get(piece.leaf, -1), piece.range))
+        for piece, value in zip(self.shardings.cut.outputs, blueprint.numbers.outputs, strict=True):
+            replaced = number.get(Piece(self.shardings.state.get(piece.leaf, -1), piece.range))
             if replaced is not None:
                 value = blueprint.numbers.inputs[replaced]
             home = 0 if value is None else blueprint.owner.get(value, blueprint.home.get(value, 0))
@@ -182,7 +182,7 @@ class Assembler:
             length = sum(atoms[n].aval.shape[0] for n in numbers) if len(numbers) > 1 else None
             aval = first if length is None else first.update(shape=(length, *first.shape[1:]))
             ranges = [pieces[n].range for n in numbers]
-            parts = [self.lying.leaf(values[n], stages[n]) for n in numbers]
+            parts = [self.shardings.leaf(values[n], stages[n]) for n in numbers]
             result.append(stored(numbers, ranges, parts, aval))
         return result
 
@@ -198,29 +198,29 @@ class Assembler:
             eqns,
             [var[v] for v in program.inputs],
             [var[v] for v in program.outputs],
-            self.lying.places[stage],
-            [self.lying.of(v, stage) for v in program.outputs],
+            self.shardings.places[stage],
+            [self.shardings.of(v, stage) for v in program.outputs],
             self.pins[stage],
             donated,
         )
 
-    def _turn(self, number: int) -> TurnFunctions:
-        programs, update = self.blueprint.turns[number]
-        turn = self.blueprint.numbers.turns[number]
-        loops = {role: self._loop(number, p) for role, p in programs.of_role.items()}
-        has_backward = any(role.kind == "backward" for role in loops)
+    def _sweep(self, number: int) -> SweepFunctions:
+        programs, update = self.blueprint.sweeps[number]
+        sweep = self.blueprint.numbers.sweeps[number]
+        loops = {stage_pass: self._loop(number, p) for stage_pass, p in programs.by_pass.items()}
+        has_backward = any(stage_pass.kind == "backward" for stage_pass in loops)
         joins = []
-        for whole, part in turn.joins:
-            (stage,) = (r.stage for r, p in programs.of_role.items() if part in p.made)
+        for whole, part in sweep.joins:
+            (stage,) = (r.stage for r, p in programs.by_pass.items() if part in p.made)
             joins.append(
                 JoinFunction(
                     whole,
                     part,
                     stage,
-                    join_function(self.of_stage[stage], part, self.lying.places[stage]),
+                    join_function(self.of_stage[stage], part, self.shardings.places[stage]),
                 )
             )
-        return TurnFunctions(
+        return SweepFunctions(
             microbatches=self.microbatches,
             order=self.orders["both" if has_backward else "forward"],
             loops=loops,
@@ -229,26 +229,30 @@ class Assembler:
         )
 
     def _loop(self, number: int, program: LoopProgram) -> LoopFunctions:
-        stage = program.role.stage
-        numbers, place = self.of_stage[stage], self.lying.places[stage]
-        turn = numbers.program.passes[number]
-        totals = tuple(numbers.turns[number].sums[n][0] for n in program.sums)
+        stage = program.stage_pass.stage
+        numbers, place = self.of_stage[stage], self.shardings.places[stage]
+        sweep = numbers.program.passes[number]
+        totals = tuple(numbers.sweeps[number].sums[n][0] for n in program.sums)
         forms = [
-            self.lying.sum_form(total, turn.sums[n], stage)
+            self.shardings.sum_form(total, sweep.sums[n], stage)
             for total, n in zip(totals, program.sums)
         ]
-        readers = self.blueprint.turns[number][0].readers
+        readers = self.blueprint.sweeps[number][0].readers
         has_sums = bool(forms)
         return LoopFunctions(
             program=program,
-            run=loop_function(numbers, turn, program, place, forms, self.pins[stage]),
-            start=start_function(turn, program, place, forms) if has_sums else list,
-            finish=finish_function(turn, program, place, [self.lying.of(t, stage) for t in totals])
+            run=loop_function(numbers, sweep, program, place, forms, self.pins[stage]),
+            start=start_function(sweep, program, place, forms) if has_sums else list,
+            finish=finish_function(
+                sweep, program, place, [self.shardings.of(t, stage) for t in totals]
+            )
             if has_sums
             else list,
             totals=totals,
             numbers=[send(np.int32(i), place.whole) for i in range(self.microbatches)],
-            part_shardings={v: self.lying.part(v, stage, self.microbatches) for v in program.parts},
+            part_shardings={
+                v: self.shardings.part(v, stage, self.microbatches) for v in program.parts
+            },
             routes={
                 v: [(s, form_of(numbers, v)) for s in sorted(readers.get(v, ()))]
                 for v in program.made
@@ -257,7 +261,7 @@ class Assembler:
 
     def _update(self, number: int, program: UpdateProgram) -> Any:
         own = self.of_stage[program.stage].program
-        is_last = number == len(self.blueprint.turns) - 1
+        is_last = number == len(self.blueprint.sweeps) - 1
         eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
         donated = self._donated(program) if is_last else ()
         return self._once(program, [eqns[n] for n in program.equations], donated)
@@ -268,13 +272,13 @@ class Assembler:
 
         They are the state that the user gives away, and after it sums of this step.
         """
-        programs = self.blueprint.turns[-1][1].programs
+        programs = self.blueprint.sweeps[-1][1].programs
         numbers = self.blueprint.numbers
         later = programs[programs.index(program) + 1 :]
         # A value on its stage may still be sent to another one.
         kept = set(numbers.outputs).union(*(p.inputs for p in later))
         given = dict.fromkeys(numbers.constants, -1)
-        given.update(zip(numbers.inputs, (piece.leaf for piece in self.lying.cut.inputs)))
+        given.update(zip(numbers.inputs, (piece.leaf for piece in self.shardings.cut.inputs)))
         room = Counter(self._type(v, program.stage) for v in program.outputs)
         ending = [
             (v in given, place)
@@ -291,4 +295,4 @@ class Assembler:
 
     def _type(self, value: int, stage: int) -> tuple[Any, ...]:
         aval = self.blueprint.numbers.variables[value].aval
-        return aval.shape, aval.dtype, self.lying.of(value, stage)
+        return aval.shape, aval.dtype, self.shardings.of(value, stage)

@@ -11,18 +11,23 @@ from dataclasses import dataclass
 from automap.runtime.pipeline.cuts import Cuts
 from automap.runtime.pipeline.divide import divide
 from automap.runtime.pipeline.numbered import Numbered
-from automap.runtime.pipeline.programs import OnceProgram, TurnPrograms, pre_program, turn_programs
+from automap.runtime.pipeline.programs import (
+    OnceProgram,
+    SweepPrograms,
+    pre_program,
+    sweep_programs,
+)
 from automap.runtime.pipeline.update import UpdatePlan, update_plan
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """`turns` has each loop and what follows it, `pre` is by stage; `owner` is the stage of every
+    """`sweeps` has each loop and what follows it, `pre` is by stage; `owner` is the stage of every
     input and constant.
     """
 
     numbers: Numbered
-    turns: tuple[tuple[TurnPrograms, UpdatePlan], ...]
+    sweeps: tuple[tuple[SweepPrograms, UpdatePlan], ...]
     pre: tuple[OnceProgram, ...]
     owner: Mapping[int, int]
     home: Mapping[int, int]
@@ -30,13 +35,15 @@ class Blueprint:
 
 def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
     """The division of a step among its stages."""
-    loops = [turn_programs(numbers, turn, divide(numbers, turn, cuts)) for turn in numbers.turns]
+    loops = [
+        sweep_programs(numbers, sweep, divide(numbers, sweep, cuts)) for sweep in numbers.sweeps
+    ]
     fixed = [
         {
             v
             for loop in loops
-            for role, p in loop.of_role.items()
-            if role.stage == s
+            for stage_pass, p in loop.by_pass.items()
+            if stage_pass.stage == s
             for v in p.fixed
         }
         for s in range(cuts.stages)
@@ -49,13 +56,13 @@ def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
         owner.update((v, stage) for v in given if v in read)
     home = dict(owner)
     updates = []
-    for place, (turn, loop) in enumerate(zip(numbers.turns, loops)):
-        for role, program in loop.of_role.items():
-            home.update((turn.sums[n][0], role.stage) for n in program.sums)
-            home.update((w, role.stage) for w, part in turn.joins if part in program.made)
-        is_last = place == len(numbers.turns) - 1
-        own = (*turn.middle, *(numbers.after if is_last else ()))
-        made = [v for node in turn.middle for v in node.outputs]
+    for place, (sweep, loop) in enumerate(zip(numbers.sweeps, loops)):
+        for stage_pass, program in loop.by_pass.items():
+            home.update((sweep.sums[n][0], stage_pass.stage) for n in program.sums)
+            home.update((w, stage_pass.stage) for w, part in sweep.joins if part in program.made)
+        is_last = place == len(numbers.sweeps) - 1
+        own = (*sweep.middle, *(numbers.after if is_last else ()))
+        made = [v for node in sweep.middle for v in node.outputs]
         wanted = [v for v in numbers.outputs if v is not None] if is_last else made
         update = update_plan(numbers, own, home, wanted)
         home |= update.home
@@ -66,7 +73,9 @@ def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
     return Blueprint(numbers, tuple(zip(loops, updates, strict=True)), pre, owner, home)
 
 
-def _slices(numbers: Numbered, loops: list[TurnPrograms], stage: int) -> set[int]:
+def _slices(numbers: Numbered, loops: list[SweepPrograms], stage: int) -> set[int]:
     """The batch inputs of which a stage reads parts."""
-    programs = [p for loop in loops for role, p in loop.of_role.items() if role.stage == stage]
+    programs = [
+        p for loop in loops for stage_pass, p in loop.by_pass.items() if stage_pass.stage == stage
+    ]
     return {numbers.slices[part] for p in programs for part in p.parts}

@@ -4,8 +4,9 @@ of a microbatch.
 loop(totals, i, parts, fixed, received) -> (totals + terms, made)          replica j of r is microbatch i r + j of M r
 start() -> totals [parts, ..], most with a part for each replica;   finish(totals) -> sums over the replicas
 
-Where results lie is said of all of a stage of replicas: a process that holds nothing of it has to
-know it too.
+The shardings of all results of a stage of replicas are given: a process that holds nothing of the
+stage has to know them too. Where XLA chooses them, the processes that hold the stage send them to
+the others at the first call                                       -> in: `BroadcastShardings`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from typing import Any
 
 import jax
 from jax import lax, numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 from automap.jaxpr.microbatch import Pass
 from automap.jaxpr.microbatch.build import join_parts
@@ -23,8 +25,7 @@ from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
 from automap.runtime.pipeline.places import WHOLE, Form, StagePlace, SumForm
 from automap.runtime.pipeline.programs import LoopProgram
-from automap.runtime.pipeline.told import Told
-from automap.runtime.processes import process_numbers, where_held
+from automap.runtime.processes import absent, gathered, process_numbers, where_held
 
 
 _REDUCE: Mapping[str, Callable[[Any], Any]] = {
@@ -48,7 +49,7 @@ def form_of(numbers: Numbered, value: int) -> Form:
 
 def loop_function(
     numbers: Numbered,
-    turn: Pass,
+    sweep: Pass,
     program: LoopProgram,
     place: StagePlace,
     forms: Sequence[SumForm],
@@ -56,9 +57,9 @@ def loop_function(
 ) -> Any:
     """The jitted `loop` of a program; `forms` are of its sums."""
     var, axes = numbers.variables, place.replica_axes
-    eqns: Sequence[Any] = [turn.loop[n] for n in program.equations]
+    eqns: Sequence[Any] = [sweep.loop[n] for n in program.equations]
     eqns = eqns if pins is None else pins.of_loop(eqns)
-    sums = [turn.sums[n] for n in program.sums]
+    sums = [sweep.sums[n] for n in program.sums]
     received = [(var[v], form_of(numbers, v)) for v in program.received]
     made = [(var[v], form_of(numbers, v)) for v in program.made]
     step_wide = [var[v] for v in (*program.parts, *program.fixed)]
@@ -97,7 +98,7 @@ def loop_function(
             added.append(term if each.operator == "last" else COMBINE[each.operator](total, term))
         return added, made
 
-    run.__name__ = f"{program.role.kind}_of_stage_{program.role.stage}"
+    run.__name__ = f"{program.stage_pass.kind}_of_stage_{program.stage_pass.stage}"
     shardings = (
         [form.sharding(place) for form in forms],
         [place.sent(form) for _, form in made],
@@ -106,14 +107,14 @@ def loop_function(
 
 
 def start_function(
-    turn: Pass, program: LoopProgram, place: StagePlace, forms: Sequence[SumForm]
+    sweep: Pass, program: LoopProgram, place: StagePlace, forms: Sequence[SumForm]
 ) -> Any:
     """The jitted `start`: what totals begin with."""
 
     def start() -> list[jax.Array]:
         found = []
         for number, form in zip(program.sums, forms, strict=True):
-            each = turn.sums[number]
+            each = sweep.sums[number]
             aval = each.total.aval
             first = (
                 jnp.zeros(aval.shape, aval.dtype)
@@ -128,12 +129,12 @@ def start_function(
 
 
 def finish_function(
-    turn: Pass, program: LoopProgram, place: StagePlace, shardings: Sequence[NamedSharding | None]
+    sweep: Pass, program: LoopProgram, place: StagePlace, shardings: Sequence[NamedSharding | None]
 ) -> Any:
     """The jitted `finish`: sums over the replicas in the types of the step."""
 
     def finish(totals: Sequence[jax.Array]) -> list[jax.Array]:
-        each = [turn.sums[n] for n in program.sums]
+        each = [sweep.sums[n] for n in program.sums]
         return [
             _REDUCE[s.operator](t).astype(s.total.aval.dtype)
             for s, t in zip(each, totals, strict=True)
@@ -190,8 +191,73 @@ def part_function(place: StagePlace, samples: int) -> Any:
 
 
 def _on(place: StagePlace, run: Any, chosen: Sequence[NamedSharding | None] = ()) -> Any:
-    """`run` in all processes; of results that are not `chosen` to lie in a way they have to hear."""
+    """`run` in all processes; the shardings of results that are not `chosen` here are broadcast."""
     is_shared = len(process_numbers(place.everyone)) > 1
     if is_shared and any(sharding is None for sharding in chosen):
-        return Told(run, place.mesh, place.everyone)
+        return BroadcastShardings(run, place.mesh, place.everyone)
     return where_held(run, place.mesh.devices.flat)
+
+
+class BroadcastShardings:
+    """A jitted function on `mesh`, which the processes of all `devices` call alike; `mesh` may be
+    in some of them. XLA chooses the shardings of its results; processes that hold none of its
+    devices receive them at the first call.
+
+    They are sent as numbers, for each dimension of a result and each axis of the mesh: 0 if the
+    axis does not split the dimension, n if it is the n-th of those that do.
+    """
+
+    def __init__(self, run: Any, mesh: Mesh, devices: Sequence[Any]) -> None:
+        holders = process_numbers(mesh.devices.flat)
+        self._shapes = run
+        is_here = jax.process_index() in holders
+        self._run = where_held(run, mesh.devices.flat) if is_here else None
+        self._settle = where_held(
+            jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec())),
+            mesh.devices.flat,
+        )
+        self._mesh, self._devices = mesh, devices
+        self._teller = process_numbers(devices).index(holders[0])
+        self._shardings: list[NamedSharding] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """The results; absent arrays, with their shardings, in processes that hold nothing of them."""
+        made = self._shapes.eval_shape(*args) if self._run is None else self._run(*args)
+        leaves, tree = jax.tree.flatten(made)
+        if self._run is not None:
+            leaves = [self._settled(x) for x in leaves]
+        if self._shardings is None:
+            self._shardings = self._exchanged(leaves)
+        if self._run is None:
+            pairs = zip(leaves, self._shardings, strict=True)
+            leaves = [absent(aval, sharding) for aval, sharding in pairs]
+        return tree.unflatten(leaves)
+
+    def _settled(self, x: jax.Array) -> jax.Array:
+        """Whole, if what XLA chose cannot be said in axes of the mesh."""
+        return x if isinstance(x.sharding, NamedSharding) else self._settle(x)
+
+    def _exchanged(self, leaves: Sequence[Any]) -> list[NamedSharding]:
+        axes = self._mesh.axis_names
+        numbers = np.zeros((sum(x.ndim for x in leaves), len(axes)), np.int32)
+        if self._run is not None:
+            dims = [dim for x in leaves for dim in _axes_of_dims(x)]
+            for row, of_dim in zip(numbers, dims, strict=True):
+                for n, axis in enumerate(of_dim):
+                    row[axes.index(axis)] = n + 1
+        rows = iter(gathered(self._devices, numbers)[self._teller])
+        return [
+            NamedSharding(self._mesh, PartitionSpec(*(_entry(next(rows), axes) for _ in x.shape)))
+            for x in leaves
+        ]
+
+
+def _axes_of_dims(x: jax.Array) -> list[tuple[str, ...]]:
+    assert isinstance(x.sharding, NamedSharding)  # noqa: S101 - they are settled
+    entries = (*x.sharding.spec, *(None,) * (x.ndim - len(x.sharding.spec)))
+    return [(e,) if isinstance(e, str) else tuple(e or ()) for e in entries]
+
+
+def _entry(row: np.ndarray, axes: Sequence[str]) -> tuple[str, ...] | None:
+    order = sorted((n, axis) for n, axis in zip(row.tolist(), axes, strict=True) if n)
+    return tuple(axis for _, axis in order) or None

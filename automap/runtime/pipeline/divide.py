@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from automap.runtime.pipeline.cuts import Cuts
-from automap.runtime.pipeline.numbered import Node, Numbered, Turn
+from automap.runtime.pipeline.numbered import Node, Numbered, Sweep
 
 
 Kind = Literal["forward", "backward"]
@@ -29,7 +29,7 @@ _BACKWARD = "transpose("
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Role:
+class StagePass:
     """A stage's forward or backward pass."""
 
     kind: Kind
@@ -38,12 +38,12 @@ class Role:
 
 @dataclass(frozen=True)
 class Division:
-    """`roles` is by equation of the loop, None for those that are copied; `maker` by value that has
+    """`stage_passes` is by equation of the loop, None for those that are copied; `maker` by value that has
     a role.
     """
 
-    roles: tuple[Role | None, ...]
-    maker: Mapping[int, Role]
+    stage_passes: tuple[StagePass | None, ...]
+    maker: Mapping[int, StagePass]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +55,32 @@ class _Unit:
     kind: Kind | Literal["copied"]
 
 
-def divide(numbers: Numbered, turn: Turn, cuts: Cuts) -> Division:
+def divide(numbers: Numbered, sweep: Sweep, cuts: Cuts) -> Division:
     """The stages of a loop's equations."""
-    units = _units(numbers, turn)
+    units = _units(numbers, sweep)
     stage = {n: cuts.stage(u.node.site) for n, u in enumerate(units) if u.kind == "forward"}
     touched = _touched(numbers, units, stage)
     stage |= _backward(units, touched, cuts.stages)
-    stage |= _sinks(units, stage, touched, _wanted_at(numbers, turn, touched))
-    roles: list[Role | None] = [None] * len(turn.loop)
+    stage |= _sinks(units, stage, touched, _wanted_at(numbers, sweep, touched))
+    stage_passes: list[StagePass | None] = [None] * len(sweep.loop)
     for number, unit in enumerate(units):
         if unit.kind != "copied":
             for equation in unit.numbers:
-                roles[equation] = Role(unit.kind, stage[number])
-    maker = {v: role for node, role in zip(turn.loop, roles) if role for v in node.outputs}
-    return Division(tuple(roles), maker)
+                stage_passes[equation] = StagePass(unit.kind, stage[number])
+    maker = {
+        v: stage_pass
+        for node, stage_pass in zip(sweep.loop, stage_passes)
+        if stage_pass
+        for v in node.outputs
+    }
+    return Division(tuple(stage_passes), maker)
 
 
-def _units(numbers: Numbered, turn: Turn) -> list[_Unit]:
+def _units(numbers: Numbered, sweep: Sweep) -> list[_Unit]:
     """The equations in order, those of one site together; each that is copied is on its own."""
     depends, backward = set(numbers.slices), set[int]()
     units: list[_Unit] = []
-    for number, node in enumerate(turn.loop):
+    for number, node in enumerate(sweep.loop):
         if depends.isdisjoint(node.inputs):
             units.append(_Unit(node, (number,), "copied"))
             continue
@@ -158,14 +163,14 @@ def _backward(
 
 
 def _wanted_at(
-    numbers: Numbered, turn: Turn, touched: Mapping[int, frozenset[int]]
+    numbers: Numbered, sweep: Sweep, touched: Mapping[int, frozenset[int]]
 ) -> dict[int, frozenset[int]]:
     """By value that ends in a sum or an output, the stages that read the parameter that it is the
     gradient of.
     """
     nowhere = frozenset[int]()
-    found = {part: nowhere for _, part in turn.joins}
-    for total, term in turn.sums:
+    found = {part: nowhere for _, part in sweep.joins}
+    for total, term in sweep.sums:
         found[term] = nowhere.union(*(touched.get(v, nowhere) for v in numbers.beside[total]))
     return found
 

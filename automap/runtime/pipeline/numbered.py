@@ -33,7 +33,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Sweep:
     """One loop over the microbatches in numbers: sums are (total, term), joins (whole, part)."""
 
     loop: tuple[Node, ...]
@@ -76,13 +76,13 @@ class Numbered:
         return tuple(self._nodes(self.program.before))
 
     @cached_property
-    def turns(self) -> tuple[Turn, ...]:
+    def sweeps(self) -> tuple[Sweep, ...]:
         """The loops."""
         found = []
         for each in self.program.passes:
             number = self.number
             found.append(
-                Turn(
+                Sweep(
                     tuple(self._nodes(each.loop, each.sites)),
                     tuple((number[s.total], number[s.term]) for s in each.sums),
                     tuple((number[j.whole], number[j.part]) for j in each.joins),
@@ -111,7 +111,7 @@ class Numbered:
         found: dict[int, set[int]] = defaultdict(set)
         given = set(self.inputs)
         size = lambda v: self.variables[v].aval.size  # noqa: E731
-        nodes = [*(node for turn in self.turns for node in turn.middle), *self.after]
+        nodes = [*(node for sweep in self.sweeps for node in sweep.middle), *self.after]
         for node in reversed(nodes):
             for value in node.inputs:
                 like = [v for v in (*node.inputs, *node.outputs) if size(v) == size(value)]
@@ -163,7 +163,7 @@ def numbered(program: MicrobatchProgram) -> Numbered:
 
 def check_alike(one: Numbered, other: Numbered) -> None:
     """Refuse programs of one step that differ in more than shapes. Raises `NotSeparableError`."""
-    parts = ("inputs", "slices", "before", "turns", "after", "outputs")
+    parts = ("inputs", "slices", "before", "sweeps", "after", "outputs")
     if any(getattr(one, part) != getattr(other, part) for part in parts):
         counts = one.program.microbatches, other.program.microbatches
         raise NotSeparableError(

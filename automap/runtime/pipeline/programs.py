@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.runtime.pipeline.divide import Division, Role
-from automap.runtime.pipeline.numbered import Node, Numbered, Turn
+from automap.runtime.pipeline.divide import Division, StagePass
+from automap.runtime.pipeline.numbered import Node, Numbered, Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class LoopProgram:
 
     `equations` are numbers of the loop's. It reads `parts` of the batch, `fixed` values and values
     `received` of this microbatch; it makes `made` and adds the terms of `sums`, numbers of the
-    turn's. `last` are the parts and received values that no later program of the stage reads.
+    sweep's. `last` are the parts and received values that no later program of the stage reads.
     """
 
-    role: Role
+    stage_pass: StagePass
     equations: tuple[int, ...]
     parts: tuple[int, ...]
     fixed: tuple[int, ...]
@@ -44,58 +44,63 @@ class OnceProgram:
 
 
 @dataclass(frozen=True)
-class TurnPrograms:
-    """A loop's programs by role; `readers` are the stages that read a value of a microbatch, by
+class SweepPrograms:
+    """A sweep's programs by stage and pass; `readers` are the stages that read a value of a microbatch, by
     value.
     """
 
-    of_role: Mapping[Role, LoopProgram]
+    by_pass: Mapping[StagePass, LoopProgram]
     readers: Mapping[int, frozenset[int]]
 
 
-def turn_programs(numbers: Numbered, turn: Turn, division: Division) -> TurnPrograms:
+def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> SweepPrograms:
     """The programs of a loop."""
-    last_forward = Role("forward", max((r.stage for r in division.roles if r), default=0))
+    last_forward = StagePass(
+        "forward", max((r.stage for r in division.stage_passes if r), default=0)
+    )
     copier = {
-        v: n for n, node in enumerate(turn.loop) if division.roles[n] is None for v in node.outputs
+        v: n
+        for n, node in enumerate(sweep.loop)
+        if division.stage_passes[n] is None
+        for v in node.outputs
     }
     # What is the same for all samples can be had anywhere: the last stage adds it up.
     role_of = lambda made: division.maker.get(made, last_forward)  # noqa: E731
-    own: dict[Role, set[int]] = defaultdict(set)
-    for number, role in enumerate(division.roles):
-        if role is not None:
-            own[role].add(number)
-    sums: dict[Role, list[int]] = defaultdict(list)
-    wanted: dict[Role, list[int]] = defaultdict(list)
-    for number, (_, term) in enumerate(turn.sums):
+    own: dict[StagePass, set[int]] = defaultdict(set)
+    for number, stage_pass in enumerate(division.stage_passes):
+        if stage_pass is not None:
+            own[stage_pass].add(number)
+    sums: dict[StagePass, list[int]] = defaultdict(list)
+    wanted: dict[StagePass, list[int]] = defaultdict(list)
+    for number, (_, term) in enumerate(sweep.sums):
         sums[role_of(term)].append(number)
-    for _, part in turn.joins:
+    for _, part in sweep.joins:
         wanted[role_of(part)].append(part)
     numbers_of = {}
     # In an order: that of a set of names differs between processes.
-    for role in sorted({*own, *sums, *wanted}):
-        terms = [turn.sums[n][1] for n in sums[role]]
-        read = [v for n in own[role] for v in turn.loop[n].inputs]
-        copies = closure([*read, *terms, *wanted[role]], copier, turn.loop)
-        numbers_of[role] = tuple(sorted(own[role] | copies))
+    for stage_pass in sorted({*own, *sums, *wanted}):
+        terms = [sweep.sums[n][1] for n in sums[stage_pass]]
+        read = [v for n in own[stage_pass] for v in sweep.loop[n].inputs]
+        copies = closure([*read, *terms, *wanted[stage_pass]], copier, sweep.loop)
+        numbers_of[stage_pass] = tuple(sorted(own[stage_pass] | copies))
     reads = {
-        role: _read(turn.loop, found, [turn.sums[n][1] for n in sums[role]])
-        for role, found in numbers_of.items()
+        stage_pass: _read(sweep.loop, found, [sweep.sums[n][1] for n in sums[stage_pass]])
+        for stage_pass, found in numbers_of.items()
     }
-    readers: dict[int, set[Role]] = defaultdict(set)
-    for role, values in reads.items():
+    readers: dict[int, set[StagePass]] = defaultdict(set)
+    for stage_pass, values in reads.items():
         for value in values:
             if value in division.maker:
-                readers[value].add(role)
+                readers[value].add(stage_pass)
     programs = {}
-    for role, found in numbers_of.items():
-        made_here = [v for n in sorted(own[role]) for v in turn.loop[n].outputs]
-        read = reads[role]
+    for stage_pass, found in numbers_of.items():
+        made_here = [v for n in sorted(own[stage_pass]) for v in sweep.loop[n].outputs]
+        read = reads[stage_pass]
         received = tuple(v for v in read if v in division.maker)
-        later = Role("backward", role.stage)
-        is_last = role.kind == "backward" or later not in numbers_of
-        programs[role] = LoopProgram(
-            role=role,
+        later = StagePass("backward", stage_pass.stage)
+        is_last = stage_pass.kind == "backward" or later not in numbers_of
+        programs[stage_pass] = LoopProgram(
+            stage_pass=stage_pass,
             equations=found,
             parts=tuple(v for v in read if v in numbers.slices),
             fixed=tuple(
@@ -104,8 +109,8 @@ def turn_programs(numbers: Numbered, turn: Turn, division: Division) -> TurnProg
                 if v not in division.maker and v not in numbers.slices and v != numbers.index
             ),
             received=received,
-            made=tuple(dict.fromkeys([*(v for v in made_here if readers[v]), *wanted[role]])),
-            sums=tuple(sums[role]),
+            made=tuple(dict.fromkeys([*(v for v in made_here if readers[v]), *wanted[stage_pass]])),
+            sums=tuple(sums[stage_pass]),
             last=frozenset(
                 v
                 for v in read
@@ -114,7 +119,7 @@ def turn_programs(numbers: Numbered, turn: Turn, division: Division) -> TurnProg
             ),
         )
     stages = {v: frozenset(r.stage for r in found) for v, found in readers.items()}
-    return TurnPrograms(programs, stages)
+    return SweepPrograms(programs, stages)
 
 
 def pre_program(numbers: Numbered, stage: int, wanted: Iterable[int]) -> OnceProgram:

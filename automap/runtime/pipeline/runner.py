@@ -19,9 +19,11 @@ from jax.extend import core
 import numpy as np
 
 from automap.pipeline.schedules import Job
-from automap.runtime.pipeline.assembly import Assembly, TurnFunctions
+from automap.pipeline.simulation import simulated_step
+from automap.plan.pipeline import PipelineRecord
+from automap.runtime.pipeline.assembly import Assembly, SweepFunctions
 from automap.runtime.pipeline.compiled import part_function
-from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.places import StagePlace
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.processes import is_own
@@ -42,9 +44,9 @@ def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], 
     for once, function in assembly.pre:
         made = function(*(running.get(v, once.stage) for v in once.inputs))
         running.keep(once.stage, once.outputs, made)
-    for turn in assembly.turns:
-        _microbatches(running, turn, on_job)
-        for update, function in turn.updates:
+    for sweep in assembly.sweeps:
+        _microbatches(running, sweep, on_job)
+        for update, function in sweep.updates:
             made = function(*(running.get(v, update.stage) for v in update.inputs))
             running.keep(update.stage, update.outputs, made)
     made = list(running.outputs())
@@ -72,7 +74,7 @@ class _Running:
         if (value, stage) not in self._held:
             home = self._assembly.home(value)
             source = self._given[value] if stage == home else self.get(value, home)
-            self._held[value, stage] = send(source, self._assembly.lying.leaf(value, stage))
+            self._held[value, stage] = send(source, self._assembly.shardings.leaf(value, stage))
         return self._held[value, stage]
 
     def keep(self, stage: int, values: Sequence[int], arrays: Sequence[Any]) -> None:
@@ -110,15 +112,15 @@ class _Running:
                 yield self.get(self._assembly.blueprint.numbers.number[atom], stage)
 
 
-def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job], None]) -> None:
+def _microbatches(running: _Running, sweep: SweepFunctions, on_job: Callable[[Job], None]) -> None:
     """One loop; what it made for the whole step is held then."""
-    totals = {role: loop.start() for role, loop in turn.loops.items()}
+    totals = {stage_pass: loop.start() for stage_pass, loop in sweep.loops.items()}
     here: dict[tuple[int, int, int], Any] = {}
-    joined: dict[int, list[Any]] = {join.part: [None] * turn.microbatches for join in turn.joins}
-    for job in turn.order:
+    joined: dict[int, list[Any]] = {join.part: [None] * sweep.microbatches for join in sweep.joins}
+    for job in sweep.order:
         on_job(job)
-        role, i = Role(job.kind, job.stage), job.microbatch  # pyright: ignore[reportArgumentType]
-        loop = turn.loops.get(role)
+        stage_pass, i = StagePass(job.kind, job.stage), job.microbatch  # pyright: ignore[reportArgumentType]
+        loop = sweep.loops.get(stage_pass)
         if loop is None:
             continue
         for value in loop.program.parts:
@@ -131,7 +133,9 @@ def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job]
         fixed = [running.get(v, job.stage) for v in loop.program.fixed]
         for value in loop.program.last:
             del here[value, job.stage, i]
-        totals[role], made = loop.run(totals[role], loop.numbers[i], read[0], fixed, read[1])
+        totals[stage_pass], made = loop.run(
+            totals[stage_pass], loop.numbers[i], read[0], fixed, read[1]
+        )
         for value, array in zip(loop.program.made, made, strict=True):
             for stage, form in loop.routes[value]:
                 here[value, stage, i] = (
@@ -141,7 +145,22 @@ def _microbatches(running: _Running, turn: TurnFunctions, on_job: Callable[[Job]
                 )
             if value in joined:
                 joined[value][i] = array
-    for role, loop in turn.loops.items():
-        running.keep(role.stage, loop.totals, loop.finish(totals[role]))
-    for join in turn.joins:
+    for stage_pass, loop in sweep.loops.items():
+        running.keep(stage_pass.stage, loop.totals, loop.finish(totals[stage_pass]))
+    for join in sweep.joins:
         running.keep(join.stage, [join.whole], [join.run(joined.pop(join.part))])
+
+
+def simulated_order(record: PipelineRecord) -> tuple[Job, ...]:
+    """Forward and backward passes in the order in which the simulation starts them."""
+    found = simulated_step(record)
+    passes = [n for n, job in enumerate(found.jobs) if job.kind in ("forward", "backward")]
+    passes.sort(key=lambda n: (found.timeline.start_seconds[n], n))
+    return tuple(found.jobs[n] for n in passes)
+
+
+def forward_order(record: PipelineRecord) -> tuple[Job, ...]:
+    """The forward passes of a loop without a backward pass, one microbatch after another."""
+    return tuple(
+        Job("forward", s, m) for m in range(record.microbatches) for s in range(len(record.stages))
+    )

@@ -25,12 +25,11 @@ from automap.runtime.pipeline.assembly import Assembler, Assembly
 from automap.runtime.pipeline.blueprint import blueprint
 from automap.runtime.pipeline.cuts import cuts_of
 from automap.runtime.pipeline.loops import cut_loops
-from automap.runtime.pipeline.lying import Lying
 from automap.runtime.pipeline.numbered import Numbered, check_alike, numbered
-from automap.runtime.pipeline.order import forward_order, simulated_order
 from automap.runtime.pipeline.pinned import stage_pins, with_sites
 from automap.runtime.pipeline.places import replicas_of, stage_places
-from automap.runtime.pipeline.runner import run_step
+from automap.runtime.pipeline.runner import forward_order, run_step, simulated_order
+from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.planned_calls import StepUnderPlan
 from automap.runtime.processes import check_agreement, check_takes_part, is_own, process_numbers
 from automap.step.call import TracedCall
@@ -228,7 +227,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     return Assembler(
         blueprint=division,
         of_stage=of_stage,
-        lying=Lying(division, places, cut, call.paths, call.state),
+        shardings=ValueShardings(division, places, cut, call.paths, call.state),
         pins=[stage_pins(place, level, sites) for place in places],
         microbatches=record.microbatches,
         orders={"both": simulated_order(record), "forward": forward_order(record)},

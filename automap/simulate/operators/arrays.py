@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from automap.numba_jit import Array
-from automap.simulate.operators.graph import OperatorGraph, When
-from automap.simulate.operators.machine import Machine
+from automap.simulate.operators.graph import ConsumerStep, OperatorGraph
+from automap.simulate.operators.network import DeviceNetwork
 from hlo_tools.rules import FactorKind
 
 
@@ -58,7 +58,7 @@ class Wiring(NamedTuple):
 
 
 class Links(NamedTuple):
-    """The machine: [P, P] and [P] arrays of `automap.simulate.operators.machine`."""
+    """The machine: [P, P] and [P] arrays of `automap.simulate.operators.network`."""
 
     bytes_per_s: Array
     latency_seconds: Array
@@ -131,7 +131,9 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
     return Wiring(
         source=source,
         target=target,
-        waits=np.array([edge.when is When.SAME_STEP for edge in graph.edges], np.bool_),
+        waits=np.array(
+            [edge.consumer_step is ConsumerStep.SAME_STEP for edge in graph.edges], np.bool_
+        ),
         n_bytes=np.array([edge.n_bytes for edge in graph.edges], np.float64),
         n_dims=n_dims,
         n_shared=np.array([len(edge.dims) for edge in graph.edges], np.int64),
@@ -147,12 +149,12 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
     )
 
 
-def links_of(machine: Machine) -> Links:
+def links_of(network: DeviceNetwork) -> Links:
     """The machine's arrays as the compiled code wants them."""
     return Links(
         *(
             np.ascontiguousarray(a, np.float64)
-            for a in (machine.bytes_per_s, machine.latency_seconds, machine.speed)
+            for a in (network.bytes_per_s, network.latency_seconds, network.speed)
         )
     )
 

@@ -13,12 +13,12 @@ from automap.cost.sums import merged_sums
 from automap.jaxpr.names import readable
 from automap.program.problem import Problem
 from automap.simulate.operators.graph import (
+    ConsumerStep,
     Edge,
     Operator,
     OperatorGraph,
     SplitFactor,
     Traffic,
-    When,
 )
 from automap.simulate.operators.reads import NO_FACTOR, Labels, Read, labels_of, origin, reads_of
 from automap.simulate.operators.sums import added_at_the_end
@@ -66,7 +66,7 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
         made = builder.written.get(origin(problem.graph, problem.graph.outputs[output]))
         for target, read in builder.input_readers.get(problem.graph.inputs[position], []):
             if made is not None and (made.operator, made.labels) != (target, read.labels):
-                builder.edges.append(_edge(builder, made, target, read, When.NEXT_STEP))
+                builder.edges.append(_edge(builder, made, target, read, ConsumerStep.NEXT_STEP))
     # Nothing leaves its loop here, and terms are added in the type that they are made in.
     names = merged_sums(problem.graph, "loops first").name_of
     sums = {m.operator: names[value] for value, m in builder.written.items() if value in names}
@@ -97,7 +97,7 @@ def _add(builder: _Builder, kernel: Kernel) -> None:
         source = origin(graph, read.value)
         if source in builder.written:
             made = builder.written[source]
-            builder.edges.append(_edge(builder, made, index, read, When.SAME_STEP))
+            builder.edges.append(_edge(builder, made, index, read, ConsumerStep.SAME_STEP))
         elif graph.values[source].producer < 0:
             builder.input_readers.setdefault(source, []).append((index, read))
     for access in kernel.writes:
@@ -187,7 +187,7 @@ def _flops_per_s(builder: _Builder, kernel: Kernel) -> float:
     return device.peak_flops_per_s(dtype) * device.matmul_efficiency
 
 
-def _edge(builder: _Builder, made: _Written, target: int, read: Read, when: When) -> Edge:
+def _edge(builder: _Builder, made: _Written, target: int, read: Read, when: ConsumerStep) -> Edge:
     dims = tuple(
         pair
         for pair in zip(made.labels, read.labels, strict=True)
@@ -198,4 +198,6 @@ def _edge(builder: _Builder, made: _Written, target: int, read: Read, when: When
     # A loop that reads a slice in each trip reads all of it once; one that reads all each trip has
     # it still.
     n_bytes = min(read.n_bytes * builder.operators[target].trips, whole_bytes * source_trips)
-    return Edge(source=made.operator, target=target, n_bytes=float(n_bytes), dims=dims, when=when)
+    return Edge(
+        source=made.operator, target=target, n_bytes=float(n_bytes), dims=dims, consumer_step=when
+    )

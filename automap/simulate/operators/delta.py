@@ -14,6 +14,9 @@ a full simulation.
     an inserted or removed task changes what is before the task after it, which goes in as well
     new tasks start from ends that ignore waiting on devices, so that none is ready before its time
 
+The tasks of each device and link are a linked list in that order: `r.before`, `r.after` join the
+slots, `r.first`, `r.last` are the ends by resource              -> in: `insert`, `remove`
+
 A change early in a step moves most tasks, some several times, and a full simulation is the cheaper way:
 after `visits_per_task` times the number of tasks it is given up                -> in: `simulate_changed`
 """
@@ -27,7 +30,6 @@ from automap.simulate.heap import pop, push
 from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
 from automap.simulate.operators.full import scratch
 from automap.simulate.operators.implicit import followers, ready_of
-from automap.simulate.operators.lists import insert, nearby, remove
 from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
 
 
@@ -257,3 +259,60 @@ def _ask(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
         return size
     queue.asked[slot] = key
     return push(queue.keys, queue.heap, size, key, slot, r.ident)
+
+
+@inner
+def remove(r: Run, slot: int) -> int:
+    """Take a task out of its list; returns the one that was after it."""
+    before, after, on = r.before[slot], r.after[slot], r.resource[slot]
+    if before == NONE:
+        r.first[on] = after
+    else:
+        r.after[before] = after
+    if after == NONE:
+        r.last[on] = before
+    else:
+        r.before[after] = before
+    return after
+
+
+@inner
+def insert(r: Run, slot: int, ready: float, near: int) -> None:
+    """Put a task that is ready at `ready` into its list, looking for its place from `near` on."""
+    on = r.resource[slot]
+    before = near
+    while before != NONE and not _is_before(r, before, slot, ready):
+        before = r.before[before]
+    after = r.first[on] if before == NONE else r.after[before]
+    while after != NONE and _is_before(r, after, slot, ready):
+        before, after = after, r.after[after]
+    r.before[slot], r.after[slot] = before, after
+    if before == NONE:
+        r.first[on] = slot
+    else:
+        r.after[before] = slot
+    if after == NONE:
+        r.last[on] = slot
+    else:
+        r.before[after] = slot
+
+
+@inner
+def _is_before(r: Run, other: int, slot: int, ready: float) -> bool:
+    return r.ready[other] < ready or (r.ready[other] == ready and r.ident[other] < r.ident[slot])
+
+
+@inner
+def nearby(p: Placed, r: Run, slot: int, ready: float) -> int:
+    """A task of the same list that may be near the place of a new one; NONE: its beginning.
+
+    For a part of an operator that of the operator before it, in the order of the program.
+    """
+    n_devices = p.device.shape[1]
+    if slot < len(p.n_parts) * n_devices:
+        device = r.resource[slot]
+        for u in range(slot // n_devices - 1, -1, -1):
+            if p.part_on[u, device] != NONE:
+                return u * n_devices + p.part_on[u, device]
+    last = r.last[r.resource[slot]]
+    return NONE if last == NONE or 2 * ready < r.ready[last] else last

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from automap.simulate.operators.graph import OperatorGraph, When
+from automap.simulate.operators.graph import ConsumerStep, OperatorGraph
 from automap.simulate.operators.simulator import Placement, Simulator
 from automap.simulate.trace import Event, Lane
 
 
 def events_of(simulator: Simulator) -> Iterator[Event]:
     """One event per task, by ascending id."""
-    graph, n = simulator.graph, simulator.machine.n_devices
+    graph, n = simulator.graph, simulator.network.n_devices
     placement: Placement = simulator.placement()
     n_out = np.bincount([edge.source for edge in graph.edges], minlength=len(graph.operators))
     first_id = np.concatenate([[0], np.cumsum(2 * n + n_out * n * n)])
@@ -58,7 +58,9 @@ def _transfer(
     return Event(
         lane=lane,
         name=f"{source.name} to {target.name}",
-        category="transfer" if edge.when is When.SAME_STEP else "transfer for the next step",
+        category="transfer"
+        if edge.consumer_step is ConsumerStep.SAME_STEP
+        else "transfer for the next step",
         start_seconds=start,
         seconds=end - start,
         details={

@@ -82,7 +82,7 @@ class Operator:
         return self.result_bytes / math.prod(degrees[f] for f in self.result_factors)
 
 
-class When(Enum):
+class ConsumerStep(Enum):
     """Which execution of the consumer an edge is for."""
 
     SAME_STEP = "same step"
@@ -103,7 +103,7 @@ class Edge:
     target: int
     n_bytes: float
     dims: tuple[tuple[int, int], ...]
-    when: When
+    consumer_step: ConsumerStep
     sums: tuple[tuple[int, int], ...] = ()
 
 

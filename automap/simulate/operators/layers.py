@@ -14,7 +14,7 @@ step, and its backward pass is placed with it.)
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from automap.simulate.operators.graph import NO_CLASS, Edge, OperatorGraph, When
+from automap.simulate.operators.graph import NO_CLASS, ConsumerStep, Edge, OperatorGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,10 @@ def _largest_parameters(graph: OperatorGraph) -> dict[int, Edge]:
     largest: dict[int, Edge] = {}
     for edge in graph.edges:
         known = largest.get(edge.target)
-        is_read = edge.when is When.NEXT_STEP and graph.operators[edge.target].phase != "update"
+        is_read = (
+            edge.consumer_step is ConsumerStep.NEXT_STEP
+            and graph.operators[edge.target].phase != "update"
+        )
         if is_read and len(edge.dims) > 1 and (known is None or edge.n_bytes > known.n_bytes):
             largest[edge.target] = edge
     return largest
@@ -88,4 +91,4 @@ def _own_gradients(graph: OperatorGraph, owner: dict[int, int]) -> None:
 
 
 def _same_step(graph: OperatorGraph) -> list[Edge]:
-    return [edge for edge in graph.edges if edge.when is When.SAME_STEP]
+    return [edge for edge in graph.edges if edge.consumer_step is ConsumerStep.SAME_STEP]

@@ -18,8 +18,8 @@ import math
 import numpy as np
 
 from automap.simulate.operators.configuration import Configuration
-from automap.simulate.operators.graph import Edge, OperatorGraph, When
-from automap.simulate.operators.machine import Machine
+from automap.simulate.operators.graph import ConsumerStep, Edge, OperatorGraph
+from automap.simulate.operators.network import DeviceNetwork
 from automap.simulate.tasks import Tasks, simulate_reference
 from hlo_tools.rules import FactorKind
 
@@ -51,10 +51,10 @@ def _parts(configuration: Configuration) -> list[_Part]:
 
 
 def explicit(
-    graph: OperatorGraph, machine: Machine, configurations: Sequence[Configuration]
+    graph: OperatorGraph, network: DeviceNetwork, configurations: Sequence[Configuration]
 ) -> dict[int, Task]:
     """Every task by its id."""
-    n = machine.n_devices
+    n = network.n_devices
     tasks: dict[int, Task] = {}
     done: dict[tuple[int, int], int] = {}
     id_of_part: dict[tuple[int, int], int] = {}
@@ -67,11 +67,11 @@ def explicit(
         seconds = operator.part_seconds(configuration.degrees)
         for part in parts:
             id_of_part[o, part.k] = done[o, part.k] = base + part.k
-            tasks[base + part.k] = Task(seconds / float(machine.speed[part.device]), part.device)
+            tasks[base + part.k] = Task(seconds / float(network.speed[part.device]), part.device)
         adding = [f.kind is FactorKind.REDUCTION for f in operator.factors]
         n_bytes = operator.part_bytes(configuration.degrees)
         for ring in _rings(parts, adding):
-            for part, task in _ring_tasks(ring, machine, n_bytes, base):
+            for part, task in _ring_tasks(ring, network, n_bytes, base):
                 tasks[base + n + part.k] = task
                 done[o, part.k] = base + n + part.k
         base += 2 * n
@@ -79,7 +79,7 @@ def explicit(
             late.append((base, edge, o))
             base += n * n
     for first, edge, _ in late:
-        _transfers(tasks, machine, configurations, edge, first, done, id_of_part)
+        _transfers(tasks, network, configurations, edge, first, done, id_of_part)
     return tasks
 
 
@@ -93,23 +93,23 @@ def _rings(parts: Sequence[_Part], adding: Sequence[bool]) -> Iterator[list[_Par
 
 
 def _ring_tasks(
-    ring: Sequence[_Part], machine: Machine, n_bytes: float, base: int
+    ring: Sequence[_Part], network: DeviceNetwork, n_bytes: float, base: int
 ) -> Iterator[tuple[_Part, Task]]:
     count = len(ring)
     hops = [(ring[i - 1].device, ring[i].device) for i in range(count)]
     slowest = max(
-        float(machine.latency_seconds[hop]) + n_bytes / count / float(machine.bytes_per_s[hop])
+        float(network.latency_seconds[hop]) + n_bytes / count / float(network.bytes_per_s[hop])
         for hop in hops
     )
     for part, hop in zip(ring, hops, strict=True):
-        resource = machine.n_devices * (1 + hop[0]) + hop[1]
+        resource = network.n_devices * (1 + hop[0]) + hop[1]
         waits = [base + member.k for member in ring]
         yield part, Task(2 * (count - 1) * slowest, resource, waits)
 
 
 def _transfers(
     tasks: dict[int, Task],
-    machine: Machine,
+    network: DeviceNetwork,
     configurations: Sequence[Configuration],
     edge: Edge,
     first: int,
@@ -130,15 +130,19 @@ def _transfers(
         for holders in wanted.values():
             here = [a for a in holders if a.device == b.device]
             a = here[0] if here else holders[b.k % len(holders)]
-            ident = first + a.k * machine.n_devices + b.k
-            reader = tasks[id_of_part[edge.target, b.k]] if edge.when is When.SAME_STEP else None
+            ident = first + a.k * network.n_devices + b.k
+            reader = (
+                tasks[id_of_part[edge.target, b.k]]
+                if edge.consumer_step is ConsumerStep.SAME_STEP
+                else None
+            )
             if a.device == b.device:
                 ident = done[edge.source, a.k]
             else:
                 hop = (a.device, b.device)
-                seconds = float(machine.latency_seconds[hop])
-                seconds += edge.n_bytes * shares[a.k] / float(machine.bytes_per_s[hop])
-                resource = machine.n_devices * (1 + a.device) + b.device
+                seconds = float(network.latency_seconds[hop])
+                seconds += edge.n_bytes * shares[a.k] / float(network.bytes_per_s[hop])
+                resource = network.n_devices * (1 + a.device) + b.device
                 tasks[ident] = Task(seconds, resource, [done[edge.source, a.k]])
             if reader is not None:
                 reader.waits_for.append(ident)

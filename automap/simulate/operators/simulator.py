@@ -32,7 +32,7 @@ from automap.simulate.operators.configuration import Configuration, check
 from automap.simulate.operators.delta import replace_configuration, simulate_changed
 from automap.simulate.operators.full import place_all, simulate_all
 from automap.simulate.operators.graph import OperatorGraph
-from automap.simulate.operators.machine import Machine
+from automap.simulate.operators.network import DeviceNetwork
 
 
 class Method(Enum):
@@ -98,7 +98,7 @@ class Simulator:
     """Operators with their configurations on a machine. Not safe for use by two threads."""
 
     def __init__(
-        self, graph: OperatorGraph, machine: Machine, configurations: Sequence[Configuration]
+        self, graph: OperatorGraph, network: DeviceNetwork, configurations: Sequence[Configuration]
     ):
         """Simulate once. Raises `InputError` for configurations that do not fit, or too many tasks."""
         if len(configurations) != len(graph.operators):
@@ -108,18 +108,18 @@ class Simulator:
                 f"{len(graph.operators)} operators"
             )
         for operator, configuration in zip(graph.operators, configurations, strict=True):
-            check(operator, configuration, machine.n_devices)
+            check(operator, configuration, network.n_devices)
         self.graph = graph
-        self.machine = machine
+        self.network = network
         self.configurations = list(configurations)
-        self._wiring = wiring_of(graph, machine.n_devices)
-        self._links: Links = links_of(machine)
-        self._placed: Placed = placed_on(self._wiring, machine.n_devices)
-        fixed = 2 * len(graph.operators) * machine.n_devices
-        self._run: Run = empty_run(fixed + _FIRST_SLOTS, machine.n_devices)
+        self._wiring = wiring_of(graph, network.n_devices)
+        self._links: Links = links_of(network)
+        self._placed: Placed = placed_on(self._wiring, network.n_devices)
+        fixed = 2 * len(graph.operators) * network.n_devices
+        self._run: Run = empty_run(fixed + _FIRST_SLOTS, network.n_devices)
         self._free_slot = 0
         self._waiting = set[int]()
-        self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, machine.n_devices)
+        self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, network.n_devices)
         for operator in range(len(graph.operators)):
             self._record(operator)
         self.rebuild()
@@ -176,7 +176,7 @@ class Simulator:
 
         Raises `InputError`, and changes nothing, if the configuration does not fit.
         """
-        check(self.graph.operators[operator], configuration, self.machine.n_devices)
+        check(self.graph.operators[operator], configuration, self.network.n_devices)
         self.configurations[operator] = configuration
         self._record(operator)
         self._waiting.add(operator)
@@ -231,7 +231,7 @@ class Simulator:
             if _GROWTH * self._free_slot <= _ROOMY * len(self._run.resource):
                 return
             self._run = empty_run(
-                _slots(_GROWTH * self._free_slot, self._free_slot), self.machine.n_devices
+                _slots(_GROWTH * self._free_slot, self._free_slot), self.network.n_devices
             )
 
 

@@ -17,7 +17,13 @@ are sums over the trips of a loop: each of their terms is added up by itself.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from automap.simulate.operators.graph import NO_CLASS, Operator, OperatorGraph, SplitFactor, When
+from automap.simulate.operators.graph import (
+    NO_CLASS,
+    ConsumerStep,
+    Operator,
+    OperatorGraph,
+    SplitFactor,
+)
 from hlo_tools.rules import FactorKind
 
 
@@ -60,7 +66,9 @@ def _inside(graph: OperatorGraph, sum_of: Mapping[int, int]) -> dict[int, int]:
     for source, name in sum_of.items():
         for number in readers.get(source, [])[:1]:
             edge = graph.edges[number]
-            is_same = edge.when is When.SAME_STEP and sum_of.get(edge.target) == name
+            is_same = (
+                edge.consumer_step is ConsumerStep.SAME_STEP and sum_of.get(edge.target) == name
+            )
             if is_same and len(readers[source]) == 1:
                 result[source] = number
     return result

@@ -9,7 +9,7 @@ from automap.cost.evaluate import Evaluator
 from automap.deadline import Deadline
 from automap.numba_jit import compilation_heard, compiled, is_compiled
 from automap.pipeline.hybrid import inners
-from automap.pipeline.hybrid.menus import Kinds
+from automap.pipeline.hybrid.offers import Kinds
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.search import PIPELINE_STRATEGIES
 from automap.pipeline.solvers.exact import WORK_PER_SECOND, solve
@@ -34,12 +34,12 @@ def workload():
 @pytest.fixture
 def work(monkeypatch):
     work = Work()
-    for module in ("automap.pipeline.search.arrays_of", "automap.pipeline.hybrid.menus.arrays_of"):
+    for module in ("automap.pipeline.search.arrays_of", "automap.pipeline.hybrid.offers.arrays_of"):
         owner, _, name = module.rpartition(".")
         monkeypatch.setattr(module, work.counted(getattr(__import__(owner, fromlist=[name]), name)))
     monkeypatch.setattr(Evaluator, "price", work.counted(Evaluator.price))
     monkeypatch.setattr(inners, "candidate", work.counted(inners.candidate))
-    monkeypatch.setattr(Kinds, "menu", work.counted(Kinds.menu))
+    monkeypatch.setattr(Kinds, "options", work.counted(Kinds.options))
     return work
 
 

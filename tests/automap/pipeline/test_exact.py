@@ -11,7 +11,7 @@ from automap.pipeline.fabric import fabric_of
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.value import value, values
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays

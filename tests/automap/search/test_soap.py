@@ -9,10 +9,10 @@ from automap.search.soap import SoapBudget, soap_search
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, data_parallel, single
 from automap.simulate.operators.layers import layers_of
-from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
-from tests.automap.simulate.cases import random_graph, random_machine
+from tests.automap.simulate.cases import random_graph, random_network
 from tests.steps import mlp, problem_of
 
 
@@ -29,31 +29,31 @@ def _every_configuration(operator, n_devices):
 @pytest.mark.parametrize("seed", range(4))
 def test_finds_the_best_of_all_configurations_of_a_tiny_graph(seed):
     n_devices = 2
-    graph, machine = random_graph(seed, 3), random_machine(seed, n_devices)
+    graph, network = random_graph(seed, 3), random_network(seed, n_devices)
     choices = [list(_every_configuration(o, n_devices)) for o in graph.operators]
     steps = [
-        Simulator(graph, machine, configurations).makespan_seconds
+        Simulator(graph, network, configurations).makespan_seconds
         for configurations in product(*choices)
     ]
     # As in the paper, from several starts: all on one device, data parallelism.
     starts = [[single(o, device) for o in graph.operators] for device in range(n_devices)]
     budget = SoapBudget(least_proposals=1_000, most_proposals=3_000)
     results = [
-        soap_search(Simulator(graph, machine, start), (), budget, seed=seed)
+        soap_search(Simulator(graph, network, start), (), budget, seed=seed)
         for start in (*starts, data_parallel(graph, n_devices))
     ]
     found = min(results, key=lambda result: result.step_seconds)
     # Copies, which data parallelism has, are not among the configurations walked over.
     assert found.step_seconds <= min(steps)
     assert min(r.step_seconds for r in results[:n_devices]) == min(steps)
-    again = Simulator(graph, machine, found.configurations)
+    again = Simulator(graph, network, found.configurations)
     assert again.makespan_seconds == found.step_seconds
 
 
 def _search(method, seed=0, proposals=150):
     graph = operator_graph(problem_of(*mlp()), get_topology("8xv100"))
-    machine = machine_of(get_topology("8xv100"))
-    simulator = Simulator(graph, machine, data_parallel(graph, 8))
+    network = device_network(get_topology("8xv100"))
+    simulator = Simulator(graph, network, data_parallel(graph, 8))
     before = simulator.makespan_seconds
     budget = SoapBudget(least_proposals=proposals, most_proposals=proposals)
     found = soap_search(simulator, layers_of(graph), budget, seed=seed, method=method)
@@ -78,8 +78,8 @@ def test_it_never_ends_worse_than_it_starts():
 
 
 def test_no_seconds_no_proposals():
-    graph, machine = random_graph(0, 3), random_machine(0, 2)
-    start = Simulator(graph, machine, [single(o, 0) for o in graph.operators])
+    graph, network = random_graph(0, 3), random_network(0, 2)
+    start = Simulator(graph, network, [single(o, 0) for o in graph.operators])
     budget = SoapBudget(least_proposals=10, most_proposals=10, seconds=0.0)
     found = soap_search(start, (), budget)
     assert found.proposals == 0

@@ -4,8 +4,14 @@ equal.
 
 import numpy as np
 
-from automap.simulate.operators.graph import Edge, Operator, OperatorGraph, SplitFactor, When
-from automap.simulate.operators.machine import Machine
+from automap.simulate.operators.graph import (
+    ConsumerStep,
+    Edge,
+    Operator,
+    OperatorGraph,
+    SplitFactor,
+)
+from automap.simulate.operators.network import DeviceNetwork
 from automap.simulate.tasks import Tasks
 from hlo_tools.rules import FactorKind
 
@@ -55,26 +61,26 @@ def random_graph(seed, n_operators=24):
                 target=target,
                 n_bytes=n_bytes,
                 dims=tuple(dims[n_sums:]),
-                when=when,
+                consumer_step=when,
                 sums=tuple(dims[:n_sums]),
             )
         )
 
     for target in range(1, n_operators):
         for source in rng.choice(target, min(int(rng.integers(1, 4)), target), replace=False):
-            edge(int(source), target, When.SAME_STEP)
+            edge(int(source), target, ConsumerStep.SAME_STEP)
     for target in range(2):
-        edge(n_operators - 1 - target, target, When.NEXT_STEP)
+        edge(n_operators - 1 - target, target, ConsumerStep.NEXT_STEP)
     return OperatorGraph(tuple(operators), tuple(sorted(edges, key=lambda e: (e.source, e.target))))
 
 
-def random_machine(seed, n_devices):
+def random_network(seed, n_devices):
     """Links of different speed; times of whole seconds for 4096 bytes and their halves, quarters,
     ...
     """
     rng = np.random.default_rng(seed)
     shape = (n_devices, n_devices)
-    return Machine(
+    return DeviceNetwork(
         bytes_per_s=rng.choice([1024.0, 4096.0], shape),
         latency_seconds=rng.integers(0, 2, shape).astype(float),
         speed=rng.choice([1.0, 2.0], n_devices),

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from automap.simulate.region import Node, Region, What
+from automap.simulate.region import Node, NodeKind, Region
 
 
 def region(*rows):
@@ -12,13 +12,15 @@ def region(*rows):
         if isinstance(row[0], Region):
             body, trips, after = row
             nodes.append(
-                Node(what=What.LOOP, number=slot, slot=slot, after=after, trips=trips, body=body)
+                Node(
+                    kind=NodeKind.LOOP, number=slot, slot=slot, after=after, trips=trips, body=body
+                )
             )
         else:
             what, seconds, after, *urgent = row
             nodes.append(
                 Node(
-                    what=what,
+                    kind=what,
                     number=slot,
                     slot=slot,
                     after=after,
@@ -42,8 +44,8 @@ def regions(draw, depth=2):
         if depth and draw(st.integers(0, 4)) == 0:
             rows.append((draw(regions(depth=depth - 1)), draw(st.integers(0, 5)), after))
         else:
-            what = draw(st.sampled_from([What.KERNEL, What.SPARE, What.COLLECTIVE]))
-            urgent = ("urgent",) if what is What.COLLECTIVE and draw(st.booleans()) else ()
+            what = draw(st.sampled_from([NodeKind.KERNEL, NodeKind.SPARE, NodeKind.COLLECTIVE]))
+            urgent = ("urgent",) if what is NodeKind.COLLECTIVE and draw(st.booleans()) else ()
             rows.append((what, draw(some_seconds), after, *urgent))
     return region(*rows)
 
@@ -51,6 +53,6 @@ def regions(draw, depth=2):
 def total_seconds(of, *kinds):
     """Seconds of all runs of the nodes of these kinds."""
     return sum(
-        n.trips * total_seconds(n.body, *kinds) if n.body else n.seconds * (n.what in kinds)
+        n.trips * total_seconds(n.body, *kinds) if n.body else n.seconds * (n.kind in kinds)
         for n in of.nodes
     )

@@ -7,8 +7,8 @@ import pytest
 
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import data_parallel, single
-from automap.simulate.operators.graph import When
-from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.graph import ConsumerStep
+from automap.simulate.operators.network import device_network
 from automap.simulate.operators.reference import explicit, full_reference
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
@@ -27,7 +27,7 @@ def graph(request):
 def test_edges_lead_forward_within_a_step_and_name_factors_of_their_operators(graph):
     for edge in graph.edges:
         source, target = graph.operators[edge.source], graph.operators[edge.target]
-        assert edge.when is When.NEXT_STEP or edge.source < edge.target
+        assert edge.consumer_step is ConsumerStep.NEXT_STEP or edge.source < edge.target
         for f, g in edge.dims:
             assert -1 <= f < len(source.factors) - 1
             assert -1 <= g < len(target.factors) - 1
@@ -38,7 +38,7 @@ def test_edges_lead_forward_within_a_step_and_name_factors_of_their_operators(gr
 
 
 def test_one_device_takes_the_sum_of_its_operators(graph):
-    simulator = Simulator(graph, machine_of(TOPOLOGY), [single(o, 0) for o in graph.operators])
+    simulator = Simulator(graph, device_network(TOPOLOGY), [single(o, 0) for o in graph.operators])
     wanted = math.fsum(o.part_seconds((1,) * len(o.factors)) for o in graph.operators)
     assert simulator.makespan_seconds == pytest.approx(wanted, rel=1e-12)
     assert simulator.n_tasks == len(graph.operators)
@@ -46,7 +46,7 @@ def test_one_device_takes_the_sum_of_its_operators(graph):
 
 def test_data_parallel_only_adds_up_what_sums_over_the_batch(graph):
     n = 8
-    simulator = Simulator(graph, machine_of(TOPOLOGY), data_parallel(graph, n))
+    simulator = Simulator(graph, device_network(TOPOLOGY), data_parallel(graph, n))
     sums = [
         o
         for o in graph.operators
@@ -60,12 +60,12 @@ def test_data_parallel_only_adds_up_what_sums_over_the_batch(graph):
 
 def test_weights_are_fetched_where_they_are_not_made_for_the_next_step():
     graph = operator_graph(problem_of(*mlp()), TOPOLOGY)
-    back = [e for e in graph.edges if e.when is When.NEXT_STEP]
+    back = [e for e in graph.edges if e.consumer_step is ConsumerStep.NEXT_STEP]
     assert {graph.operators[e.source].phase for e in back} == {"update"}
     configurations = [single(o, int(o.phase == "update")) for o in graph.operators]
-    simulator = Simulator(graph, machine_of(TOPOLOGY), configurations)
-    tasks = explicit(graph, simulator.machine, configurations)
-    to_first = machine_of(TOPOLOGY).n_devices * 2  # link from device 1 to device 0
+    simulator = Simulator(graph, device_network(TOPOLOGY), configurations)
+    tasks = explicit(graph, simulator.network, configurations)
+    to_first = device_network(TOPOLOGY).n_devices * 2  # link from device 1 to device 0
     assert sum(task.resource == to_first for task in tasks.values()) == sum(
         graph.operators[e.target].phase != "update" for e in back
     )

@@ -4,11 +4,11 @@ from hypothesis import given
 import pytest
 
 from automap.simulate.issue import in_line, on_two_lanes
-from automap.simulate.region import What
+from automap.simulate.region import NodeKind
 from tests.automap.simulate.regions import region, regions, total_seconds
 
 
-KERNEL, SPARE, COLLECTIVE = What.KERNEL, What.SPARE, What.COLLECTIVE
+KERNEL, SPARE, COLLECTIVE = NodeKind.KERNEL, NodeKind.SPARE, NodeKind.COLLECTIVE
 BODY = region((KERNEL, 2.0, ()), (COLLECTIVE, 1.0, (0,), "urgent"), (KERNEL, 1.0, (1,)))
 CASES = {
     "an urgent all-reduce between two kernels": (

@@ -13,7 +13,7 @@ from automap.simulate.operators.configuration import (
     spread,
 )
 from automap.simulate.operators.layers import layers_of
-from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from models.alexnet import alexnet_tiny
@@ -96,7 +96,7 @@ def test_what_operators_of_a_split_exchange_is_on_the_same_device():
     classes = ((hidden, 2), (problem.batch_class, 4))
     split = Split(classes, (5, 4, 7, 6, 1, 0, 3, 2))
     configurations = [spread(o, split) for o in graph.operators]
-    simulator = Simulator(graph, machine_of(TOPOLOGY), configurations)
+    simulator = Simulator(graph, device_network(TOPOLOGY), configurations)
     transfers = simulator.placement().resource >= 8
     sums = [
         o

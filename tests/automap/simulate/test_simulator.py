@@ -10,21 +10,21 @@ from automap.errors import InputError
 from automap.simulate.operators.configuration import Configuration, random_configuration, single
 from automap.simulate.operators.reference import delta_reference, explicit, full_reference
 from automap.simulate.operators.simulator import Method, Placement, Simulator
-from tests.automap.simulate.cases import random_graph, random_machine
+from tests.automap.simulate.cases import random_graph, random_network
 
 
 def _random_start(seed, n_devices, n_operators=24):
     rng = np.random.default_rng(seed)
     graph = random_graph(seed, n_operators)
     configurations = [random_configuration(o, n_devices, rng) for o in graph.operators]
-    return Simulator(graph, random_machine(seed, n_devices), configurations), rng
+    return Simulator(graph, random_network(seed, n_devices), configurations), rng
 
 
 def _moves(simulator, rng, count) -> Iterator[tuple[int, Configuration]]:
     for _ in range(count):
         o = int(rng.integers(len(simulator.graph.operators)))
         operator = simulator.graph.operators[o]
-        yield o, random_configuration(operator, simulator.machine.n_devices, rng)
+        yield o, random_configuration(operator, simulator.network.n_devices, rng)
 
 
 def _columns(placement: Placement):
@@ -60,11 +60,11 @@ def test_delta_is_full_after_ten_thousand_moves(n_devices, seeds):
 @pytest.mark.parametrize("n_devices", [1, 2, 3, 4, 8])
 def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
     simulator, rng = _random_start(n_devices, n_devices, n_operators=12)
-    graph, machine = simulator.graph, simulator.machine
-    before = full_reference(explicit(graph, machine, simulator.configurations))
+    graph, network = simulator.graph, simulator.network
+    before = full_reference(explicit(graph, network, simulator.configurations))
     for o, configuration in _moves(simulator, rng, 12):
         simulator.move(o, configuration, Method.DELTA)
-        tasks = explicit(graph, machine, simulator.configurations)
+        tasks = explicit(graph, network, simulator.configurations)
         wanted, delta = full_reference(tasks), delta_reference(before, tasks)
         ids = sorted(tasks)
         found = simulator.placement()
@@ -130,4 +130,4 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 def test_each_operator_has_one_configuration():
     simulator, _ = _random_start(0, 4)
     with pytest.raises(InputError, match="one for each of the 24 operators"):
-        Simulator(simulator.graph, simulator.machine, [single(simulator.graph.operators[0], 0)])
+        Simulator(simulator.graph, simulator.network, [single(simulator.graph.operators[0], 0)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from automap.simulate.issue import in_line, on_two_lanes
-from automap.simulate.region import What
+from automap.simulate.region import NodeKind
 from automap.simulate.spmd import COMPUTE, LINK, simulate_spmd
 from automap.simulate.tasks import simulate_reference
 from tests.automap.simulate.regions import region, regions
@@ -28,11 +28,13 @@ def test_each_lane_does_one_thing_at_a_time_and_every_node_runs_its_trips(progra
         ends, starts = found.timeline.end_seconds[chosen], found.timeline.start_seconds[chosen]
         assert (starts[1:] >= ends[:-1]).all(), "tasks of a lane are numbered in its order"
     for run, lane in zip(found.runs, found.tasks.resource.tolist(), strict=True):
-        assert (lane == LINK) == (run.node.what is What.COLLECTIVE)
+        assert (lane == LINK) == (run.node.kind is NodeKind.COLLECTIVE)
 
 
 LOOP = region(
-    (What.KERNEL, 1.0, ()), (What.COLLECTIVE, 2.0, (0,), "urgent"), (What.KERNEL, 1.0, (1,))
+    (NodeKind.KERNEL, 1.0, ()),
+    (NodeKind.COLLECTIVE, 2.0, (0,), "urgent"),
+    (NodeKind.KERNEL, 1.0, (1,)),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
-from automap.simulate.region import What
+from automap.simulate.region import NodeKind
 from automap.simulate.spmd import simulate_spmd
 from automap.simulate.spmd_program import program_of
 from automap.space.presets import PRESETS
@@ -87,9 +87,9 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
         estimate = evaluator.evaluate(split_classes)
         busy = estimate.collective_seconds + estimate.hidden_seconds
         program = program_of(evaluator.tables, evaluator.priced(split_classes))
-        compute = total_seconds(program, What.KERNEL, What.SPARE)
+        compute = total_seconds(program, NodeKind.KERNEL, NodeKind.SPARE)
         assert compute == pytest.approx(estimate.compute_seconds)
-        assert total_seconds(program, What.COLLECTIVE) == pytest.approx(busy)
+        assert total_seconds(program, NodeKind.COLLECTIVE) == pytest.approx(busy)
         step = simulate_spmd(program, "cuda").timeline.makespan_seconds
         assert max(compute, busy) * (1 - 1e-9) <= step <= (compute + busy) * (1 + 1e-9)
         assert step == pytest.approx(estimate.step_seconds, rel=0.15, abs=ONE_MESSAGE_SECONDS)
@@ -110,4 +110,4 @@ def test_kernels_wait_for_the_collectives_of_what_they_read():
     (product,) = program.nodes[summed].after
     assert program.nodes[product].number == program.nodes[summed].edge_op
     readers = [it for it in program.nodes if summed in it.after]
-    assert readers and all(it.what is not What.COLLECTIVE for it in readers)
+    assert readers and all(it.kind is not NodeKind.COLLECTIVE for it in readers)

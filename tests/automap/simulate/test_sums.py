@@ -6,7 +6,7 @@ import pytest
 
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, data_parallel, single
-from automap.simulate.operators.machine import machine_of
+from automap.simulate.operators.network import device_network
 from automap.simulate.operators.reference import explicit, full_reference
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
@@ -65,15 +65,15 @@ def test_a_product_that_nothing_is_added_to_is_summed_itself():
 
 def test_one_all_reduce_over_all_devices_and_nothing_else_moves():
     graph, n = _recurrent(STEPS), 8
-    simulator = Simulator(graph, machine_of(TOPOLOGY), data_parallel(graph, n))
+    simulator = Simulator(graph, device_network(TOPOLOGY), data_parallel(graph, n))
     found = simulator.placement()
     assert (found.resource >= n).sum() == n
-    machine = machine_of(TOPOLOGY)
-    alone = Simulator(graph, machine, [single(o, 0) for o in graph.operators])
+    network = device_network(TOPOLOGY)
+    alone = Simulator(graph, network, [single(o, 0) for o in graph.operators])
     ring = (
         2
         * (n - 1)
-        * (machine.latency_seconds[0, 1] + WIDTH * WIDTH * 4 / n / machine.bytes_per_s[0, 1])
+        * (network.latency_seconds[0, 1] + WIDTH * WIDTH * 4 / n / network.bytes_per_s[0, 1])
     )
     parts = sum(
         o.part_seconds(c.degrees)
@@ -93,10 +93,10 @@ def test_partial_sums_that_move_move_whole():
     configurations = [single(o, 0) for o in graph.operators]
     degrees = tuple(2 if f == edge.sums[0][0] else 1 for f in range(len(term.factors)))
     configurations[edge.source] = Configuration(degrees, (1, 2))
-    machine = machine_of(TOPOLOGY)
-    tasks = explicit(graph, machine, configurations)
-    seconds = edge.n_bytes / machine.bytes_per_s[1, 0] + machine.latency_seconds[1, 0]
+    network = device_network(TOPOLOGY)
+    tasks = explicit(graph, network, configurations)
+    seconds = edge.n_bytes / network.bytes_per_s[1, 0] + network.latency_seconds[1, 0]
     sent = [tasks[i].seconds for i in tasks if tasks[i].resource in (8 * 2 + 0, 8 * 3 + 0)]
     assert sent.count(pytest.approx(seconds)) >= 2
-    simulator = Simulator(graph, machine, configurations)
+    simulator = Simulator(graph, network, configurations)
     assert simulator.makespan_seconds == max(full_reference(tasks).end.values())

@@ -10,7 +10,7 @@ from automap.simulate.operators.configuration import random_configuration
 from automap.simulate.operators.events import events_of
 from automap.simulate.operators.simulator import Simulator
 from automap.simulate.trace import save_trace
-from tests.automap.simulate.cases import random_graph, random_machine
+from tests.automap.simulate.cases import random_graph, random_network
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def simulator():
     rng = np.random.default_rng(0)
     graph = random_graph(0)
     configurations = [random_configuration(o, 4, rng) for o in graph.operators]
-    return Simulator(graph, random_machine(0, 4), configurations)
+    return Simulator(graph, random_network(0, 4), configurations)
 
 
 def test_a_trace_holds_every_task_once_and_no_two_at_a_time(simulator, tmp_path):

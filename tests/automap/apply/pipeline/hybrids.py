@@ -12,8 +12,8 @@ from automap.api.plan import Plan
 from automap.config import read_options
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Terms
-from automap.pipeline.hybrid.menus import Kinds
-from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.hybrid.offers import Kinds
+from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Schedule
 from automap.pipeline.solvers.exact import Partition
@@ -63,9 +63,11 @@ def hybrid_plan(
         Pricer(setup.points.profile, Space(workload.problem), topology, None),
     )
     inners = tuple(_inner(pricer, s) for s in stages if isinstance(s, Inside))
-    offer = Kinds(pricer, points, setup.fabric, inners).menu(microbatches, 1e12).scheduled(schedule)
+    offer = (
+        Kinds(pricer, points, setup.fabric, inners).options(microbatches, 1e12).scheduled(schedule)
+    )
     left = [n for n, inner in enumerate(offer.inners) if inner is not None]
-    units = offer.menu.units.tolist()
+    units = offer.options.units.tolist()
     kinds = [units.index(s) if isinstance(s, int) else left.pop(0) for s in stages]
     partition = Partition(
         cuts=_cuts(points, shares or [1 / len(stages)] * len(stages)),
@@ -79,7 +81,7 @@ def hybrid_plan(
     return pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
 
 
-def _inner(pricer: Pricer, wanted: Inside) -> Inner:
+def _inner(pricer: Pricer, wanted: Inside) -> InnerPlan:
     mesh = Mesh(tuple(wanted.mesh), tuple(wanted.mesh.values()))
     if isinstance(wanted.preset, str):
         (point, *_) = PRESETS[wanted.preset].points(pricer.space, mesh)
@@ -87,7 +89,7 @@ def _inner(pricer: Pricer, wanted: Inside) -> Inner:
         point = wanted.preset(pricer, mesh)
     storage = tuple(tuple(max(own, wanted.level) for own in axis) for axis in point.storage)
     point = replace(point, storage=storage)
-    return Inner(int(np.prod(mesh.sizes)), point, pricer.space.split_classes(point), "a test")
+    return InnerPlan(int(np.prod(mesh.sizes)), point, pricer.space.split_classes(point), "a test")
 
 
 def _cuts(points: Any, shares: Sequence[float]) -> np.ndarray:

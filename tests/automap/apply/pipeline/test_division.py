@@ -6,7 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from automap.jaxpr.flatten import flatten
-from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.divide import StagePass
 from tests.automap.apply.pipeline.hybrids import blocks
 from tests.automap.apply.pipeline.running import Running, mlp, record
 
@@ -19,19 +19,19 @@ def layer_ends(step, args) -> list[str]:
 def test_one_activation_crosses_an_edge_of_layers_each_way():
     step, args = mlp()
     run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
-    (turn,) = run.assembly.turns
+    (sweep,) = run.assembly.sweeps
     numbers = run.assembly.blueprint.numbers
-    for role, loop in turn.loops.items():
-        next_stage = role.stage + (1 if role.kind == "forward" else -1)
+    for stage_pass, loop in sweep.loops.items():
+        next_stage = stage_pass.stage + (1 if stage_pass.kind == "forward" else -1)
         sent = [
             numbers.variables[v].aval.shape
             for v, routes in loop.routes.items()
             for stage, _ in routes
-            if stage != role.stage
+            if stage != stage_pass.stage
         ]
         is_end = next_stage in (-1, 4)
         assert sent == ([] if is_end else [(4, 16)])
-        assert all(s in (role.stage, next_stage) for r in loop.routes.values() for s, _ in r)
+        assert all(s in (stage_pass.stage, next_stage) for r in loop.routes.values() for s, _ in r)
 
 
 def test_everything_of_a_layer_is_on_its_stage():
@@ -47,13 +47,13 @@ def test_everything_of_a_layer_is_on_its_stage():
 def test_gradients_are_added_where_they_are_made_and_the_norm_goes_through_one_stage():
     step, args = mlp()
     run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
-    (turn,) = run.assembly.turns
-    sums = {role: len(loop.program.sums) for role, loop in turn.loops.items()}
+    (sweep,) = run.assembly.sweeps
+    sums = {stage_pass: len(loop.program.sums) for stage_pass, loop in sweep.loops.items()}
     assert sums == {
-        **{Role("backward", stage): 2 for stage in range(4)},
-        **{Role("forward", stage): int(stage == 3) for stage in range(4)},
+        **{StagePass("backward", stage): 2 for stage in range(4)},
+        **{StagePass("forward", stage): int(stage == 3) for stage in range(4)},
     }
-    phases = [(update.phase, update.stage) for update, _ in turn.updates]
+    phases = [(update.phase, update.stage) for update, _ in sweep.updates]
     assert phases == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (2, 1), (2, 2), (2, 3)]
 
 
@@ -63,8 +63,8 @@ def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
     level = flatten(jax.make_jaxpr(step)(*args), {})
     product = next(e.path for e in level.equations if e.eqn.primitive.name == "dot_general")
     run = Running(step, args, record((1, 1), [product]))
-    (turn,) = run.assembly.turns
-    assert len(turn.loops[Role("backward", 0)].program.sums) == 1
+    (sweep,) = run.assembly.sweeps
+    assert len(sweep.loops[StagePass("backward", 0)].program.sums) == 1
     stages = [next(iter(s.parts[0].mesh.devices.flat)).id for s in run.assembly.inputs]
     assert stages[1:5] == [1, 0, 1, 1]
     assert jnp.size(args[0]["params"][0]["b"]) == 16

@@ -15,7 +15,7 @@ import pytest
 
 from automap.api.plan import Plan
 from automap.errors import InputError, PlanError
-from automap.runtime.pipeline.divide import Role
+from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.runner import run_step
 from automap.runtime.pipeline.step import check_separable
 from automap.step.step import traced_call
@@ -33,7 +33,7 @@ STAGES = [
 ]
 
 
-def leaf_bytes(plan: Plan, stage: int, role: str) -> int:
+def leaf_bytes(plan: Plan, stage: int, stage_pass: str) -> int:
     """What the plan says that each device of a stage has of the leaves of a role."""
     inside = plan.pipeline.stages[stage].inside
     sizes = dict(inside.mesh.axes)
@@ -43,7 +43,7 @@ def leaf_bytes(plan: Plan, stage: int, role: str) -> int:
         * 4
         // math.prod(sizes[axis] for axes in specs[leaf.path] for axis in axes or ())
         for leaf in plan.inputs
-        if leaf.role == role and leaf.path in specs
+        if leaf.stage_pass == stage_pass and leaf.path in specs
     )
 
 
@@ -73,10 +73,10 @@ def test_tensors_and_zero_3_and_zero_1_in_one_pipeline(trained):
 def test_a_device_holds_its_stages_share_and_nothing_else(trained):
     _, _, plan, run, last = trained
     stage_of = [0, 0, 0, 0, 1, 1, 2, 2]
-    for tree, role in ((last["params"], "parameter"), (last["momentum"], "optimizer state")):
-        said = [leaf_bytes(plan, stage, role) for stage in range(3)]
+    for tree, stage_pass in ((last["params"], "parameter"), (last["momentum"], "optimizer state")):
+        said = [leaf_bytes(plan, stage, stage_pass) for stage in range(3)]
         assert bytes_on_devices(tree) == {d: said[s] for d, s in enumerate(stage_of)}
-        if role == "parameter":
+        if stage_pass == "parameter":
             peaks = [stage.peak_bytes for stage in plan.pipeline.stages]
             assert said[peaks.index(max(peaks))] == plan.predicted.memory.parameters
     # Features in halves; parameters in halves; only the momentum in halves.
@@ -90,29 +90,31 @@ def test_a_device_holds_its_stages_share_and_nothing_else(trained):
     assert all(a.is_equivalent_to(b, x.ndim) for x, a, b in leaves)
 
 
-def transfers_of(assembly, args) -> dict[Role, Counter[Transfer]]:
+def transfers_of(assembly, args) -> dict[StagePass, Counter[Transfer]]:
     """The collectives that are compiled into each pass of a microbatch."""
-    (turn,) = assembly.turns
+    (sweep,) = assembly.sweeps
     seen = {}
 
-    def watched(role, loop):
+    def watched(stage_pass, loop):
         def run(*given):
-            seen[role] = jax.tree.map(
+            seen[stage_pass] = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), given
             )
             return loop.run(*given)
 
         return replace(loop, run=run)
 
-    loops = {role: watched(role, loop) for role, loop in turn.loops.items()}
-    watching = replace(assembly, turns=[replace(turn, loops=loops)])
+    loops = {stage_pass: watched(stage_pass, loop) for stage_pass, loop in sweep.loops.items()}
+    watching = replace(assembly, sweeps=[replace(sweep, loops=loops)])
     run_step(watching, jax.tree.leaves(args), lambda job: None)
     found = {}
-    for role, given in seen.items():
-        mesh = assembly.places[role.stage].mesh
-        programs = {role: turn.loops[role].run.lower(*given)}
+    for stage_pass, given in seen.items():
+        mesh = assembly.places[stage_pass.stage].mesh
+        programs = {stage_pass: sweep.loops[stage_pass].run.lower(*given)}
         if given[0]:
-            programs[Role("after", role.stage)] = turn.loops[role].finish.lower(given[0])  # type: ignore[arg-type]
+            programs[StagePass("after", stage_pass.stage)] = sweep.loops[stage_pass].finish.lower(
+                given[0]
+            )  # type: ignore[arg-type]
         for name, lowered in programs.items():
             text = lowered.compile().as_text()
             found[name] = compiled_transfers(text, Mesh(mesh.axis_names, mesh.devices.shape))
@@ -132,16 +134,16 @@ def test_what_is_sent_is_what_the_plan_says(trained):
         Transfer("all-reduce", ("data",), kernel): 2,
         Transfer("all-reduce", ("data",), bias): 1,
     }
-    assert found[Role("forward", 0)] == found[Role("backward", 0)] == features
-    assert found[Role("forward", 1)] == gathered + Counter(
+    assert found[StagePass("forward", 0)] == found[StagePass("backward", 0)] == features
+    assert found[StagePass("forward", 1)] == gathered + Counter(
         {Transfer("all-gather", ("data",), bias): 1}
     )
-    assert found[Role("backward", 1)] == gathered + Counter(summed)
-    assert found[Role("after", 1)] == Counter()
-    assert found[Role("forward", 2)] == found[Role("backward", 2)] == Counter()
-    assert {t.axes for t in found[Role("after", 2)]} == {("data",)}
-    assert sum(t.n_bytes * n for t, n in found[Role("after", 2)].items()) == kernel + bias
-    assert {t.axes for t in found[Role("after", 0)]} == {("data",)}
+    assert found[StagePass("backward", 1)] == gathered + Counter(summed)
+    assert found[StagePass("after", 1)] == Counter()
+    assert found[StagePass("forward", 2)] == found[StagePass("backward", 2)] == Counter()
+    assert {t.axes for t in found[StagePass("after", 2)]} == {("data",)}
+    assert sum(t.n_bytes * n for t, n in found[StagePass("after", 2)].items()) == kernel + bias
+    assert {t.axes for t in found[StagePass("after", 0)]} == {("data",)}
 
 
 def test_what_cannot_run_is_refused_before_it_does(trained):

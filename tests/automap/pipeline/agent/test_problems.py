@@ -8,7 +8,7 @@ import pytest
 
 from automap.pipeline.agent.problems import FAMILIES, Size, generated
 from automap.pipeline.arrays import divisible
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import least_bytes
 from tests.automap.pipeline.problems import SEEDS
 
 

@@ -9,7 +9,7 @@ from automap.cost.flows import ALL_GATHER
 from automap.cost.tables import build_tables
 from automap.pipeline.hybrid.average import Setting, totals
 from automap.pipeline.hybrid.inners import candidate, preset_inners
-from automap.pipeline.hybrid.pricing import Inner, Pricer
+from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.profile import profile_of
 from automap.space.point import Level
 from automap.space.presets import PRESETS
@@ -35,10 +35,10 @@ def gpt() -> Pricer:
     return pricer_of(gpt_tiny, "2x4xv100")
 
 
-def inner_of(pricer: Pricer, preset: str, mesh: Mesh) -> Inner:
+def inner_of(pricer: Pricer, preset: str, mesh: Mesh) -> InnerPlan:
     (point, *_) = PRESETS[preset].points(pricer.space, mesh)
     devices = int(np.prod(mesh.sizes))
-    return Inner(devices, point, pricer.space.split_classes(point), preset)
+    return InnerPlan(devices, point, pricer.space.split_classes(point), preset)
 
 
 MESHES = (Mesh(("data",), (4,)), Mesh(("data", "model"), (2, 2)))

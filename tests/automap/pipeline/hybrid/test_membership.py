@@ -5,7 +5,7 @@ import pytest
 
 from automap.cost.compute import Roofline
 from automap.cost.tables import build_tables
-from automap.pipeline.hybrid.members import Members
+from automap.pipeline.hybrid.membership import StageMembership
 from automap.pipeline.profile.profile import profile_of
 from automap.topology import get_topology
 from hlo_tools.analyses.phases import Phase
@@ -15,15 +15,15 @@ from tests.steps import problem_of
 
 
 @pytest.fixture(scope="module")
-def members() -> Members:
+def members() -> StageMembership:
     problem = problem_of(*gpt_tiny())
     tables = build_tables(problem, "cuda")
     profile = profile_of(problem, tables, Roofline(tables.kernels, get_topology("4xv100")))
     second = next(i for i, label in enumerate(profile.labels) if "[1]" in label[3:])
-    return Members(profile, np.array([0, second, profile.n_items]))
+    return StageMembership(profile, np.array([0, second, profile.n_items]))
 
 
-def paths(members: Members, bits: int, role: Role) -> list[str]:
+def paths(members: StageMembership, bits: int, role: Role) -> list[str]:
     problem = members.profile.timing.problem
     return [
         path

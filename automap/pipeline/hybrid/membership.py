@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from automap.pipeline.profile.profile import Profile
-from automap.pipeline.profile.stored import root_of
+from automap.pipeline.profile.stored_bytes import parameter_position
 from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)
-class Members:
+class StageMembership:
     """Members of stages; stage s has items first[s] .. first[s + 1] - 1, as [S + 1] in `first`."""
 
     profile: Profile
@@ -44,7 +44,7 @@ class Members:
         """By the parameter's position in `Graph.inputs`."""
         uses, found = self.profile.gradients, dict[int, int]()
         for tensor, item in zip(uses.tensor.tolist(), uses.item.tolist()):
-            root = root_of(uses, tensor)
+            root = parameter_position(uses, tensor)
             found[root] = found.get(root, 0) | self._bits_of_item[item]
         return found
 

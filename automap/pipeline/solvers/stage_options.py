@@ -11,8 +11,11 @@ beside kind k' after it, at unit boundary e:
 
 `automap.pipeline.value` has all else. Kinds of one *interface* cost whoever sends to them the same.
 
-    `menu_of`       the replicas of `Arrays`: kind k has the k-th usable number of them
+    `replicated_options`       the replicas of `Arrays`: kind k has the k-th usable number of them
     `priced_stages` V of a partition with a kind for each stage
+    `least_bytes`   the least memory that any partition in S stages needs on its fullest device:
+                    whether anything fits at all. B(k, i, d) = min over kinds of stages and j of
+                    max(bytes of stage [i, j) on [d, e), B(k - 1, j, e))
 """
 
 from typing import NamedTuple
@@ -25,7 +28,7 @@ from automap.pipeline.schedules import PassOrder
 from automap.pipeline.value import finished, joined, most_in_flight
 
 
-class Menu(NamedTuple):
+class StageOptions(NamedTuple):
     """K kinds on n points and U units, L layouts, T tables of bytes.
 
     units [K] int64; forward, backward [K, n + 1] seconds of one microbatch, sums of the points
@@ -74,7 +77,7 @@ class Menu(NamedTuple):
         return len(self.latency_seconds) - 1
 
 
-def menu_of(arrays: Arrays) -> Menu:
+def replicated_options(arrays: Arrays) -> StageOptions:
     """Replicated stages."""
     sizes, units = np.flatnonzero(arrays.usable[1:]) + 1, arrays.n_units
     begins = np.arange(units + 1)
@@ -85,7 +88,7 @@ def menu_of(arrays: Arrays) -> Menu:
     before = np.maximum(begins - sizes[:, None, None], 0)
     after = np.minimum(begins + sizes[None, :, None], units)
     kinds = np.arange(len(sizes))
-    return Menu(
+    return StageOptions(
         units=sizes,
         forward=arrays.forward[sizes],
         backward=arrays.backward[sizes],
@@ -112,60 +115,96 @@ def menu_of(arrays: Arrays) -> Menu:
 
 
 @inner
-def reduce_seconds(menu: Menu, kind: int, i: int, j: int, d: int) -> float:
+def reduce_seconds(options: StageOptions, kind: int, i: int, j: int, d: int) -> float:
     """R of a stage."""
-    sums = menu.reduce[kind, j] - menu.reduce[kind, i]
-    return menu.rate[kind, d] * menu.gradient_bytes[i, j] + sums
+    sums = options.reduce[kind, j] - options.reduce[kind, i]
+    return options.rate[kind, d] * options.gradient_bytes[i, j] + sums
 
 
 @inner
-def transfer_seconds(menu: Menu, kind: int, after: int, j: int, e: int) -> float:
+def transfer_seconds(options: StageOptions, kind: int, after: int, j: int, e: int) -> float:
     """X of a stage of `kind` that ends at point j and unit e, before one of kind `after`."""
-    per_byte = menu.transfer[menu.layout[kind], menu.layout[after], e]
-    sent = max(menu.crossing[kind, j], menu.crossing[after, j])
-    return menu.latency_seconds[e] + per_byte * sent
+    per_byte = options.transfer[options.layout[kind], options.layout[after], e]
+    sent = max(options.crossing[kind, j], options.crossing[after, j])
+    return options.latency_seconds[e] + per_byte * sent
 
 
 @inner
-def device_bytes(menu: Menu, kind: int, i: int, j: int, flight: int) -> float:
+def device_bytes(options: StageOptions, kind: int, i: int, j: int, flight: int) -> float:
     """Bytes on each device of a stage with K = `flight` microbatches in flight."""
-    t = menu.table[kind]
-    moving = flight * menu.kept[t, i, j] + menu.working[t, i, j] + 2.0 * menu.entering[t, i]
-    return menu.state[t, i, j] + moving / menu.share[kind]
+    t = options.table[kind]
+    moving = (
+        flight * options.kept[t, i, j] + options.working[t, i, j] + 2.0 * options.entering[t, i]
+    )
+    return options.state[t, i, j] + moving / options.share[kind]
 
 
 @inner
-def may_lie(menu: Menu, kind: int, d: int) -> bool:
+def may_lie(options: StageOptions, kind: int, d: int) -> bool:
     """Whether a stage of a kind may begin at unit d."""
-    return menu.may_part[d] and menu.rate[kind, d] < np.inf
+    return options.may_part[d] and options.rate[kind, d] < np.inf
 
 
 @compiled
-def priced_stages(menu: Menu, cuts: Array, parts: Array, kinds: Array) -> tuple[float, float]:
+def priced_stages(
+    options: StageOptions, cuts: Array, parts: Array, kinds: Array
+) -> tuple[float, float]:
     """(bytes over a device's memory in the worst stage, L in seconds); both inf if a stage is not
     allowed.
     """
-    stages, m = len(kinds), menu.microbatches
+    stages, m = len(kinds), options.microbatches
     tails, over, now = np.zeros((2, stages + 4)), 0.0, 0
     for s in range(stages - 1, -1, -1):
         i, j, d, e, kind = cuts[s], cuts[s + 1], parts[s], parts[s + 1], kinds[s]
-        is_allowed = i < j and menu.may_cut[i] and menu.units[kind] == e - d
-        if not (is_allowed and may_lie(menu, kind, d)):
+        is_allowed = i < j and options.may_cut[i] and options.units[kind] == e - d
+        if not (is_allowed and may_lie(options, kind, d)):
             return np.inf, np.inf
-        x = transfer_seconds(menu, kind, kinds[s + 1], j, e) if s + 1 < stages else 0.0
+        x = transfer_seconds(options, kind, kinds[s + 1], j, e) if s + 1 < stages else 0.0
         joined(
             tails,
             now,
             tails[1 - now],
-            menu.forward[kind, j] - menu.forward[kind, i],
-            menu.backward[kind, j] - menu.backward[kind, i],
+            options.forward[kind, j] - options.forward[kind, i],
+            options.backward[kind, j] - options.backward[kind, i],
             x,
-            reduce_seconds(menu, kind, i, j, d),
+            reduce_seconds(options, kind, i, j, d),
             m,
             stages - s,
-            menu.order,
+            options.order,
         )
         now = 1 - now
-        flight = most_in_flight(menu.order, m, stages - s)
-        over = max(over, device_bytes(menu, kind, i, j, flight) - menu.memory_limit_bytes)
-    return over, finished(tails[now, 1], tails[now, 2], m, menu.order)
+        flight = most_in_flight(options.order, m, stages - s)
+        over = max(over, device_bytes(options, kind, i, j, flight) - options.memory_limit_bytes)
+    return over, finished(tails[now, 1], tails[now, 2], m, options.order)
+
+
+def least_bytes(problem: Arrays | StageOptions, stages: int) -> float:
+    """B(S, 0, 0); inf if there is no partition in so many stages."""
+    return _least(replicated_options(problem) if isinstance(problem, Arrays) else problem, stages)
+
+
+@compiled
+def _least(options: StageOptions, stages: int) -> float:
+    n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
+    best = np.full((stages + 1, n + 1, units + 1), np.inf)
+    best[0, n, units] = 0.0
+    for k in range(1, stages + 1):
+        rem, flight = stages - k, most_in_flight(options.order, options.microbatches, k)
+        for i in range(rem, n - k + 1) if rem else range(1):
+            for d in range(rem, units - k + 1) if rem else range(1):
+                if not options.may_cut[i]:
+                    continue
+                least = np.inf
+                for kind in range(len(options.units)):
+                    e = d + options.units[kind]
+                    fits = e <= units - k + 1 if k > 1 else e == units
+                    if not fits or not may_lie(options, kind, d):
+                        continue
+                    for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
+                        needed = device_bytes(options, kind, i, j, flight)
+                        # More points need more.
+                        if needed >= least:
+                            break
+                        least = min(least, max(needed, best[k - 1, j, e]))
+                best[k, i, d] = least
+    return best[stages, 0, 0]

@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P, SingleDeviceSharding
 import numpy as np
 import pytest
 
-from automap.runtime.pipeline.told import Told
+from automap.runtime.pipeline.compiled import BroadcastShardings
 
 
 @pytest.mark.parametrize(
@@ -17,17 +17,17 @@ def test_the_axes_of_each_dimension_are_told_in_their_order(spec):
     mesh = jax.sharding.Mesh(np.array(devices).reshape(4, 2), ("a", "b"))
     chosen = NamedSharding(mesh, spec)
     x = jax.device_put(jnp.zeros((8, 8, 8)), chosen)
-    told = Told(jax.jit(lambda x: (x + 1, x.sum())), mesh, devices)
-    made, total = told(x)
+    broadcast = BroadcastShardings(jax.jit(lambda x: (x + 1, x.sum())), mesh, devices)
+    made, total = broadcast(x)
     assert made.sharding.is_equivalent_to(chosen, 3)
-    assert [s.is_equivalent_to(chosen, 3) for s in told._shardings[:1]] == [True]
-    assert told._shardings[1].is_equivalent_to(total.sharding, 0)
+    assert [s.is_equivalent_to(chosen, 3) for s in broadcast._shardings[:1]] == [True]
+    assert broadcast._shardings[1].is_equivalent_to(total.sharding, 0)
 
 
 def test_what_has_no_axes_is_made_whole():
     device = jax.devices()[0]
     mesh = jax.sharding.Mesh(np.array([device]), ("a",))
     run = jax.jit(lambda x: x + 1, out_shardings=SingleDeviceSharding(device))
-    made = Told(run, mesh, [device])(jnp.zeros(4))
+    made = BroadcastShardings(run, mesh, [device])(jnp.zeros(4))
     assert made.sharding == NamedSharding(mesh, P())
     np.testing.assert_array_equal(made, np.ones(4))

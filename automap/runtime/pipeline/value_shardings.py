@@ -1,4 +1,4 @@
-"""How the values of a whole step lie on the stages: state as the plan stores it there, sums as what
+"""The shardings of a step's values on its stages: state as the plan stores it there, sums as what
 they update.
 
     an input, new state    the leaf's axes in the stage                                  -> in: `of`
@@ -9,24 +9,40 @@ they update.
     any other              on a stage of replicas whole; else as its program leaves it
 
 The batch is whole where it is handed out from.
+
+Which state a sum is combined with, and which of its dimensions are whose, is followed from the last
+equation after the loops to the first, as a sum may be transposed or reshaped before it meets its
+parameter or moments                                                -> in: `combined_state`
+
+    x op y, shapes equal     the dimensions are the same
+    transpose                those of the operand
+    reshape, squeeze, ..     those of the operand whose first elements stay the first of a dimension
+    other sizes              nothing is known
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 import math
+from typing import Any
 
 from jax.sharding import NamedSharding
 
 from automap.jaxpr.microbatch import Sum
-from automap.runtime.pipeline.beside import Dims, state_beside
+from automap.jaxpr.microbatch.build import variables
 from automap.runtime.pipeline.blueprint import Blueprint
 from automap.runtime.pipeline.loops import CutLevel
+from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.places import Axes, StagePlace, SumForm
 
 
+Dims = tuple[int | None, ...]
+"""By dimension of a sum the dimension of the state's leaf."""
+
+
 @dataclass(frozen=True, eq=False)
-class Lying:
+class ValueShardings:
     """`paths` are of the step's leaves, `state` maps outputs to the inputs that they replace."""
 
     blueprint: Blueprint
@@ -59,7 +75,9 @@ class Lying:
         if place.inside is None or each.operator != "add":
             return SumForm(place.replica_axes, nowhere)
         read = self._read_by_loops[stage]
-        found = [self._like(total, v, stage) for v in self._beside.get(total, ()) if v in read]
+        found = [
+            self._like(total, v, stage) for v in self._combined_state.get(total, ()) if v in read
+        ]
         dims = max(found, key=_parts_of(place), default=nowhere)
         used = {axis for axes in dims for axis in axes}
         return SumForm(tuple(axis for axis in place.replica_axes if axis not in used), dims)
@@ -87,13 +105,13 @@ class Lying:
         return self.places[stage].leaf(path, self._shape(value))
 
     def _like_its_state(self, total: int, stage: int) -> tuple[Axes, ...]:
-        found = [self._like(total, v, stage) for v in self._beside.get(total, ())]
+        found = [self._like(total, v, stage) for v in self._combined_state.get(total, ())]
         return max(found, key=_parts_of(self.places[stage]), default=())
 
     def _like(self, total: int, leaf: int, stage: int) -> tuple[Axes, ...]:
         """The axes of a sum's dimensions where they are those of a leaf."""
         axes, sizes = self._leaf(leaf, stage), self.places[stage].mesh.shape
-        dims = zip(self._beside[total][leaf], self._shape(total), strict=True)
+        dims = zip(self._combined_state[total][leaf], self._shape(total), strict=True)
         wanted = [(axes[dim] if dim is not None else (), size) for dim, size in dims]
         return tuple(
             own if size % math.prod(sizes[axis] for axis in own) == 0 else ()
@@ -101,9 +119,9 @@ class Lying:
         )
 
     @cached_property
-    def _beside(self) -> Mapping[int, Mapping[int, Dims]]:
+    def _combined_state(self) -> Mapping[int, Mapping[int, Dims]]:
         """By value after the loops, the state that it is combined with."""
-        found = state_beside(self.blueprint.numbers)
+        found = combined_state(self.blueprint.numbers)
         return {
             v: {leaf: dims for leaf, dims in met.items() if leaf in self._path_of_input}
             for v, met in found.items()
@@ -128,19 +146,75 @@ class Lying:
 
     @cached_property
     def _totals(self) -> frozenset[int]:
-        turns = self.blueprint.numbers.turns
-        return frozenset(total for turn in turns for total, _ in turn.sums)
+        sweeps = self.blueprint.numbers.sweeps
+        return frozenset(total for sweep in sweeps for total, _ in sweep.sums)
 
     @cached_property
     def _read_by_loops(self) -> Sequence[set[int]]:
         """By stage, the inputs that its passes or what it computes before them read."""
         found = [set(program.inputs) for program in self.blueprint.pre]
-        for programs, _ in self.blueprint.turns:
-            for role, program in programs.of_role.items():
-                found[role.stage].update(program.fixed)
+        for programs, _ in self.blueprint.sweeps:
+            for stage_pass, program in programs.by_pass.items():
+                found[stage_pass.stage].update(program.fixed)
         return found
 
 
 def _parts_of(place: StagePlace):  # noqa: ANN202 - a sort key
     sizes = place.mesh.shape
     return lambda dims: math.prod(sizes[axis] for axes in dims for axis in axes)
+
+
+def combined_state(numbers: Numbered) -> dict[int, dict[int, Dims]]:
+    """By value after the loops, the step's inputs that it is combined with, element by element."""
+    found: dict[Any, dict[Any, Dims]] = defaultdict(dict)
+    given = set(numbers.program.inputs)
+    eqns = [
+        *(eqn for sweep in numbers.program.passes for eqn in sweep.middle),
+        *numbers.program.after,
+    ]
+    for eqn in reversed(eqns):
+        operands = variables(eqn.invars)
+        for value in operands:
+            shape = value.aval.shape
+            same = tuple(range(len(shape)))
+            met: dict[Any, Dims] = {
+                v: same for v in operands if v in given and v.aval.shape == shape
+            }
+            for result in eqn.outvars:
+                for leaf, dims in found[result].items():
+                    back = _back(eqn, shape, result.aval.shape, dims)
+                    if back is not None:
+                        met.setdefault(leaf, back)
+            found[value] = met | found[value]
+    number = numbers.number
+    return {
+        number[v]: {number[leaf]: dims for leaf, dims in met.items()}
+        for v, met in found.items()
+        if v in number
+    }
+
+
+def _back(eqn: Any, shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims | None:
+    """What is known of a result, of an operand of this shape."""
+    if eqn.primitive.name == "transpose":
+        order = eqn.params["permutation"]
+        return tuple(dims[order.index(dim)] for dim in range(len(order)))
+    if tuple(shape) == tuple(result):
+        return dims
+    if math.prod(shape) != math.prod(result):
+        return None
+    firsts = dict(_firsts(shape, result))
+    return tuple(dims[firsts[d]] if d in firsts else None for d in range(len(shape)))
+
+
+def _firsts(shape: Sequence[int], other: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Pairs of dimensions of two shapes that begin at the same elements, those of one left out."""
+    starts: list[dict[int, int]] = []
+    for sizes in (shape, other):
+        done, begun = 1, {}
+        for dim, size in enumerate(sizes):
+            if size > 1:
+                begun[done] = dim
+            done *= size
+        starts.append(begun)
+    return ((dim, starts[1][done]) for done, dim in starts[0].items() if done in starts[1])

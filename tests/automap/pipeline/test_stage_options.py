@@ -1,4 +1,4 @@
-"""Stages of several kinds: the exact solver against brute force, and replicas as one menu among
+"""Stages of several kinds: the exact solver against brute force, and replicas as one options among
 others.
 """
 
@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from automap.pipeline.solvers.exact import solve
-from automap.pipeline.solvers.menu import Menu, menu_of, priced_stages
-from automap.pipeline.solvers.smallest import least_bytes
+from automap.pipeline.solvers.stage_options import (
+    StageOptions,
+    least_bytes,
+    priced_stages,
+    replicated_options,
+)
 from automap.pipeline.value import value
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -18,10 +22,10 @@ from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 N, UNITS = 5, 4
 
 
-def random_menu(seed, schedule) -> tuple[Menu, int]:
+def random_options(seed, schedule) -> tuple[StageOptions, int]:
     """Replicas and three kinds of their own seconds, bytes, places and transfers."""
     rng = np.random.default_rng(seed)
-    plain = menu_of(random_arrays(seed, schedule, points=N))
+    plain = replicated_options(random_arrays(seed, schedule, points=N))
     own, n_kinds = 3, len(plain.units) + 3
     layouts = plain.transfer.shape[0] + 2
 
@@ -60,23 +64,23 @@ def random_menu(seed, schedule) -> tuple[Menu, int]:
     ), n_kinds
 
 
-def all_stages(menu: Menu, n_kinds: int, stages: int):
+def all_stages(options: StageOptions, n_kinds: int, stages: int):
     """V of every partition with every kind for each stage, and the bytes over the limit."""
     for cuts in combinations(range(1, N), stages - 1):
         for parts in combinations(range(1, UNITS), stages - 1):
             for kinds in product(range(n_kinds), repeat=stages):
                 yield priced_stages(
-                    menu, np.array([0, *cuts, N]), np.array([0, *parts, UNITS]), np.array(kinds)
+                    options, np.array([0, *cuts, N]), np.array([0, *parts, UNITS]), np.array(kinds)
                 )
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(1, 3))
 def test_equals_brute_force(seed, schedule, stages):
-    menu, n_kinds = random_menu(seed, schedule)
-    priced = list(all_stages(menu, n_kinds, stages))
+    options, n_kinds = random_options(seed, schedule)
+    priced = list(all_stages(options, n_kinds, stages))
     least = min((seconds for over, seconds in priced if over <= 0), default=np.inf)
-    found = solve(menu, stages)
+    found = solve(options, stages)
     assert found.proven
     if np.isinf(least):
         assert found.best is None
@@ -84,10 +88,10 @@ def test_equals_brute_force(seed, schedule, stages):
         assert found.best is not None
         assert found.best.seconds == pytest.approx(least, rel=1e-9)
         assert len(found.best.kinds) == stages
-    smallest = min(over for over, _ in priced) + menu.memory_limit_bytes
-    needed = least_bytes(menu, stages)
+    smallest = min(over for over, _ in priced) + options.memory_limit_bytes
+    needed = least_bytes(options, stages)
     # `over` is never below 0, so what fits needs no more than the limit.
-    assert max(needed, menu.memory_limit_bytes) == pytest.approx(smallest)
+    assert max(needed, options.memory_limit_bytes) == pytest.approx(smallest)
 
 
 @settings(max_examples=40, deadline=None)
@@ -99,15 +103,15 @@ def test_equals_brute_force(seed, schedule, stages):
 )
 def test_replicas_cost_what_they_do_in_arrays(seed, schedule, stages, transfers):
     arrays = random_arrays(seed, schedule, transfers=transfers)
-    menu = menu_of(arrays)
+    options = replicated_options(arrays)
     rng = np.random.default_rng(seed)
     cuts = np.array([0, *sorted(rng.choice(np.arange(1, 7), stages - 1, replace=False)), 7])
     parts = np.array([0, *sorted(rng.choice(np.arange(1, 4), stages - 1, replace=False)), 4])
-    place = {int(r): kind for kind, r in enumerate(menu.units)}
+    place = {int(r): kind for kind, r in enumerate(options.units)}
     kinds = [place.get(int(r), -1) for r in np.diff(parts)]
     expected = value(arrays, cuts, parts)
     if -1 in kinds:
         assert np.isinf(expected)
     else:
-        over, seconds = priced_stages(menu, cuts, parts, np.array(kinds))
+        over, seconds = priced_stages(options, cuts, parts, np.array(kinds))
         assert (seconds if over <= 0 else np.inf) == pytest.approx(expected)

@@ -5,7 +5,7 @@
                        latency_seconds[a, b] + bytes / bytes_per_s[a, b]
 
 Of a topology's levels, the outermost in which two devices differ decides their bandwidth, and each level
-they differ in adds its latency, once per hop along rings and lines                 -> in: `machine_of`
+they differ in adds its latency, once per hop along rings and lines                 -> in: `device_network`
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from automap.topology.model import Level, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class DeviceNetwork:
     """Devices 0 .. P-1.
 
     `bytes_per_s`, `latency_seconds` are float64 [P, P] from the row's to the column's device (the
@@ -56,7 +56,7 @@ class Machine:
         return len(self.speed)
 
 
-def machine_of(topology: Topology) -> Machine:
+def device_network(topology: Topology) -> DeviceNetwork:
     """The devices of a topology, all of one speed, and what a transfer between two of them meets."""
     devices = np.arange(topology.device_count)
     bytes_per_s = np.full((len(devices), len(devices)), np.inf)
@@ -68,19 +68,19 @@ def machine_of(topology: Topology) -> Machine:
         bytes_per_s[differ] = _link_bytes_per_s(level)
         latency_seconds += hops * level.latency_seconds
     np.fill_diagonal(bytes_per_s, 1.0)
-    return Machine(
+    return DeviceNetwork(
         bytes_per_s=bytes_per_s,
         latency_seconds=latency_seconds,
         speed=np.ones(topology.device_count),
     )
 
 
-def first_devices(machine: Machine, count: int) -> Machine:
+def first_devices(network: DeviceNetwork, count: int) -> DeviceNetwork:
     """The machine's devices 0 .. count - 1."""
-    return Machine(
-        bytes_per_s=machine.bytes_per_s[:count, :count],
-        latency_seconds=machine.latency_seconds[:count, :count],
-        speed=machine.speed[:count],
+    return DeviceNetwork(
+        bytes_per_s=network.bytes_per_s[:count, :count],
+        latency_seconds=network.latency_seconds[:count, :count],
+        speed=network.speed[:count],
     )
 
 

@@ -4,29 +4,29 @@ import numpy as np
 import pytest
 
 from automap.errors import InputError
-from automap.simulate.operators.machine import Machine, machine_of
+from automap.simulate.operators.network import DeviceNetwork, device_network
 from automap.topology import get_topology
 
 
 def test_hosts_of_gpus_are_slow_between_hosts():
     topology = get_topology("2x8xv100")
     inside, outside = topology.levels
-    machine = machine_of(topology)
-    assert machine.n_devices == 16
-    assert machine.bytes_per_s[0, 7] == inside.bytes_per_s / inside.shared_by
-    assert machine.bytes_per_s[0, 8] == outside.bytes_per_s / outside.shared_by
-    assert machine.latency_seconds[0, 7] == inside.latency_seconds
-    assert machine.latency_seconds[0, 8] == outside.latency_seconds
-    assert machine.latency_seconds[0, 9] == inside.latency_seconds + outside.latency_seconds
-    assert (machine.bytes_per_s == machine.bytes_per_s.T).all()
+    network = device_network(topology)
+    assert network.n_devices == 16
+    assert network.bytes_per_s[0, 7] == inside.bytes_per_s / inside.shared_by
+    assert network.bytes_per_s[0, 8] == outside.bytes_per_s / outside.shared_by
+    assert network.latency_seconds[0, 7] == inside.latency_seconds
+    assert network.latency_seconds[0, 8] == outside.latency_seconds
+    assert network.latency_seconds[0, 9] == inside.latency_seconds + outside.latency_seconds
+    assert (network.bytes_per_s == network.bytes_per_s.T).all()
 
 
 def test_a_torus_counts_hops_around_its_rings():
     topology = get_topology("v4:4x4x4")
-    machine = machine_of(topology)
+    network = device_network(topology)
     hop = topology.levels[0].latency_seconds
     assert topology.levels[0].kind == "ring"
-    assert machine.latency_seconds[0, :4].tolist() == [0, hop, 2 * hop, hop]
+    assert network.latency_seconds[0, :4].tolist() == [0, hop, 2 * hop, hop]
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_bad_arrays_are_refused(changed, message):
         "speed": np.ones(2),
     }
     with pytest.raises(InputError, match=message):
-        Machine(**(good | changed))
+        DeviceNetwork(**(good | changed))

@@ -1,5 +1,5 @@
-"""Inner plans and replicas as one menu of stages, for one number of microbatches
-(`automap.pipeline.solvers.menu`).
+"""Inner plans and replicas as one options of stages, for one number of microbatches
+(`automap.pipeline.solvers.stage_options`).
 
 Kinds 0 .. P - 1 are replicated stages, as in a pure pipeline; the others are inner plans, which may
 begin where their devices are a part of the machine. What crosses a cut is counted as if all of it
@@ -13,23 +13,23 @@ import numpy as np
 
 from automap.pipeline.arrays import Terms, arrays_of
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.hybrid.pricing import Costs, Inner, Pricer
+from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.profile.uses import segment_bytes, segment_maximum
 from automap.pipeline.schedules import GPIPE, Schedule, pass_order
-from automap.pipeline.solvers.menu import Menu, menu_of
+from automap.pipeline.solvers.stage_options import StageOptions, replicated_options
 from automap.pipeline.transfers import Layout, transfer_table
 from automap.topology.parts import may_begin
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """What may be on a menu: `inners` on the machine of `fabric`."""
+    """What may be on a options: `inners` on the machine of `fabric`."""
 
     pricer: Pricer
     points: Points
     fabric: Fabric
-    inners: tuple[Inner, ...]
+    inners: tuple[InnerPlan, ...]
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -40,7 +40,7 @@ class Kinds:
         found.update(dict.fromkeys(map(self._layout, self.inners)))
         return tuple(found)
 
-    def _layout(self, inner: Inner) -> Layout:
+    def _layout(self, inner: InnerPlan) -> Layout:
         return self.pricer.layout(inner.split_classes)
 
     @cached_property
@@ -60,14 +60,14 @@ class Kinds:
             ]
         ).reshape(len(self.inners), len(begins))
 
-    def menu(self, microbatches: int, memory_limit_bytes: float) -> "Offer":
-        """The menu of M microbatches; its schedule is GPipe until it is `scheduled`."""
+    def options(self, microbatches: int, memory_limit_bytes: float) -> "Offer":
+        """The options of M microbatches; its schedule is GPipe until it is `scheduled`."""
         terms = Terms(
             microbatches=microbatches,
             schedule=GPIPE,
             memory_limit_bytes=memory_limit_bytes,
         )
-        plain = menu_of(arrays_of(self.points, self.fabric, terms))
+        plain = replicated_options(arrays_of(self.points, self.fabric, terms))
         runs = [
             place
             for place, inner in enumerate(self.inners)
@@ -86,7 +86,7 @@ class Kinds:
         )
         crossing = np.concatenate([plain.crossing, *[row.crossing[None] for row in rows]])
         units = [self.inners[place].devices // self.fabric.unit_devices for place in runs]
-        menu = plain._replace(
+        options = plain._replace(
             units=np.concatenate([plain.units, np.array(units, np.int64)]),
             forward=_stacked(plain.forward, [row.forward for row in rows]),
             backward=_stacked(plain.backward, [row.backward for row in rows]),
@@ -110,9 +110,9 @@ class Kinds:
             share=np.concatenate([plain.share, np.ones(len(runs))]),
         )
         replicated = tuple(None for _ in plain.units)
-        return Offer(menu, (*replicated, *(self.inners[place] for place in runs)))
+        return Offer(options, (*replicated, *(self.inners[place] for place in runs)))
 
-    def _row(self, inner: Inner, costs: Costs, microbatches: int) -> "_Row":
+    def _row(self, inner: InnerPlan, costs: Costs, microbatches: int) -> "_Row":
         points, n = self.points, self.points.n_points
         entering = points.at_cuts(costs.held.cut_bytes) / microbatches
         working = costs.held.working_bytes / microbatches + costs.gathered_bytes
@@ -132,19 +132,19 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Offer:
-    """A menu, and the inner plan of each of its kinds; None for a replicated stage."""
+    """A options, and the inner plan of each of its kinds; None for a replicated stage."""
 
-    menu: Menu
-    inners: tuple[Inner | None, ...]
+    options: StageOptions
+    inners: tuple[InnerPlan | None, ...]
 
     def scheduled(self, schedule: Schedule) -> "Offer":
         """The same under a schedule."""
-        return replace(self, menu=self.menu._replace(order=pass_order(schedule)))
+        return replace(self, options=self.options._replace(order=pass_order(schedule)))
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One inner plan's rows of a menu."""
+    """One inner plan's rows of a options."""
 
     forward: np.ndarray
     backward: np.ndarray

@@ -17,7 +17,7 @@ from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)
-class Owners:
+class ItemShares:
     """Sparse [items, edges]: shares of an edge's times in each pass, and how many tensors of an
     edge an item reads.
     """
@@ -27,7 +27,7 @@ class Owners:
     copies: sparse.csr_matrix
 
 
-def owners_of(profile: Profile, edges: Edges) -> Owners:
+def item_shares(profile: Profile, edges: Edges) -> ItemShares:
     """The owners of an edge table's rows."""
     problem, items = profile.timing.problem, profile.anatomy.items
     backward = profile.anatomy.backward
@@ -46,7 +46,7 @@ def owners_of(profile: Profile, edges: Edges) -> Owners:
             read.add((item, row, value))
     shape = (profile.n_items, len(edges.count))
     copies = [(item, row, 1.0) for item, row, _ in read]
-    return Owners(*(_matrix(rows, shape) for rows in (shares[False], shares[True], copies)))
+    return ItemShares(*(_matrix(rows, shape) for rows in (shares[False], shares[True], copies)))
 
 
 def _matrix(rows: list[tuple[int, int, float]], shape: tuple[int, int]) -> sparse.csr_matrix:

@@ -6,23 +6,28 @@ optimizer.
 
 Gradients are summed up as their parameter is stored, in float32. Tensors are those of uses: a
 parameter or a slice of one.
+
+An optimizer leaf is of the parameter whose gradient it is updated with: from its new version the
+update is followed backwards through tensors of the leaf's own shape, to gradients. What has another
+shape (a count, factored moments) is of no parameter                     -> in: `optimizer_leaves`
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from automap.pipeline.profile.leaves import optimizer_leaves
 from automap.pipeline.profile.uses import Uses
 from automap.program.problem import Problem
 from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.roles import Role
 
 
 _GRADIENT_ELEMENT_BYTES = 4  # microbatches are added up in float32
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredBytes:
     """`root` [tensors]: positions in `Graph.inputs`; `leaf_bytes` and `sum_bytes` [inputs], 0 for
     what is not updated.
 
@@ -47,14 +52,16 @@ class Stored:
         return whole[self.root] / np.maximum(self.leaf_bytes[self.root], 1.0) + rest
 
 
-def stored_of(problem: Problem, gradients: Uses) -> Stored:
+def stored_bytes(problem: Problem, gradients: Uses) -> StoredBytes:
     """What is stored of the parameters that `gradients` uses."""
     graph, updated = problem.graph, set(problem.state_map.values())
     values = [graph.values[v] for v in graph.inputs]
     trains = Phase.BACKWARD in problem.phases
     optimizer, unowned = optimizer_leaves(problem)
-    return Stored(
-        root=np.array([root_of(gradients, t) for t in range(len(gradients.names))], np.int64),
+    return StoredBytes(
+        root=np.array(
+            [parameter_position(gradients, t) for t in range(len(gradients.names))], np.int64
+        ),
         leaf_bytes=np.array([value.n_bytes for value in values], float),
         sum_bytes=np.array(
             [
@@ -68,7 +75,47 @@ def stored_of(problem: Problem, gradients: Uses) -> Stored:
     )
 
 
-def root_of(uses: Uses, tensor: int) -> int:
+def parameter_position(uses: Uses, tensor: int) -> int:
     """The parameter's position in `Graph.inputs`; a slice is named (parameter, trip)."""
     name = uses.names[tensor]
     return name[0] if isinstance(name, tuple) else name  # type: ignore[return-value]
+
+
+def optimizer_leaves(problem: Problem) -> tuple[Mapping[int, tuple[int, ...]], tuple[int, ...]]:
+    """(optimizer leaves by their parameter, those of none); all are positions in `Graph.inputs`."""
+    graph = problem.graph
+    of_gradient: dict[int, int] = {}
+    leaves: list[tuple[int, frozenset[int]]] = []
+    for output, position in problem.state_map.items():
+        role = problem.roles[position]
+        if role is Role.PARAMETER:
+            for gradient in _gradients(problem, graph.outputs[output]):
+                of_gradient[gradient] = position
+        elif role is Role.OPTIMIZER:
+            leaves.append((position, _gradients(problem, graph.outputs[output])))
+    found: dict[int, tuple[int, ...]] = {}
+    rest: list[int] = []
+    for position, gradients in leaves:
+        owner = next((of_gradient[g] for g in sorted(gradients) if g in of_gradient), None)
+        if owner is None:
+            rest.append(position)
+        else:
+            found[owner] = (*found.get(owner, ()), position)
+    return found, tuple(rest)
+
+
+def _gradients(problem: Problem, value: int) -> frozenset[int]:
+    graph = problem.graph
+    dims = graph.values[value].dims
+    seen, todo, found = {value}, [value], set[int]()
+    while todo:
+        here = todo.pop()
+        producer = graph.values[here].producer
+        if producer >= 0 and problem.phases[producer] is Phase.BACKWARD:
+            found.add(here)
+        elif producer >= 0:
+            for source in graph.ops[producer].inputs:
+                if source not in seen and graph.values[source].dims == dims:
+                    seen.add(source)
+                    todo.append(source)
+    return frozenset(found)
