@@ -23,7 +23,7 @@ from automap.program.problem_build import build_problem
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import data_parallel, random_configuration
 from automap.simulate.operators.graph import OperatorGraph
-from automap.simulate.operators.network import Machine, first_devices, machine_of
+from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.simulate.tasks import Tasks, simulate
 from automap.topology import get_topology
@@ -116,16 +116,16 @@ def _timed(function: Callable[[], Any]) -> tuple[float, float]:
     return time.process_time() - processor, time.perf_counter() - wall
 
 
-def ratio(graph: OperatorGraph, machine: Machine, start: str) -> list[str]:
+def ratio(graph: OperatorGraph, network: DeviceNetwork, start: str) -> list[str]:
     """One row of the second table."""
     rng = np.random.default_rng(0)
-    n = machine.n_devices
+    n = network.n_devices
     configurations = (
         data_parallel(graph, n)
         if start == "data-parallel"
         else [random_configuration(o, n, rng) for o in graph.operators]
     )
-    simulator = Simulator(graph, machine, configurations)
+    simulator = Simulator(graph, network, configurations)
     simulator.move(0, configurations[0], Method.DELTA)  # compiles it
     build = _timed(simulator.rebuild)[0]
     full, delta = _moved(simulator, Method.DELTA, rng)[:2]
@@ -159,7 +159,7 @@ def _moved(
     while len(full) < MOVES and sum(full) + sum(other) < MOST_SECONDS:
         o = int(rng.integers(len(simulator.graph.operators)))
         chosen = random_configuration(
-            simulator.graph.operators[o], simulator.machine.n_devices, rng
+            simulator.graph.operators[o], simulator.network.n_devices, rng
         )
         begin = time.process_time()
         by_delta += simulator.move(o, chosen, method) is Method.DELTA
@@ -174,8 +174,8 @@ def _moved(
 def compile_seconds() -> float:
     """What the first calls take, by the compiler or its cache: processor seconds."""
     graph = OperatorGraph(operators=(), edges=())
-    machine = machine_of(get_topology("8xv100"))
-    return _timed(lambda: Simulator(graph, machine, []))[0]
+    network = device_network(get_topology("8xv100"))
+    return _timed(lambda: Simulator(graph, network, []))[0]
 
 
 def nmt_graph() -> OperatorGraph:
@@ -192,10 +192,10 @@ def main(output: Path | None) -> None:
     """Run the benchmark."""
     first = compile_seconds()
     table = markdown(SPEED_HEADER, list(speeds()))
-    graph, machine = nmt_graph(), machine_of(get_topology(TOPOLOGY))
+    graph, network = nmt_graph(), device_network(get_topology(TOPOLOGY))
     cases = [(n, start) for n in DEVICES for start in ("data-parallel", "random")]
     rows = [
-        ratio(graph, first_devices(machine, n), start) for n, start in track(cases, "measuring")
+        ratio(graph, first_devices(network, n), start) for n, start in track(cases, "measuring")
     ]
     where = f"numba {numba.__version__}, {platform.machine()}, {os.cpu_count()} cores"
     text = (
