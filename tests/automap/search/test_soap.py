@@ -12,7 +12,7 @@ from automap.simulate.operators.layers import layers_of
 from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
-from tests.automap.simulate.cases import random_graph, random_network
+from tests.automap.simulate.operators.cases import random_graph, random_network
 from tests.steps import mlp, problem_of
 
 

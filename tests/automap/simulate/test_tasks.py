@@ -6,7 +6,7 @@ import pytest
 
 from automap.errors import InputError
 from automap.simulate.tasks import Tasks, simulate, simulate_reference
-from tests.automap.simulate.cases import random_tasks
+from tests.automap.simulate.operators.cases import random_tasks
 
 
 def _before(tasks, t):

@@ -10,7 +10,7 @@ from automap.simulate.operators.configuration import random_configuration
 from automap.simulate.operators.events import events_of
 from automap.simulate.operators.simulator import Simulator
 from automap.simulate.trace import save_trace
-from tests.automap.simulate.cases import random_graph, random_network
+from tests.automap.simulate.operators.cases import random_graph, random_network
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_explain_says_what_is_split_in_each_stage(plan):
 
 
 def test_it_can_run(plan):
-    """What it computes is compared in `tests/automap/apply/pipeline/test_hybrid_zoo.py`."""
+    """What it computes is compared in `tests/automap/runtime/pipeline/test_hybrid_zoo.py`."""
     step, args = gpt_tiny()
     run = plan.jit(step)
     run.prepare(*args)

@@ -10,7 +10,7 @@ from automap.errors import InputError
 from automap.simulate.operators.configuration import Configuration, random_configuration, single
 from automap.simulate.operators.reference import delta_reference, explicit, full_reference
 from automap.simulate.operators.simulator import Method, Placement, Simulator
-from tests.automap.simulate.cases import random_graph, random_network
+from tests.automap.simulate.operators.cases import random_graph, random_network
 
 
 def _random_start(seed, n_devices, n_operators=24):

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 import pytest
 
 from automap.runtime.pipeline.runner import run_step
-from tests.automap.apply.pipeline.running import Running, even_cuts, mlp, record
+from tests.automap.runtime.pipeline.running import Running, even_cuts, mlp, record
 
 
 def peak_bytes(run, args) -> dict[int, int]:

@@ -29,7 +29,14 @@ def run_both(cases, folder, seconds, *, is_first_enough=False) -> None:
     files = [path.open("w") for path in outputs]
     both = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.automap.apply.pipeline.several", address, str(n), *cases],
+            [
+                sys.executable,
+                "-m",
+                "tests.automap.runtime.pipeline.several",
+                address,
+                str(n),
+                *cases,
+            ],
             cwd=ROOT,
             stdout=files[n],
             stderr=subprocess.STDOUT,

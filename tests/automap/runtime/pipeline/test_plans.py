@@ -16,7 +16,7 @@ import automap
 from automap import Plan
 from automap.cli import main
 from automap.errors import InputError, NotSeparableError, PlanError
-from tests.automap.apply.pipeline.running import assert_same, devices_of, mlp
+from tests.automap.runtime.pipeline.running import assert_same, devices_of, mlp
 
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
@@ -73,7 +73,7 @@ import os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax, numpy as np
 from automap import Plan
-from tests.automap.apply.pipeline.running import assert_same, mlp
+from tests.automap.runtime.pipeline.running import assert_same, mlp
 step, args = mlp()
 run = Plan.load(sys.argv[1]).jit(jax.jit(step, donate_argnums=0))
 assert_same(run(*args), jax.jit(step)(*mlp()[1]), rtol=1e-5, atol=2e-6)

@@ -32,7 +32,7 @@ from automap.search import torch_needed  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
 from rl.train import Trainer  # noqa: E402
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays  # noqa: E402
-from tests.automap.pipeline.test_exact import all_partitions  # noqa: E402
+from tests.automap.pipeline.solvers.test_exact import all_partitions  # noqa: E402
 
 
 PARTED_BY = fabric_of(get_topology("2x2xv100")).parted_by
@@ -194,7 +194,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 _RUN = """
-from tests.automap.pipeline.test_online import searched, small
+from tests.automap.pipeline.online.test_online import searched, small
 found = searched(small(1), seed=4, patience=400)
 print(found.episodes, found.played.cuts, found.played.parts, found.played.seconds.hex())
 """

@@ -19,7 +19,7 @@ from automap.jaxpr.flatten import flatten
 from automap.step.step import traced_call
 from models import bert, gpt, moe, t5
 from models.training import cross_entropy, random_batch, train_step
-from tests.automap.apply.pipeline.running import (
+from tests.automap.runtime.pipeline.running import (
     Running,
     assert_same,
     assert_trained_alike,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from automap.jaxpr.flatten import flatten
-from tests.automap.apply.pipeline.running import Running, devices_of, record, three_steps
-from tests.automap.apply.pipeline.test_loops import layers
+from tests.automap.runtime.pipeline.running import Running, devices_of, record, three_steps
+from tests.automap.runtime.pipeline.test_loops import layers
 
 
 def scanned(length=4, width=8):

@@ -21,8 +21,8 @@ from automap.runtime.pipeline.step import check_separable
 from automap.step.step import traced_call
 from automap.topology.mesh import Mesh
 from automap.verify.collectives import Transfer, compiled_transfers
-from tests.automap.apply.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
-from tests.automap.apply.pipeline.running import assert_same
+from tests.automap.runtime.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
+from tests.automap.runtime.pipeline.running import assert_same
 
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}

@@ -1,7 +1,7 @@
 """One of two processes with four CPU devices each, and what both are asked to do: see
 `test_processes.py`.
 
-    python -m tests.automap.apply.pipeline.several ADDRESS NUMBER CASE...
+    python -m tests.automap.runtime.pipeline.several ADDRESS NUMBER CASE...
 
 Every case is run by both processes alike, and compares what each holds with the step on one device.
 """
@@ -26,9 +26,9 @@ import automap  # noqa: E402
 from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLostError  # noqa: E402
 from automap.jaxpr.flatten import flatten  # noqa: E402
 from automap.space.point import Level  # noqa: E402
-from tests.automap.apply.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
-from tests.automap.apply.pipeline.running import even_cuts, mlp, record  # noqa: E402
-from tests.automap.apply.pipeline.test_scanned import scanned  # noqa: E402
+from tests.automap.runtime.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
+from tests.automap.runtime.pipeline.running import even_cuts, mlp, record  # noqa: E402
+from tests.automap.runtime.pipeline.test_scanned import scanned  # noqa: E402
 
 
 TENSORS = Inside("megatron", {"data": 2, "model": 2})

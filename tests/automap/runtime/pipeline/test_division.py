@@ -7,8 +7,8 @@ from jax import numpy as jnp
 
 from automap.jaxpr.flatten import flatten
 from automap.runtime.pipeline.divide import StagePass
-from tests.automap.apply.pipeline.hybrids import blocks
-from tests.automap.apply.pipeline.running import Running, mlp, record
+from tests.automap.runtime.pipeline.hybrids import blocks
+from tests.automap.runtime.pipeline.running import Running, mlp, record
 
 
 def layer_ends(step, args) -> list[str]:

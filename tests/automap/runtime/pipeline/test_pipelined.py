@@ -8,7 +8,7 @@ import pytest
 from automap.errors import PlanError
 from automap.pipeline.schedules import SCHEDULES
 from automap.runtime.pipeline.runner import simulated_order
-from tests.automap.apply.pipeline.running import (
+from tests.automap.runtime.pipeline.running import (
     Running,
     assert_same,
     devices_of,

@@ -14,9 +14,9 @@ import pytest
 import automap
 from automap.space.point import Level, Point
 from models.training import random_batch, train_step
-from tests.automap.apply.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
-from tests.automap.apply.pipeline.running import assert_same, assert_trained_alike
-from tests.automap.apply.pipeline.test_zoo import MODELS
+from tests.automap.runtime.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
+from tests.automap.runtime.pipeline.running import assert_same, assert_trained_alike
+from tests.automap.runtime.pipeline.test_zoo import MODELS
 
 
 BOTH = "tensors in ZeRO-3, sequences in ZeRO-1"
@@ -151,8 +151,8 @@ import os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax
 from automap import Plan
-from tests.automap.apply.pipeline.hybrids import blocks
-from tests.automap.apply.pipeline.running import assert_same
+from tests.automap.runtime.pipeline.hybrids import blocks
+from tests.automap.runtime.pipeline.running import assert_same
 step, args = blocks()
 run = Plan.load(sys.argv[1]).jit(jax.jit(step, donate_argnums=0))
 assert_same(run(*args), jax.jit(step)(*blocks()[1]), rtol=1e-5, atol=2e-6)
