@@ -1,11 +1,9 @@
 """The best partition of a pipeline: exactly, or by local search.
 
-`automap.pipeline.solvers.exact`     the optimum of V for S stages, by a dynamic programme over
-                                     tails
-`automap.pipeline.solvers.local`     partitions without a proof: even splits, cuts at servers,
-                                     and local search from several starts
-`automap.pipeline.solvers.menu`      stages of several kinds as arrays: what the exact solver
-                                     takes
-`automap.pipeline.solvers.smallest`  the least memory that any partition in S stages needs on
-                                     its fullest device: whether anything fits at all
+`automap.pipeline.solvers.exact`          the optimum of V for S stages, by a dynamic programme
+                                          over tails
+`automap.pipeline.solvers.local`          partitions without a proof: even splits, cuts at
+                                          servers, and local search from several starts
+`automap.pipeline.solvers.stage_options`  stages of several kinds as arrays: what the exact
+                                          solver takes, and the least memory of any partition
 """
