@@ -1,16 +1,16 @@
 """Compilation with numba, kept on disk where that is possible.
 
-numba keeps machine code beside the source file, else in the cache folder of the user; where neither can be
-written (a read-only installation without a home) it raises, and the function is then compiled in each
-process                                                                    -> in: `compiled`
+numba keeps machine code beside the source file, else in the user's cache folder; where neither can
+be written (a read-only installation without a home) it raises, and the function is then compiled in
+each process                                                                     -> in: `compiled`
 
 On a disk that is full it raises at the first call, so nothing is kept there either
-                                                                           -> in: `_has_room`
+                                                                                 -> in: `_has_room`
 
 Of the source it looks at the file of the called function only. Machine code also holds what that
 function calls, of whatever file, and the constants that it reads. So we write beside it what these
-were when the function was loaded, and remove the machine code if they are others now; times of files
-alone would not do, as a process may compile what it loaded before an edit -> in: `_forget_stale`
+were when the function was loaded, and remove the machine code if they are others now
+                                                                             -> in: `_forget_stale`
 """
 
 from collections.abc import Callable, Iterator
@@ -111,6 +111,7 @@ def _cache_name(function: Callable[..., object]) -> str:
 
 def _forget_stale(folder: Path, function: Callable[..., object]) -> None:
     """Remove the function's machine code if it was made from other sources than there are now."""
+    # Times of files alone would not do: a process may compile what it loaded before an edit.
     with contextlib.suppress(OSError):
         now = _sources_text(function)
         before = folder / f"{_cache_name(function)}.sources"

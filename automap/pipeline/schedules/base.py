@@ -1,5 +1,5 @@
-"""What a schedule says of itself: the protocol that the value function, the solvers, the agents, the
-simulator and the runtime read.
+"""What a schedule says of itself: the protocol that the value function, the solvers, the agents,
+the simulator and the runtime read.
 
 Of S stages, stage s has k = S - s stages from itself to the last. A microbatch is *in flight* at a
 stage from its forward pass until its backward pass; what it keeps of memory is kept for so long.
@@ -10,10 +10,10 @@ Stage s does K forward passes before its first backward pass and never has more 
                         first K forward passes backward and forward passes take turns
                                                                        -> in: `in_flight`
 
-The simulator and the runtime take any order of passes. The value function (`automap.pipeline.value`)
-knows the longest path through the task graph of these two families only; numba functions read them
-as the numbers of a `PassOrder`, so that a schedule of either family is priced without a line of its
-own, and one of neither is refused                                     -> in: `pass_order`
+The simulator and the runtime take any order of passes. The value function
+(`automap.pipeline.value`) knows the longest path through the task graph of these two families only;
+numba functions read them as the numbers of a `PassOrder`, so that a schedule of either family is
+priced without a line of its own, and one of neither is refused        -> in: `pass_order`
 """
 
 from collections.abc import Iterator

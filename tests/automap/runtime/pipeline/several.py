@@ -216,7 +216,7 @@ def a_number_as_state():
 
 
 def one_program(**options):
-    """A case: one program over all devices of both processes, by `plan.jit` and by the decorator."""
+    """A case: one program on all devices of both processes, by `plan.jit` and by the decorator."""
 
     def case():
         step, (state, batch) = mlp(batch=48)
@@ -247,7 +247,7 @@ def other_programs():
 
 
 def one_ends(name, *, pipelined, how):
-    """A case: process 1 ends after its first step, and process 0 says so instead of waiting for it."""
+    """A case: process 1 ends after its first step; process 0 says so instead of waiting for it."""
 
     def case():
         step, (state, batch) = mlp(batch=48)

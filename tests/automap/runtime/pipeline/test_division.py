@@ -58,7 +58,7 @@ def test_gradients_are_added_where_they_are_made_and_the_norm_goes_through_one_s
 
 
 def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
-    """The product is in one stage and its bias in the next: so are their gradients and their state."""
+    """The product is in one stage and its bias in the next: so are their gradients and state."""
     step, args = mlp(depth=2)
     level = flatten(jax.make_jaxpr(step)(*args), {})
     product = next(e.path for e in level.equations if e.eqn.primitive.name == "dot_general")

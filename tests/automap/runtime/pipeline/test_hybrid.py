@@ -33,7 +33,7 @@ STAGES = [
 ]
 
 
-def leaf_bytes(plan: Plan, stage: int, stage_pass: str) -> int:
+def leaf_bytes(plan: Plan, stage: int, role: str) -> int:
     """What the plan says that each device of a stage has of the leaves of a role."""
     inside = plan.pipeline.stages[stage].inside
     sizes = dict(inside.mesh.axes)
@@ -43,7 +43,7 @@ def leaf_bytes(plan: Plan, stage: int, stage_pass: str) -> int:
         * 4
         // math.prod(sizes[axis] for axes in specs[leaf.path] for axis in axes or ())
         for leaf in plan.inputs
-        if leaf.stage_pass == stage_pass and leaf.path in specs
+        if leaf.role == role and leaf.path in specs
     )
 
 
@@ -73,10 +73,10 @@ def test_tensors_and_zero_3_and_zero_1_in_one_pipeline(trained):
 def test_a_device_holds_its_stages_share_and_nothing_else(trained):
     _, _, plan, run, last = trained
     stage_of = [0, 0, 0, 0, 1, 1, 2, 2]
-    for tree, stage_pass in ((last["params"], "parameter"), (last["momentum"], "optimizer state")):
-        said = [leaf_bytes(plan, stage, stage_pass) for stage in range(3)]
+    for tree, role in ((last["params"], "parameter"), (last["momentum"], "optimizer state")):
+        said = [leaf_bytes(plan, stage, role) for stage in range(3)]
         assert bytes_on_devices(tree) == {d: said[s] for d, s in enumerate(stage_of)}
-        if stage_pass == "parameter":
+        if role == "parameter":
             peaks = [stage.peak_bytes for stage in plan.pipeline.stages]
             assert said[peaks.index(max(peaks))] == plan.predicted.memory.parameters
     # Features in halves; parameters in halves; only the momentum in halves.

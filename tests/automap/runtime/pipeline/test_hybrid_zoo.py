@@ -28,8 +28,11 @@ STAGES = {
         Inside("sequence-parallel", {"data": 2, "model": 2}, Level.OPTIMIZER),
     ],
     "tensors and six replicas": [Inside("megatron", {"model": 2}), 6],
-    "experts": [Inside("expert-parallel", {"data": 2, "model": 2}), Inside("expert-parallel", {"data": 4})],
-}  # fmt: skip
+    "experts": [
+        Inside("expert-parallel", {"data": 2, "model": 2}),
+        Inside("expert-parallel", {"data": 4}),
+    ],
+}
 CASES = [
     *(("gpt", "sgd", kind) for kind in STAGES if kind != "experts"),
     ("gpt", "adamw", BOTH),

@@ -1,4 +1,4 @@
-"""A step in stages computes what it computes on one device: small steps, all shapes of pipelines."""
+"""A step in stages computes what it does on one device: small steps, all shapes of pipelines."""
 
 import jax
 from jax import numpy as jnp
