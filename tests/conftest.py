@@ -4,6 +4,7 @@ passes.
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -14,3 +15,9 @@ os.environ["XLA_FLAGS"] = (
 os.environ["JAX_PLATFORMS"] = "cpu"
 settings.register_profile("automap", deadline=None, derandomize=True)
 settings.load_profile("automap")
+
+
+def pytest_configure():
+    """Ctrl-C interrupts what is tested, also where a shell started the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import jax
 import pytest
 
 from scripts import draw_concepts
@@ -16,6 +17,8 @@ DRAWN = {
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_the_pictures_of_the_docs_are_what_the_planner_says(name):
+    if name == "planning.svg" and not jax.__version__.startswith("0.10."):
+        pytest.skip("another JAX lowers the step to other operations")
     again = "python -m scripts.draw_concepts -o docs/pictures"
     assert DRAWN[name]() == (PICTURES / name).read_text(), again
 

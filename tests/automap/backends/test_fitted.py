@@ -13,7 +13,7 @@ from scripts.fit_backends import errors_of
 FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BACKENDS.values()}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.folder)
+@pytest.mark.parametrize("file", sorted(FILES, key=str), ids=lambda file: file.folder)
 def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
     shared, tiles = ([f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers))
     assert list(entries(file)) == ([*tiles, *shared] if file == LIBTPU else shared)
