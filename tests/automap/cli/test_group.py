@@ -107,9 +107,12 @@ def test_a_signal_while_the_command_line_is_read_has_its_status(error, status, s
         assert done.stderr.strip() == said
 
 
-def test_the_statuses_are_in_the_help_and_in_the_readme():
+def test_the_statuses_are_in_the_help_and_in_the_reference():
     assert set(MEANING) == set(ExitStatus)
-    texts = CliRunner().invoke(main, ["--help"]).stdout, (ROOT / "README.md").read_text()
+    texts = (
+        CliRunner().invoke(main, ["--help"]).stdout,
+        (ROOT / "docs/reference/command.md").read_text(),
+    )
     for status, text in MEANING.items():
         assert all(f"{status:d}" in whole and text in whole for whole in texts), text
 
