@@ -4,7 +4,8 @@
     held     `Plan`, `Simulation`, ...: the record as a class of this room, with methods that explain
              or run it, which need rooms that lie above the record's
 
-A held class is `class Plan(FromRecord, PlanRecord)` with empty `__slots__`: it adds no field.
+A held class is `class Plan(FromRecord, PlanRecord)` with empty `__slots__`: it adds no field. One
+that is made here only, as `Verification`, needs no `FromRecord`.
 """
 
 from dataclasses import fields

@@ -4,14 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from automap.api.records import FromRecord
+import jax
+
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_NUMERICS_GIB, CompilerName
 from automap.plan.record import PlanRecord
 from automap.report import verification
-from automap.verify.verified import VerificationRecord, verified
+from automap.step.step import traced_call
+from automap.verify.cache import default_folder
+from automap.verify.comparison import compare
+from automap.verify.compilers import COMPILERS
+from automap.verify.compiling import ask
+from automap.verify.numerics import compare_numerics
+from automap.verify.program import planned_program
+from automap.verify.verification import VerificationRecord, check_options, compiler_of
 
 
-class Verification(FromRecord, VerificationRecord):
+class Verification(VerificationRecord):
     """What was found about a plan; `VerificationRecord` says what its attributes mean."""
 
     __slots__ = ()
@@ -55,16 +63,23 @@ def verify(
         InputError: a bad option, or a step that cannot be traced or exported.
         PlanError: a plan of another step.
     """
-    record = verified(
-        plan,
-        step,
-        args,
-        kwargs,
-        compiler=compiler,
-        timeout=timeout,
-        cache_dir=cache_dir,
-        cache=cache,
-        numerics=numerics,
-        numerics_limit=numerics_limit,
+    name = check_options(plan, compiler, timeout, numerics_limit)
+    call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
+    program = planned_program(plan, call)
+    folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
+    witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
+    sources = program.reemitter.source_by_path
+    return Verification(
+        target=plan.workload.target,
+        plan_compiler=compiler_of(plan),
+        witness=witness,
+        comparison=compare(plan, witness, COMPILERS[name].backend, sources),
+        numerics=compare_numerics(
+            program,
+            jax.tree.leaves(call.args),
+            timeout_seconds=timeout,
+            limit_bytes=numerics_limit * 2**30,
+        )
+        if numerics
+        else None,
     )
-    return Verification.from_record(record)

@@ -9,7 +9,7 @@ from automap.quantities import bytes_text, seconds_text
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
-from automap.verify.verified import VerificationRecord
+from automap.verify.verification import VerificationRecord
 
 
 _SHOWN_ROWS: Final = 12

@@ -6,12 +6,13 @@
                              axes, and where they differ
 `automap.verify.compilers`   the compilers that can be witnesses, and the machine each compiles
                              for without having it
+`automap.verify.compiling`   asking a compiler for its witness of a plan
 `automap.verify.confirm`     `automap plan --verify`: the best candidates of a search, compiled
                              until one is confirmed to fit
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
                              the CPU, on the same inputs
-`automap.verify.verified`    `verified`: hold a plan against a compiler, and the planned step
-                             against the step
+`automap.verify.program`     the step under its plan as a file that any process can compile
+`automap.verify.verification`  what was found about a plan, and the options of looking
 `automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,
                              the same in every process
 """

@@ -21,7 +21,7 @@ from automap.terminal import say, say_json, say_result
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILERS
 from automap.verify.confirm import Confirmation
-from automap.verify.verified import check_options
+from automap.verify.verification import check_options
 from automap.verify.witness import Witness
 
 

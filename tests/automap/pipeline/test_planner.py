@@ -95,9 +95,8 @@ def test_no_strategy_is_better_than_the_exact_one(plan):
 
 
 @pytest.mark.slow
-def test_an_agent_that_learns_comes_to_the_optimum(monkeypatch):
+def test_an_agent_that_learns_comes_to_the_optimum():
     pytest.importorskip("torch")
-    monkeypatch.setattr("automap.pipeline.online.strategy.PATIENCE", 400)
     exact, learnt = (
         planned(stages=2, microbatches=4, strategy=name) for name in ("exact", "rainbow")
     )

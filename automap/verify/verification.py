@@ -1,33 +1,24 @@
-"""`verified`: hold a plan against a compiler, and the planned step against the step.
+"""What holding a plan against a compiler, and the planned step against the step, has found; and
+the options of doing so (`automap.api.verification` does it):
 
 plan, step, args -> trace, check that they belong together -> witness -> comparison
                                                           -> both steps on the CPU -> numerics
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import math
-from pathlib import Path
 from typing import Any, get_args
 
-import jax
-
 from automap.choices import (
-    DEFAULT_COMPILE_TIMEOUT_SECONDS,
-    DEFAULT_NUMERICS_GIB,
     CompilerName,
 )
 from automap.errors import InputError
 from automap.plan.codec import encode
 from automap.plan.record import PlanRecord
-from automap.step.step import traced_call
 from automap.topology.model import Topology
-from automap.verify.cache import default_folder
-from automap.verify.comparison import Comparison, compare
+from automap.verify.comparison import Comparison
 from automap.verify.compilers import COMPILERS, OF_PLATFORM
-from automap.verify.compiling import ask
-from automap.verify.numerics import Numerics, compare_numerics
-from automap.verify.program import planned_program
+from automap.verify.numerics import Numerics
 from automap.verify.witness import Witness
 
 
@@ -64,42 +55,6 @@ class VerificationRecord:
             "comparison": encode(self.comparison),
             "numerics": encode(self.numerics),
         }
-
-
-def verified(
-    plan: PlanRecord,
-    step: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    compiler: CompilerName | None = None,
-    timeout: float = DEFAULT_COMPILE_TIMEOUT_SECONDS,
-    cache_dir: str | Path | None = None,
-    cache: bool = True,
-    numerics: bool = True,
-    numerics_limit: float = DEFAULT_NUMERICS_GIB,
-) -> VerificationRecord:
-    """`automap.verify`, which says what its arguments mean and what is raised."""
-    name = check_options(plan, compiler, timeout, numerics_limit)
-    call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
-    program = planned_program(plan, call)
-    folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
-    witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
-    sources = program.reemitter.source_by_path
-    return VerificationRecord(
-        target=plan.workload.target,
-        plan_compiler=compiler_of(plan),
-        witness=witness,
-        comparison=compare(plan, witness, COMPILERS[name].backend, sources),
-        numerics=compare_numerics(
-            program,
-            jax.tree.leaves(call.args),
-            timeout_seconds=timeout,
-            limit_bytes=numerics_limit * 2**30,
-        )
-        if numerics
-        else None,
-    )
 
 
 def check_options(
