@@ -20,7 +20,7 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.simulate.issue import on_two_lanes
-from automap.simulate.spmd_program import program_of
+from automap.simulate.spmd_program import device_program
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology, mesh_shapes
@@ -86,7 +86,7 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
         }
         for point, preset in split_classes.items():
             start = time.perf_counter()
-            seconds = on_two_lanes(program_of(tables, evaluator.priced(point))).seconds
+            seconds = on_two_lanes(device_program(tables, evaluator.priced(point))).seconds
             took = time.perf_counter() - start
             yield Difference(
                 name, preset, seconds / evaluator.evaluate(point).step_seconds - 1, took

@@ -32,7 +32,7 @@ from automap.search.soap import SoapBudget, SoapResult, soap_search
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
 from automap.simulate.operators.graph import OperatorGraph
-from automap.simulate.operators.layers import Layer, layers_of
+from automap.simulate.operators.layers import Layer, graph_layers
 from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
@@ -104,7 +104,7 @@ class Case:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """Layers with something to split."""
-        return tuple(layer for layer in layers_of(self.graph) if layer.classes)
+        return tuple(layer for layer in graph_layers(self.graph) if layer.classes)
 
 
 def case(model: Model, topology: Topology, n_devices: int) -> Case:

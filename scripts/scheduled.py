@@ -16,8 +16,8 @@ from automap.step.call import TracedCall
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
-from automap.verify.collectives import OTHER_DEVICES, axes_of
-from automap.verify.compilers import OF_PLATFORM
+from automap.verify.collectives import OTHER_DEVICES, joined_axes
+from automap.verify.compilers import COMPILER_BY_PLATFORM
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
@@ -53,7 +53,7 @@ def compile_witness(
     """
     return ask(
         planned_program(build_plan(outcome), call),
-        OF_PLATFORM[outcome.topology.platform],
+        COMPILER_BY_PLATFORM[outcome.topology.platform],
         timeout_seconds=timeout_seconds,
         cache_folder=default_folder(),
     )
@@ -83,7 +83,7 @@ def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep
     for _, tensors in groupby(collectives, key=lambda c: c.message):
         first, *others = tensors
         kind = CollectiveKind(first.kind)
-        axes = axes_of(first.groups, mesh.axes, is_pairs=kind == CollectiveKind.PERMUTE)
+        axes = joined_axes(first.groups, mesh.axes, is_pairs=kind == CollectiveKind.PERMUTE)
         axes = mesh.names if axes == OTHER_DEVICES else axes
         cost = collective_cost(kind, topology, mesh.sizes, [mesh.names.index(a) for a in axes])
         n_bytes = first.n_bytes + sum(c.n_bytes for c in others)

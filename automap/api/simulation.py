@@ -25,7 +25,7 @@ from automap.program.trace import Workload
 from automap.quantities import seconds_text
 from automap.report import pipelined, simulation
 from automap.simulate.naming import spmd_events
-from automap.simulate.recorded import recorded_program, region_of
+from automap.simulate.recorded import recorded_program, recorded_region
 from automap.simulate.simulation import SimulationRecord, summary
 from automap.simulate.spmd import simulate_spmd
 from automap.topology import Topology, get_topology
@@ -169,7 +169,7 @@ def simulated(
 def _simulation(
     plan: PlanRecord, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...]
 ) -> SimulationRecord:
-    timeline = simulate_spmd(region_of(program), machine.platform)
+    timeline = simulate_spmd(recorded_region(program), machine.platform)
     return summary(
         tuple(spmd_events(program, timeline)),
         target=plan.workload.target,

@@ -16,7 +16,7 @@ from automap.verify.compilers import COMPILERS
 from automap.verify.compiling import ask
 from automap.verify.numerics import compare_numerics
 from automap.verify.program import planned_program
-from automap.verify.verification import VerificationRecord, check_options, compiler_of
+from automap.verify.verification import VerificationRecord, check_options, plan_compiler
 
 
 class Verification(VerificationRecord):
@@ -71,7 +71,7 @@ def verify(
     sources = program.reemitter.source_by_path
     return Verification(
         target=plan.workload.target,
-        plan_compiler=compiler_of(plan),
+        plan_compiler=plan_compiler(plan),
         witness=witness,
         comparison=compare(plan, witness, COMPILERS[name].backend, sources),
         numerics=compare_numerics(

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from automap.calibrate.fresh import fresh_seconds_per_byte
-from automap.calibrate.grid import EFFORTS, Depth, grid_of, kernels_of, transfers_of
+from automap.calibrate.grid import EFFORTS, Depth, grid_kernels, grid_transfers, measurement_grid
 from automap.calibrate.hardware import calibrated_topology
 from automap.calibrate.machine import Machine, find_machine
 from automap.calibrate.session import Item, Session
@@ -79,10 +79,12 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
 
 
 def _items(machine: Machine, depth: Depth, targets: Sequence[str]) -> Iterator[Item]:
-    grid = grid_of(machine.platform, depth)
-    of_targets = (_target_items(machine, target) for target in targets)
+    grid = measurement_grid(machine.platform, depth)
+    target_items = (_target_items(machine, target) for target in targets)
     return chain(
-        kernels_of(grid), transfers_of(grid, machine.topology), chain.from_iterable(of_targets)
+        grid_kernels(grid),
+        grid_transfers(grid, machine.topology),
+        chain.from_iterable(target_items),
     )
 
 

@@ -84,12 +84,12 @@ _STREAMS: Final[_Kinds] = (
 )
 
 
-def grid_of(platform: Platform, depth: Depth) -> Grid:
+def measurement_grid(platform: Platform, depth: Depth) -> Grid:
     """The sizes measured on a platform."""
     return _GRIDS[platform == "cpu", depth]
 
 
-def kernels_of(grid: Grid) -> Iterator[Signature]:
+def grid_kernels(grid: Grid) -> Iterator[Signature]:
     """What a hardware file needs first, small shapes first: float32 streams, dots, other streams."""
     yield from _streams(grid, _STREAMS[:1])
     sides = grid.sides
@@ -104,7 +104,7 @@ def _streams(grid: Grid, kinds: _Kinds) -> Iterator[Signature]:
         yield StreamSignature(family=family, elements=elements, n_bytes=n_bytes)
 
 
-def transfers_of(grid: Grid, topology: Topology) -> Iterator[Transfer]:
+def grid_transfers(grid: Grid, topology: Topology) -> Iterator[Transfer]:
     """Collectives of every kind and size over each level, and over parts of a switch.
 
     A part of a switch is an axis of the mesh that has the level in two axes.
@@ -114,7 +114,7 @@ def transfers_of(grid: Grid, topology: Topology) -> Iterator[Transfer]:
             yield Transfer(kind=kind, sizes=sizes, axis=axis, n_bytes=n_bytes)
 
 
-def level_of_axis(topology: Topology) -> dict[tuple[tuple[int, ...], int], int]:
+def level_by_axis(topology: Topology) -> dict[tuple[tuple[int, ...], int], int]:
     """The level of each measured (mesh sizes, axis)."""
     return {(sizes, axis): level for level, sizes, axis in _axes(topology)}
 

@@ -7,7 +7,7 @@ import tomli_w
 
 from automap.atomic_file import write_atomically
 from automap.calibrate.fit import fit_device, fit_level
-from automap.calibrate.grid import level_of_axis
+from automap.calibrate.grid import level_by_axis
 from automap.calibrate.machine import Machine
 from automap.cost.profile import KernelProfile
 from automap.errors import CalibrationError, PlanError
@@ -32,13 +32,13 @@ def calibrated_topology(machine: Machine, profile: KernelProfile, today: date) -
         f"{len(machine.devices)} working at the same time",
     )
     nominal = replace(machine.topology, name=f"{len(machine.devices)}x{machine.device}, calibrated")
-    level_of = level_of_axis(nominal)
+    level_by_axes = level_by_axis(nominal)
     levels = []
     for index, level in enumerate(nominal.levels):
         rows = [
             row
             for row in profile.transfers
-            if level_of.get((row.signature.sizes, row.signature.axis)) == index
+            if level_by_axes.get((row.signature.sizes, row.signature.axis)) == index
         ]
         levels.append(replace(fit_level(nominal, index, rows), source=(how,)) if rows else level)
     device = fit_device(profile, memory_bytes=machine.memory_bytes, source=(how,))

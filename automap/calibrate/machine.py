@@ -18,7 +18,7 @@ from automap.calibrate.transfers import axis_names
 from automap.cost.profile import device_name
 from automap.errors import CalibrationError, TopologyError
 from automap.topology.cpu import cpu_devices
-from automap.topology.local import topology_of
+from automap.topology.local import topology_from_devices
 from automap.topology.model import Platform, Topology
 
 
@@ -128,7 +128,7 @@ def _memory_bytes(devices: Sequence[Any]) -> int:
 
 def _topology(devices: Sequence[Any], platform: Platform) -> Topology:
     try:
-        return topology_of(devices)
+        return topology_from_devices(devices)
     except TopologyError:
         # An unknown kind: its links are all of one level, of which only the numbers are known, by
         # measurement.

@@ -25,7 +25,7 @@ def jax_dtype(dtype: str) -> str:
     return f"{_LETTERS[dtype[0]]}{dtype[1:]}"
 
 
-def program_of(signature: Signature) -> Program:
+def kernel_program(signature: Signature) -> Program:
     """The loop that measures a signature."""
     match signature:
         case DotSignature():

@@ -8,7 +8,7 @@ import numpy as np
 
 from automap.calibrate.loops import Program, compiled_loop
 from automap.calibrate.machine import Machine
-from automap.calibrate.programs import program_of
+from automap.calibrate.programs import kernel_program
 from automap.calibrate.session import Item, Unmeasurable
 from automap.calibrate.timing import Clock, Effort, Timing, seconds_per_trip
 from automap.calibrate.transfers import transfer_program
@@ -34,7 +34,7 @@ class DeviceStopwatch:
         """Seconds of one trip of the item's loop. Raises `Unmeasurable` for what XLA refuses."""
         is_transfer = isinstance(item, Transfer)
         sizes = item.sizes if is_transfer else (len(self._machine.devices),)
-        program = transfer_program(item) if is_transfer else program_of(item)
+        program = transfer_program(item) if is_transfer else kernel_program(item)
         needed = _LOOP_COPIES * program.n_bytes
         if needed > self._machine.memory_bytes:
             raise Unmeasurable(f"needs {needed / 2**30:.3g} GiB on each device")

@@ -27,13 +27,13 @@ def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature
     space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
     tables = build_tables(workload.problem, topology.platform)
     evaluator = Evaluator(tables, workload.problem.n_classes, topology)
-    found: dict[Signature, None] = {}
+    signatures: dict[Signature, None] = {}
     for mesh in meshes_of(topology, None):
         for preset in PRESETS.values():
             for point in preset.points(space, mesh):
                 if space.is_valid(point):
-                    found |= dict.fromkeys(_signatures(evaluator, space.split_classes(point)))
-    return tuple(found)
+                    signatures |= dict.fromkeys(_signatures(evaluator, space.split_classes(point)))
+    return tuple(signatures)
 
 
 def _signatures(evaluator: Evaluator, split_classes: SplitClasses) -> Iterator[Signature]:

@@ -14,12 +14,14 @@ _LANES = {LINK: Lane(device=0, name="link: collectives")}
 _COMPUTE = Lane(device=0, name="compute")
 
 
-def spmd_events(record: ProgramRecord, found: SpmdTimeline) -> Iterator[Event]:
+def spmd_events(record: ProgramRecord, simulated: SpmdTimeline) -> Iterator[Event]:
     """One event per task run, in their order; `trips` says for how many runs one stands."""
     named: dict[int, tuple[str, dict[str, Any]]] = {}
-    times = zip(found.timeline.start_seconds.tolist(), found.tasks.seconds.tolist(), strict=True)
-    lanes = found.tasks.resource.tolist()
-    for run, lane, (start, seconds) in zip(found.runs, lanes, times, strict=True):
+    times = zip(
+        simulated.timeline.start_seconds.tolist(), simulated.tasks.seconds.tolist(), strict=True
+    )
+    lanes = simulated.tasks.resource.tolist()
+    for run, lane, (start, seconds) in zip(simulated.runs, lanes, times, strict=True):
         task = run.node.number
         if task not in named:
             named[task] = _named(record, task)

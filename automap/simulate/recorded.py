@@ -16,7 +16,7 @@ from automap.jaxpr.names import TAG, readable
 from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem
 from automap.simulate.region import Node, NodeKind, Region
-from automap.simulate.spmd_program import NEW_MEMORY, program_of
+from automap.simulate.spmd_program import NEW_MEMORY, device_program
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Op
 
@@ -44,11 +44,11 @@ def recorded_program(
     """
     names = _Names(evaluator.tables.program.problem, priced, mesh_names, source_of_site)
     rows = _Rows(names)
-    rows.add(program_of(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
+    rows.add(device_program(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
     return rows.record()
 
 
-def region_of(record: ProgramRecord) -> Region:
+def recorded_region(record: ProgramRecord) -> Region:
     """The program of a record; `Node.number` is the task's."""
     members: dict[int, list[int]] = {OUTSIDE: []}
     for task, loop in enumerate(record.within):
@@ -88,7 +88,7 @@ class _Names:
 
     def of(self, node: Node) -> tuple[TaskText, float]:
         """The texts of a node, and the bytes of a collective."""
-        graph, found = self.problem.graph, self.priced.found
+        graph, collectives = self.problem.graph, self.priced.found
         if node.number == NEW_MEMORY:
             phase = _name(Phase.FORWARD)
             return TaskText(
@@ -105,15 +105,15 @@ class _Names:
                 axes="",
             )
             return text, 0.0
-        mask, value = int(found.mask[node.number]), graph.values[node.edge_value]
+        mask, value = int(collectives.mask[node.number]), graph.values[node.edge_value]
         text = TaskText(
-            op=KINDS[int(found.kind[node.number])].value,
+            op=KINDS[int(collectives.kind[node.number])].value,
             tensor=f"{value.dtype}{list(value.dims)}",
             **self._origin(graph.ops[node.edge_op]),
-            phase=_name(Phase(int(found.phase[node.number]))),
+            phase=_name(Phase(int(collectives.phase[node.number]))),
             axes="+".join(n for a, n in enumerate(self.mesh_names) if mask >> a & 1),
         )
-        return text, float(found.n_bytes[node.number])
+        return text, float(collectives.n_bytes[node.number])
 
     def _origin(self, op: Op) -> dict[str, str]:
         sites = TAG.findall(op.op_name)
@@ -132,10 +132,10 @@ class _Rows:
 
     def add(self, region: Region, loop: int) -> None:
         """Add the nodes of a region, which is the body of a loop, or of none."""
-        task_of: dict[int, int] = {}
+        task_by_node: dict[int, int] = {}
         for index, node in enumerate(region.nodes):
-            task_of[index] = task = len(self.tasks)
-            self.tasks.append((node, loop, tuple(task_of[before] for before in node.after)))
+            task_by_node[index] = task = len(self.tasks)
+            self.tasks.append((node, loop, tuple(task_by_node[before] for before in node.after)))
             if node.body is not None:
                 self.add(node.body, task)
 

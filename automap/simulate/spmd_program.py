@@ -67,15 +67,15 @@ class _Builder:
         order, problem = tables.order, tables.program.problem
         self.graph: Graph = problem.graph
         is_end = (order.kind == ENTER) | (order.kind == EXIT)
-        self.slot_of = {int(op): slot for slot, op in enumerate(order.op)}
-        self.slot_of |= {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
+        self.slot_by_op = {int(op): slot for slot, op in enumerate(order.op)}
+        self.slot_by_op |= {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
         self.copies: dict[int, list[int]] = defaultdict(list)
         for slot in np.flatnonzero(~is_end):
             if self.graph.ops[order.op[slot]].opcode == LOOP_ENTER:
                 self.copies[int(order.op[slot])].append(int(slot))
         self.can_wait = (order.kind == SPARE) | (order.kind == LATE)
         self.row = order.row
-        self.of_kernel = priced.of_kernel
+        self.kernel_seconds = priced.of_kernel
         self.operands = _messages(order.operands, priced, len(order.kind), on_operand=True)
         self.results = _messages(order.results, priced, len(order.kind), on_operand=False)
         self.repeats = _repeats(tables, priced)
@@ -99,8 +99,8 @@ class _Builder:
             made = made.union(copies)
             self.frames.append(_Frame(runs=runs, enters=index, after=made))
             return
-        if index in self.slot_of:
-            made = frozenset({frame.add(self._kernel(index, self.slot_of[index], made))})
+        if index in self.slot_by_op:
+            made = frozenset({frame.add(self._kernel(index, self.slot_by_op[index], made))})
         for value in op.outputs:
             frame.made_by[value] = self._written(frame, value, index, made)
 
@@ -111,7 +111,7 @@ class _Builder:
             number=index,
             slot=slot,
             after=tuple(sorted(after)),
-            seconds=float(self.of_kernel[self.row[slot]]),
+            seconds=float(self.kernel_seconds[self.row[slot]]),
         )
 
     def _read(self, frame: _Frame, value: int, op: int) -> frozenset[int]:
@@ -145,7 +145,7 @@ class _Builder:
             Node(
                 kind=NodeKind.LOOP,
                 number=body.enters,
-                slot=self.slot_of[body.enters],
+                slot=self.slot_by_op[body.enters],
                 after=tuple(sorted(body.after)),
                 trips=trips,
                 body=Region(tuple(body.nodes)),
@@ -159,7 +159,7 @@ class _Builder:
             self.late.clear()
 
 
-def program_of(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -> Region:
+def device_program(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -> Region:
     """The program of one device: one run of each kernel and collective takes what `priced` says.
 
     It begins with taking the memory that is new to it, if that takes `fresh_seconds`.
@@ -193,12 +193,15 @@ def _messages(
     places: Places, priced: Priced, n_slots: int, *, on_operand: bool
 ) -> dict[tuple[int, int], list[_Message]]:
     """The collectives at each (value, op)."""
-    found, result = priced.found, defaultdict[tuple[int, int], list[_Message]](list)
-    total = priced.of_collective * found.count
-    chosen = np.flatnonzero((found.on_operand == on_operand) & (total > 0))
+    collectives, result = priced.found, defaultdict[tuple[int, int], list[_Message]](list)
+    total = priced.of_collective * collectives.count
+    chosen = np.flatnonzero((collectives.on_operand == on_operand) & (total > 0))
     for entry in chosen.tolist():
-        edge, is_sum = int(found.edge[entry]), not on_operand and found.kind[entry] == ALL_REDUCE
-        is_late = bool(found.combinable[entry]) and not on_operand
+        edge, is_sum = (
+            int(collectives.edge[entry]),
+            not on_operand and collectives.kind[entry] == ALL_REDUCE,
+        )
+        is_late = bool(collectives.combinable[entry]) and not on_operand
         for at in range(int(places.first[edge]), int(places.first[edge + 1])):
             _, value, op, times, trips = places.incidences[at].tolist()
             slot = n_slots + places.ready[at] if is_late else places.needed[at]
@@ -208,7 +211,7 @@ def _messages(
                     edge=edge,
                     total_seconds=float(total[entry] * places.share[at]),
                     slot=int(slot),
-                    is_urgent=not found.combinable[entry],
+                    is_urgent=not collectives.combinable[entry],
                     leaves_loops=is_sum and times < trips,
                 )
             )
@@ -218,12 +221,12 @@ def _messages(
 def _repeats(tables: Tables, priced: Priced) -> dict[tuple[int, int], tuple[int, int]]:
     """(value, op) that finds its operand gathered already -> (the edge that gathered it, its own)."""
     edges, result = tables.operands, dict[tuple[int, int], tuple[int, int]]()
-    earlier_of = {
+    earlier_edge = {
         int(later): int(earlier)
         for (later, earlier), repeats in zip(edges.repeats, priced.found.is_repeat)
         if repeats
     }
     for edge, value, op, *_ in edges.incidences.tolist():
-        if edge in earlier_of:
-            result[value, op] = earlier_of[edge], edge
+        if edge in earlier_edge:
+            result[value, op] = earlier_edge[edge], edge
     return result

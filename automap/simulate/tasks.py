@@ -155,10 +155,10 @@ def simulate_reference(tasks: Tasks) -> Timeline:
     first, seconds = tasks.first_predecessor.tolist(), tasks.seconds.tolist()
     before = [tasks.predecessors[first[t] : first[t + 1]].tolist() for t in range(n)]
     after: list[list[int]] = [[] for _ in range(n)]
-    for task, found in enumerate(before):
-        for predecessor in found:
+    for task, predecessors in enumerate(before):
+        for predecessor in predecessors:
             after[predecessor].append(task)
-    waiting = [len(found) for found in before]
+    waiting = [len(predecessors) for predecessors in before]
     ready, start, end = [0.0] * n, [0.0] * n, [0.0] * n
     free = [0.0] * tasks.n_resources
     queue = [(0.0, t) for t in range(n) if not waiting[t]]

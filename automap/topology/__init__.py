@@ -32,8 +32,8 @@ from automap.topology.catalogue import (
     get_topology as get_topology,
 )
 from automap.topology.graph import Graph as Graph, Link as Link, Node as Node
-from automap.topology.graph_levels import graph_of as graph_of
-from automap.topology.local import topology_of as topology_of
+from automap.topology.graph_levels import topology_graph as topology_graph
+from automap.topology.local import topology_from_devices as topology_from_devices
 from automap.topology.meshes import (
     lies_on as lies_on,
     mesh_shapes as mesh_shapes,

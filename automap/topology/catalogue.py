@@ -11,7 +11,7 @@ from automap.topology.cpu import cpu_devices
 from automap.topology.gpu import gpu_hosts
 from automap.topology.gpu_links import HOSTS
 from automap.topology.graph import Graph
-from automap.topology.graph_levels import graph_of
+from automap.topology.graph_levels import topology_graph
 from automap.topology.local import local_topology
 from automap.topology.machines import MACHINES
 from automap.topology.model import Source, Topology
@@ -84,7 +84,7 @@ def get_topology(name_or_path: str) -> Topology:
 def get_graph(name_or_path: str) -> Graph:
     """`get_machine` as a graph, whatever its form; raises `TopologyError`."""
     machine = get_machine(name_or_path)
-    return machine if isinstance(machine, Graph) else graph_of(machine)
+    return machine if isinstance(machine, Graph) else topology_graph(machine)
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:

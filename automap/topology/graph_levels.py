@@ -20,7 +20,7 @@ from automap.topology.graph import MAX_GRAPH_DEVICES, Graph, Link, Node
 from automap.topology.model import Level, Topology
 
 
-def graph_of(topology: Topology) -> Graph:
+def topology_graph(topology: Topology) -> Graph:
     """The same machine as a graph; raises `TopologyError` above `MAX_GRAPH_DEVICES` devices."""
     if topology.device_count > MAX_GRAPH_DEVICES:
         raise TopologyError(

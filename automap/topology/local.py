@@ -52,7 +52,7 @@ def local_topology() -> Topology:
             f'topology "local": JAX shows no devices ({error}); allowed: a machine where '
             "jax.devices() works, or a topology by name, as v5e:4x4"
         ) from error
-    return topology_of(devices)
+    return topology_from_devices(devices)
 
 
 @contextmanager
@@ -82,7 +82,7 @@ class _Kept(logging.Handler):
         self.records.append(record)
 
 
-def topology_of(devices: Sequence[Any]) -> Topology:
+def topology_from_devices(devices: Sequence[Any]) -> Topology:
     """The topology of these `jax.Device` objects, all of one kind."""
     kinds = sorted({device.device_kind for device in devices})
     if len(kinds) != 1:

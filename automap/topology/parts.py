@@ -10,7 +10,7 @@ from dataclasses import replace
 from automap.topology.model import Level, Topology
 
 
-def part_of(topology: Topology, count: int) -> Topology | None:
+def sub_topology(topology: Topology, count: int) -> Topology | None:
     """`count` neighbours as a machine of their own; None if they would take an uneven part of a
     level.
     """
@@ -34,8 +34,8 @@ def part_of(topology: Topology, count: int) -> Topology | None:
 
 
 def may_begin(topology: Topology, count: int, first: int) -> bool:
-    """Whether devices first .. first + count - 1 lie as `part_of` says."""
-    if part_of(topology, count) is None or first + count > topology.device_count:
+    """Whether devices first .. first + count - 1 lie as `sub_topology` says."""
+    if sub_topology(topology, count) is None or first + count > topology.device_count:
         return False
     inner = 1
     for level in topology.levels:

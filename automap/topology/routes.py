@@ -70,7 +70,7 @@ def routes(graph: Graph) -> Routes:
     medium = {name: m for m, name in enumerate(dict.fromkeys(x.shared_medium for x in graph.links))}
     rate = np.array([link.bytes_per_s for link in graph.links], float)
     latency = np.array([link.latency_seconds for link in graph.links], float)
-    medium_of = np.array([medium[link.shared_medium] for link in graph.links], np.int64)
+    medium_by_link = np.array([medium[link.shared_medium] for link in graph.links], np.int64)
     steps, count = _steps(graph, latency + REFERENCE_BYTES / rate), graph.device_count
 
     there, back = steps.low * count + steps.high, steps.high * count + steps.low
@@ -81,12 +81,12 @@ def routes(graph: Graph) -> Routes:
     slowest = np.full(count * count, np.inf)
     np.minimum.at(slowest, pair, rate[link])
     rates = np.zeros(len(medium))
-    rates[medium_of] = rate
+    rates[medium_by_link] = rate
     return Routes(
         bytes_per_s=slowest.reshape(count, count),
         latency_seconds=np.bincount(pair, latency[link], count * count).reshape(count, count),
         first=np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=count * count))]),
-        media=(2 * medium_of[link] + ~forward)[order],
+        media=(2 * medium_by_link[link] + ~forward)[order],
         medium_bytes_per_s=np.repeat(rates, 2),
         medium_names=tuple(f"{name} {way}" for name in medium for way in "><"),
     )
@@ -101,14 +101,14 @@ def _steps(graph: Graph, cost_seconds: np.ndarray) -> _Steps:
     cheapest = np.argsort(cost_seconds, kind="stable")
     ways = np.stack([ends[cheapest], ends[cheapest, ::-1]], axis=1).reshape(-1, 2)
     key, first = np.unique(ways[:, 0] * nodes + ways[:, 1], return_index=True)
-    link_of = cheapest[first // 2]
-    before = _before(key, cost_seconds[link_of], nodes, graph.device_count)
+    link_by_way = cheapest[first // 2]
+    before = _before(key, cost_seconds[link_by_way], nodes, graph.device_count)
 
     low, high = np.triu_indices(graph.device_count, k=1)
     here, walked, place = high.copy(), [], 0
     while len(low):
         previous = before[low, here]
-        link = link_of[np.searchsorted(key, previous * nodes + here)]
+        link = link_by_way[np.searchsorted(key, previous * nodes + here)]
         walked.append(
             _Steps(
                 low=low,

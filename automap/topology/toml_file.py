@@ -115,12 +115,12 @@ def _with_kinds(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(kinds, dict) or not isinstance(rows, list):
         return data
     named = [row.get("device") for row in rows if isinstance(row, dict)]
-    found = {
+    catalogued = {
         name: device_to_dict(DEVICES[name])
         for name in named
         if isinstance(name, str) and name in DEVICES
     }
-    return data | {"kinds": found | kinds}
+    return data | {"kinds": catalogued | kinds}
 
 
 def _device_by_name(name: str) -> dict[str, Any]:

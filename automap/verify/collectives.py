@@ -37,10 +37,12 @@ class Transfer:
 def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]:
     """The collectives of a search's best plan, as a backend runs them."""
     split_classes = outcome.context.space.split_classes(outcome.best.point)
-    found = outcome.context.evaluator.collectives(split_classes)
+    collectives = outcome.context.evaluator.collectives(split_classes)
     names = split_classes.mesh.names
     result: Counter[Transfer] = Counter()
-    rows = zip(found.kind, found.mask, found.n_bytes, found.count, strict=True)
+    rows = zip(
+        collectives.kind, collectives.mask, collectives.n_bytes, collectives.count, strict=True
+    )
     for kind, mask, n_bytes, count in rows:
         name = KINDS[kind].value
         axes = tuple(n for a, n in enumerate(names) if mask >> a & 1)
@@ -59,13 +61,13 @@ def compiled_transfers(text: str, mesh: Mesh) -> Counter[Transfer]:
     module = decode_module(text_to_proto(text))
     result: Counter[Transfer] = Counter()
     for c in compiled_collectives(module):
-        joined = axes_of(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")
+        joined = joined_axes(c.groups, mesh.axes, is_pairs=c.kind == "collective-permute")
         result[Transfer(c.kind, joined, c.n_bytes)] += c.count
     return result
 
 
 @cache
-def axes_of(
+def joined_axes(
     groups: Groups | None, axes: tuple[tuple[str, int], ...], *, is_pairs: bool
 ) -> tuple[str, ...]:
     """The mesh axes that a collective's groups join; `OTHER_DEVICES` if they are no set of axes."""

@@ -2,9 +2,9 @@
 
     memory        predicted peak against the compiler's; error = (predicted - compiled) / compiled
     collectives   per kind and axes, tensors and bytes of one step on both sides, after what the backend is known
-                  to do differently (`automap.verify.collectives`)                   -> in: `rows_of`
+                  to do differently (`automap.verify.collectives`)                   -> in: `collective_rows`
     places        the largest compiled tensors of the rows that differ, with the line of the user's code they
-                  were made for                                                      -> in: `places_of`
+                  were made for                                                      -> in: `differing_places`
 
 Bytes agree if they are equal to `TOLERANCE`: a compiler may send a few scalars more.
 """
@@ -76,8 +76,10 @@ def compare(
 ) -> Comparison:
     """Hold a plan's prediction against a witness; `sources` are lines of code by site."""
     predicted, compiled = plan.predicted.peak_bytes, witness.peak_bytes
-    rows = None if witness.collectives is None else rows_of(plan, witness.collectives, backend)
-    places = () if rows is None else places_of(rows, witness.collectives or (), sources)
+    rows = (
+        None if witness.collectives is None else collective_rows(plan, witness.collectives, backend)
+    )
+    places = () if rows is None else differing_places(rows, witness.collectives or (), sources)
     return Comparison(
         predicted_peak_bytes=predicted,
         compiled_peak_bytes=compiled,
@@ -91,7 +93,7 @@ def compare(
     )
 
 
-def rows_of(
+def collective_rows(
     plan: PlanRecord, compiled: tuple[CompiledRecord, ...], backend: Backend
 ) -> tuple[CollectiveRow, ...]:
     """Collectives on both sides, the largest difference in bytes first."""
@@ -103,10 +105,10 @@ def rows_of(
         entry = counts[backend.compiled.runs_as.get(record.kind, record.kind), axes]
         entry[0] += record.count
         entry[1] += record.bytes
-    for found in compiled:
-        entry = counts[found.kind, found.axes]
-        entry[2] += found.count
-        entry[3] += found.count * found.bytes
+    for collective in compiled:
+        entry = counts[collective.kind, collective.axes]
+        entry[2] += collective.count
+        entry[3] += collective.count * collective.bytes
     rows = (
         CollectiveRow(
             kind=kind,
@@ -128,7 +130,7 @@ def _agrees(counts: list[int], backend: Backend) -> bool:
     return is_near and (n_predicted == n_compiled or backend.compiled.merges == "into buffers")
 
 
-def places_of(
+def differing_places(
     rows: tuple[CollectiveRow, ...],
     compiled: tuple[CompiledRecord, ...],
     sources: Mapping[str, str],

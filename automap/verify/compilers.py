@@ -79,7 +79,11 @@ COMPILERS: Final[Mapping[CompilerName, Compiler]] = {
     ),
 }  # fmt: skip
 
-OF_PLATFORM: Final[Mapping[Platform, CompilerName]] = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
+COMPILER_BY_PLATFORM: Final[Mapping[Platform, CompilerName]] = {
+    "cpu": "cpu",
+    "cuda": "gpu",
+    "tpu": "tpu",
+}
 
 _SLICE: Final = re.compile(rf"(?:{'|'.join(GENERATIONS)}):[0-9]+(?:x[0-9]+){{1,2}}")
 
@@ -115,7 +119,7 @@ def machine_for(name: CompilerName, topology: Topology) -> Machine:
     if topology.platform != compiler.platform:
         raise CompilerError(
             f"{compiler.title} cannot compile for {topology.name} ({topology.platform}); allowed: "
-            f"{' or '.join(dict.fromkeys((OF_PLATFORM[topology.platform], 'cpu')))}"
+            f"{' or '.join(dict.fromkeys((COMPILER_BY_PLATFORM[topology.platform], 'cpu')))}"
         )
     if name == "tpu":
         return _slice(topology)

@@ -18,7 +18,7 @@ from automap.jaxpr.names import readable
 from automap.jaxpr.sites import parse_site
 from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, program_name, save_cached
-from automap.verify.collectives import axes_of
+from automap.verify.collectives import joined_axes
 from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
@@ -135,7 +135,7 @@ def _records(
     counts: Counter[tuple[str, tuple[str, ...], int, str, str]] = Counter()
     try:
         for c in compiled_collectives(decode_module(compiled)):
-            joined = axes_of(c.groups, axes, is_pairs=c.kind == "collective-permute")
+            joined = joined_axes(c.groups, axes, is_pairs=c.kind == "collective-permute")
             name = _first_name(c.op_name)
             site = parse_site(name) or ""
             counts[c.kind, joined, c.n_bytes, site, readable(name)] += c.count

@@ -19,7 +19,7 @@ from automap.planner.records import Outcome, build_plan
 from automap.quantities import bytes_text
 from automap.step.call import TracedCall
 from automap.verify.cache import default_folder
-from automap.verify.compilers import COMPILERS, OF_PLATFORM
+from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
@@ -59,7 +59,7 @@ def confirmed_plan(
     `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed,
     and what `automap.verify.compiling.ask` raises.
     """
-    name = OF_PLATFORM[outcome.topology.platform]
+    name = COMPILER_BY_PLATFORM[outcome.topology.platform]
     COMPILERS[name].check_installed()
     smallest: int | None = None
     candidates = outcome.context.best_candidates(confirmation.top)

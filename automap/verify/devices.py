@@ -11,7 +11,7 @@ from automap.verify.compilers import Machine
 from automap.verify.gpu_targets import gpu_target
 
 
-def devices_of(machine: Machine) -> Sequence[Any]:
+def compiler_devices(machine: Machine) -> Sequence[Any]:
     """As many devices as the machine has; to be called before JAX has made any in this process."""
     return _DEVICES[machine.compiler](machine)
 

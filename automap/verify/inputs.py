@@ -10,7 +10,7 @@ conditioned.
     bits     0 or 1: integers and booleans, legal as indices of any table with two rows
     key      a typed random key
 
-`kinds_of` chooses on the planner's side, `make` draws in the compiler's process, with numpy, the
+`input_kinds` chooses on the planner's side, `make` draws in the compiler's process, with numpy, the
 same on every machine for one seed.
 """
 
@@ -35,7 +35,7 @@ _FLOAT_KINDS: Final[dict[str, InputKind]] = {
 }
 
 
-def kinds_of(leaves: Sequence[LeafRecord], arrays: Sequence[Any]) -> tuple[InputKind, ...]:
+def input_kinds(leaves: Sequence[LeafRecord], arrays: Sequence[Any]) -> tuple[InputKind, ...]:
     """How each input is made; `arrays` are the caller's arguments, abstract ones or not."""
     return tuple(
         "given" if is_concrete(array) else _kind(leaf)

@@ -28,7 +28,7 @@ from automap.errors import CompilerError
 from automap.jaxpr.reemit import Reemitter
 from automap.quantities import bytes_text
 from automap.verify.compilers import Machine
-from automap.verify.inputs import is_concrete, kinds_of
+from automap.verify.inputs import input_kinds, is_concrete
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import (
     PLANNED_FILE,
@@ -101,7 +101,7 @@ def compare_numerics(
     machine = Machine(compiler="cpu", device_count=count)
     state = program.call.state
     request = RunRequest(
-        kinds=kinds_of(plan.inputs, args),
+        kinds=input_kinds(plan.inputs, args),
         state=tuple(state.get(i) for i in range(len(plan.outputs))),
         input_rounding=rounding_error(least_precise(program.reemitter)),
         seed=_SEED,
@@ -140,13 +140,13 @@ def rounding_error(dtype: Any) -> float:
 
 def least_precise(reemitter: Reemitter) -> Any:
     """The float type with the largest rounding error among all that the step computes."""
-    found = {np.dtype(np.float32)}
+    dtypes = {np.dtype(np.float32)}
     for equation in reemitter.equations:
         for var in equation.eqn.outvars:
             dtype = getattr(var.aval, "dtype", None)
             if dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.floating):
-                found.add(dtype)
-    return max(found, key=rounding_error)
+                dtypes.add(dtype)
+    return max(dtypes, key=rounding_error)
 
 
 def _save(path: Path, array: Any, aval: Any) -> None:
@@ -165,31 +165,31 @@ def _skipped(reason: str) -> Numerics:
 def _judged(program: PlannedProgram, errors: Sequence[LeafErrors]) -> Numerics:
     relative = tolerance(least_precise(program.reemitter), program.plan.mesh.device_count)
     results = [
-        _judge(leaf.path, leaf.dtype, found, relative)
-        for leaf, found in zip(program.plan.outputs, errors, strict=True)
+        _judge(leaf.path, leaf.dtype, leaf_errors, relative)
+        for leaf, leaf_errors in zip(program.plan.outputs, errors, strict=True)
     ]
     finite = min((e.finite for e in errors), default=1.0)
     worst_first = sorted(results, key=lambda r: -r.excess)
     return Numerics(leaves=tuple(worst_first), finite=finite, skipped="")
 
 
-def allowed_error(found: LeafErrors, dtype: str, relative: float) -> float:
+def allowed_error(errors: LeafErrors, dtype: str, relative: float) -> float:
     """What a leaf may be off, in its units; `relative` is what sums may, of `tolerance`."""
     is_float = dtype.startswith(("float", "bfloat", "complex"))
     own = rounding_error(dtype) if is_float else 0.0
-    sums = relative * found.change if is_float else 0.0
-    return sums + SAFETY * found.rounding + 2 * own * found.value
+    sums = relative * errors.change if is_float else 0.0
+    return sums + SAFETY * errors.rounding + 2 * own * errors.value
 
 
-def _judge(path: str, dtype: str, found: LeafErrors, relative: float) -> LeafResult:
-    allowed = allowed_error(found, dtype, relative)
-    scale = found.change or 1.0
-    excess = found.error / allowed if allowed else (0.0 if found.error == 0 else 1e300)
+def _judge(path: str, dtype: str, errors: LeafErrors, relative: float) -> LeafResult:
+    allowed = allowed_error(errors, dtype, relative)
+    scale = errors.change or 1.0
+    excess = errors.error / allowed if allowed else (0.0 if errors.error == 0 else 1e300)
     return LeafResult(
         path=path,
-        error=min(found.error / scale, 1e300),
-        rounding=found.rounding / scale,
+        error=min(errors.error / scale, 1e300),
+        rounding=errors.rounding / scale,
         allowed=allowed / scale,
         excess=min(excess, 1e300),
-        agrees=found.error <= allowed,
+        agrees=errors.error <= allowed,
     )

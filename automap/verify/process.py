@@ -144,8 +144,8 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def _lock_file(message: str) -> Path | None:
-    found = _LOCK_FILE.search(message)
-    return Path(found[0]) if found else None
+    match = _LOCK_FILE.search(message)
+    return Path(match[0]) if match else None
 
 
 def _busy_text(lock: Path | None) -> str:
@@ -177,8 +177,8 @@ def _holder_id(path: Path | None) -> str | None:
     except OSError:
         return None
     # 1: POSIX ADVISORY WRITE <process> <device>:<inode> 0 EOF
-    found = [row[4] for row in rows if len(row) > 5 and row[5].endswith(f":{inode}")]
-    return found[0] if found else None
+    holders = [row[4] for row in rows if len(row) > 5 and row[5].endswith(f":{inode}")]
+    return holders[0] if holders else None
 
 
 def _last_lines(log: Path) -> str:

@@ -116,10 +116,10 @@ def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
 
 
 def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platform) -> Program:
-    found = _try_export(step, inputs, platform, ())
+    exported = _try_export(step, inputs, platform, ())
     return Program(
-        artifact=bytes(found.serialize()),
-        sha256=hashlib.sha256(_LOCATION.sub("", found.mlir_module()).encode()).hexdigest(),
+        artifact=bytes(exported.serialize()),
+        sha256=hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode()).hexdigest(),
     )
 
 

@@ -17,7 +17,7 @@ from automap.plan.codec import encode
 from automap.plan.record import PlanRecord
 from automap.topology.model import Topology
 from automap.verify.comparison import Comparison
-from automap.verify.compilers import COMPILERS, OF_PLATFORM
+from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
 from automap.verify.numerics import Numerics
 from automap.verify.witness import Witness
 
@@ -75,9 +75,9 @@ def check_options(
             "compile; "
             "plan module:function, which returns the step, to verified it"
         )
-    return compiler or compiler_of(plan)
+    return compiler or plan_compiler(plan)
 
 
-def compiler_of(plan: PlanRecord) -> CompilerName:
+def plan_compiler(plan: PlanRecord) -> CompilerName:
     """The compiler of the plan's topology."""
-    return OF_PLATFORM[Topology.from_dict(plan.topology).platform]
+    return COMPILER_BY_PLATFORM[Topology.from_dict(plan.topology).platform]

@@ -25,7 +25,7 @@ from automap.plan.checks import Spec
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
 from automap.runtime.meshes import mesh_on
-from automap.verify.devices import devices_of
+from automap.verify.devices import compiler_devices
 from automap.verify.messages import (
     ANSWER_FILE,
     PLANNED_FILE,
@@ -84,7 +84,7 @@ def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
 
 
 def _answer(request: Request, folder: Path, start: float) -> Answer:
-    mesh = mesh_on(devices_of(request.machine), request.layout.axes)
+    mesh = mesh_on(compiler_devices(request.machine), request.layout.axes)
     run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.layout)
     compiled = _compiled(run.lower(*inputs), request)
     if request.run is not None:

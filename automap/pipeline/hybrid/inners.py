@@ -25,7 +25,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
 from automap.topology.mesh import Mesh
-from automap.topology.parts import part_of
+from automap.topology.parts import sub_topology
 
 
 MOST_KEPT: Final = 8
@@ -40,7 +40,7 @@ _ALIKE: Final = 1e-3
 
 def preset_inners(pricer: Pricer, devices: int) -> Iterator[InnerPlan]:
     """Presets on all meshes of that many devices, with every level of storage."""
-    space, part = pricer.space, part_of(pricer.topology, devices)
+    space, part = pricer.space, sub_topology(pricer.topology, devices)
     seen: set[SplitClasses] = set()
     for shape in mesh_shapes(part, max_axes=len(_AXIS_NAMES)) if part else ():
         mesh = Mesh(_AXIS_NAMES[len(shape)], shape)

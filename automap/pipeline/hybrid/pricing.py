@@ -38,7 +38,7 @@ from automap.space.point import Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
-from automap.topology.parts import part_of
+from automap.topology.parts import sub_topology
 from hlo_tools.analyses.phases import Phase
 
 
@@ -110,7 +110,7 @@ class Pricer:
     def evaluator(self, devices: int) -> Evaluator:
         """The evaluator of a part of the machine. Raises `ValueError` if there is no such part."""
         if devices not in self._evaluators:
-            part = part_of(self.topology, devices)
+            part = sub_topology(self.topology, devices)
             if part is None:
                 raise ValueError(f"{devices} devices are no part of {self.topology.name}")
             n_classes = self.space.problem.n_classes

@@ -37,7 +37,7 @@ from automap.pipeline.task_graph import StageSeconds, pipeline_seconds
 from automap.plan.explain import all_the_same_text
 from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
-from automap.topology.parts import part_of
+from automap.topology.parts import sub_topology
 
 
 _SEARCH_SHARE: Final = 0.2
@@ -203,7 +203,7 @@ def kinds_of(
     devices = [
         count
         for count in range(2, most + 1)
-        if part_of(pricer.topology, count) is not None and count % fabric.unit_devices == 0
+        if sub_topology(pricer.topology, count) is not None and count % fabric.unit_devices == 0
     ]
     some = {counts[0], counts[len(counts) // 2]} if counts else set[int]()
     settings = dict.fromkeys(

@@ -10,7 +10,7 @@ Tasks live in *slots*:
 
 Each task has an *id*, by which ties are broken. Ids follow the operators, and within one: its parts, its
 all-reduce, the edges that leave it, so predecessors have smaller ids; they depend on the graph and P alone,
-so a task keeps its id whatever else changes                                    -> in: `wiring_of`
+so a task keeps its id whatever else changes                                    -> in: `operator_wiring`
 """
 
 from typing import NamedTuple
@@ -105,7 +105,7 @@ class Run(NamedTuple):
     last: Array
 
 
-def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
+def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
     """The arrays of an operator graph on P devices."""
     n_operators, n_edges = len(graph.operators), len(graph.edges)
     n_factors = max((len(o.factors) for o in graph.operators), default=1)
@@ -149,7 +149,7 @@ def wiring_of(graph: OperatorGraph, n_devices: int) -> Wiring:
     )
 
 
-def links_of(network: DeviceNetwork) -> Links:
+def device_links(network: DeviceNetwork) -> Links:
     """The machine's arrays as the compiled code wants them."""
     return Links(
         *(
@@ -159,7 +159,7 @@ def links_of(network: DeviceNetwork) -> Links:
     )
 
 
-def placed_on(wiring: Wiring, n_devices: int) -> Placed:
+def empty_placed(wiring: Wiring, n_devices: int) -> Placed:
     """Configurations to be filled in: one part for each operator, nowhere."""
     n_operators, width = wiring.adds.shape
     n_edges = len(wiring.source)

@@ -20,7 +20,14 @@ from automap.simulate.operators.graph import (
     SplitFactor,
     Traffic,
 )
-from automap.simulate.operators.reads import NO_FACTOR, Labels, Read, labels_of, origin, reads_of
+from automap.simulate.operators.reads import (
+    NO_FACTOR,
+    Labels,
+    Read,
+    dimension_labels,
+    kernel_reads,
+    origin,
+)
 from automap.simulate.operators.sums import added_at_the_end
 from automap.topology.model import Device, Topology
 from hlo_tools.analyses.flops import flops
@@ -86,10 +93,10 @@ def _add(builder: _Builder, kernel: Kernel) -> None:
     number = _numbers(problem, kernel.op)
     reads = [
         Read(read.value, _renumbered(read.labels, number), read.n_bytes)
-        for read in reads_of(graph, rules, kernel)
+        for read in kernel_reads(graph, rules, kernel)
     ]
     results = {
-        value: _renumbered(labels_of(rule, dims), number)
+        value: _renumbered(dimension_labels(rule, dims), number)
         for value, dims in zip(op.outputs, rule.results, strict=True)
     }
     builder.operators.append(_operator(builder, kernel, number, reads, results))

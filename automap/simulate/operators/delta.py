@@ -29,7 +29,7 @@ from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.simulate.heap import pop, push
 from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
 from automap.simulate.operators.full import scratch
-from automap.simulate.operators.implicit import followers, ready_of
+from automap.simulate.operators.implicit import followers, ready_seconds
 from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
 
 
@@ -72,7 +72,7 @@ def replace_configuration(
     """
     n_operators, n_devices = p.device.shape
     some = np.empty(n_devices, np.int64)
-    edges = _edges_of(w, o)
+    edges = _incident_edges(w, o)
     orphans = np.empty(len(r.resource), np.int32)
     n = 0
     for e in edges:
@@ -90,19 +90,19 @@ def replace_configuration(
 
 
 @inner_making_arrays
-def _edges_of(w: Wiring, o: int) -> np.ndarray:
-    found = np.empty(
+def _incident_edges(w: Wiring, o: int) -> np.ndarray:
+    edges = np.empty(
         w.first_out[o + 1] - w.first_out[o] + w.first_in[o + 1] - w.first_in[o], np.int64
     )
     n = 0
     for i in range(w.first_in[o], w.first_in[o + 1]):
         if w.source[w.into[i]] != o:
-            found[n] = w.into[i]
+            edges[n] = w.into[i]
             n += 1
     for e in range(w.first_out[o], w.first_out[o + 1]):
-        found[n] = e
+        edges[n] = e
         n += 1
-    return found[:n]
+    return edges[:n]
 
 
 @inner
@@ -144,7 +144,7 @@ def simulate_changed(
         visits -= 1
         if visits < 0 or size > n_slots:
             return False
-        ready = ready_of(w, p, r, slot, some, queue.asked)
+        ready = ready_seconds(w, p, r, slot, some, queue.asked)
         if ready > key:
             size = _ask(queue, size, r, slot, ready)
         else:
@@ -161,7 +161,7 @@ def _ask_first(
     size = 0
     for slot in _new_slots(w, p, r, o):
         queue.is_out[slot] = True
-        r.ready[slot] = ready_of(w, p, r, slot, some, queue.asked)
+        r.ready[slot] = ready_seconds(w, p, r, slot, some, queue.asked)
         r.end[slot] = r.ready[slot] + r.seconds[slot]
         size = _ask(queue, size, r, slot, r.ready[slot])
     for e in range(w.first_out[o], w.first_out[o + 1]):
@@ -180,25 +180,25 @@ def _ask_first(
 def _new_slots(w: Wiring, p: Placed, r: Run, o: int) -> np.ndarray:
     """Slots of the tasks that a change of operator o made, predecessors first."""
     n_operators, n_devices = p.device.shape
-    edges = _edges_of(w, o)
-    found = np.empty(len(r.resource), np.int32)
+    edges = _incident_edges(w, o)
+    slots = np.empty(len(r.resource), np.int32)
     n = 0
     for e in edges:
         if w.target[e] == o and w.source[e] != o:
-            n = _append_tasks(r, found, n, p.first_slot[e], p.n_parts[o] * p.per_part[e])
+            n = _append_tasks(r, slots, n, p.first_slot[e], p.n_parts[o] * p.per_part[e])
     for row in (o, n_operators + o):
-        n = _append_tasks(r, found, n, row * n_devices, p.n_parts[o])
+        n = _append_tasks(r, slots, n, row * n_devices, p.n_parts[o])
     for e in edges:
         if w.source[e] == o:
-            n = _append_tasks(r, found, n, p.first_slot[e], p.n_parts[w.target[e]] * p.per_part[e])
-    return found[:n]
+            n = _append_tasks(r, slots, n, p.first_slot[e], p.n_parts[w.target[e]] * p.per_part[e])
+    return slots[:n]
 
 
 @inner
-def _append_tasks(r: Run, found: Array, n: int, first: int, count: int) -> int:
+def _append_tasks(r: Run, slots: Array, n: int, first: int, count: int) -> int:
     for slot in range(first, first + count):
         if r.resource[slot] != NONE:
-            found[n] = slot
+            slots[n] = slot
             n += 1
     return n
 

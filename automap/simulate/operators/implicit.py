@@ -6,12 +6,12 @@ d_u and at j / d_v: part i of the source overlaps part j of the target for
 
     i d_v < (j + 1) d_u  and  j d_u < (i + 1) d_v,  that is  floor(j d_u / d_v) <= i < ceil((j + 1) d_u / d_v)
 
-so the parts that part b reads are a product of ranges over dimensions   -> in: `sources_of`, `targets_of`
+so the parts that part b reads are a product of ranges over dimensions   -> in: `source_parts`, `target_parts`
 Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b reads
 the one on its own device, else number b of them                                        -> in: `_holder`
 The n-th part that b reads comes over slot first_slot + b per_part + n, unless it is on b's device.
 The share of an edge's bytes that moves is the product of the overlaps, but of those of partial sums, each of which
-is as large as the tensor                                                               -> in: `share_of`
+is as large as the tensor                                                               -> in: `transfer_share`
 """
 
 import numpy as np
@@ -61,7 +61,7 @@ def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
 
 
 @inner
-def sources_of(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
+def source_parts(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
     """Parts of the source that part b of the target reads, in the order of their slots; their
     number.
     """
@@ -82,7 +82,7 @@ def sources_of(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
 
 
 @inner
-def targets_of(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
+def target_parts(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
     """Parts of the target that read from part a of the source; their number."""
     if p.is_local[e]:
         out[0] = a
@@ -118,16 +118,19 @@ def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
     u, v = w.source[e], w.target[e]
     most = 1
     for d in range(w.n_dims[e]):
-        of_u, of_v = p.degree[u, w.dim_factors[e, d, 0]], p.degree[v, w.dim_factors[e, d, 1]]
-        if of_u % of_v == 0:
-            most *= of_u // of_v
-        elif of_v % of_u != 0:
-            most *= min(of_u // of_v + 2, of_u)
+        degree_u, degree_v = (
+            p.degree[u, w.dim_factors[e, d, 0]],
+            p.degree[v, w.dim_factors[e, d, 1]],
+        )
+        if degree_u % degree_v == 0:
+            most *= degree_u // degree_v
+        elif degree_v % degree_u != 0:
+            most *= min(degree_u // degree_v + 2, degree_u)
     return most
 
 
 @inner
-def slot_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
+def transfer_slot(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
     """The slot of what part b of the target reads from part a of the source."""
     u, v = w.source[e], w.target[e]
     n, size = 0, 1
@@ -141,16 +144,16 @@ def slot_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
 
 
 @inner
-def share_of(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
+def transfer_share(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
     """The share of the edge's bytes that part b reads from part a."""
     u, v = w.source[e], w.target[e]
     share = 1.0
     for d in range(w.n_shared[e]):
         f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
-        of_u, of_v = p.degree[u, f], p.degree[v, g]
+        degree_u, degree_v = p.degree[u, f], p.degree[v, g]
         i, j = p.digit[u, a, f], p.digit[v, b, g]
-        overlap = min((i + 1) * of_v, (j + 1) * of_u) - max(i * of_v, j * of_u)
-        share *= overlap / (of_u * of_v)
+        overlap = min((i + 1) * degree_v, (j + 1) * degree_u) - max(i * degree_v, j * degree_u)
+        share *= overlap / (degree_u * degree_v)
     return share
 
 
@@ -200,9 +203,9 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
         return n
     for e in range(w.first_out[u], w.first_out[u + 1]):
         v = w.target[e]
-        for m in range(targets_of(w, p, e, k, some)):
+        for m in range(target_parts(w, p, e, k, some)):
             if p.device[v, some[m]] != p.device[u, k]:
-                out[n] = slot_of(w, p, e, k, some[m])
+                out[n] = transfer_slot(w, p, e, k, some[m])
                 n += 1
             elif w.waits[e]:
                 out[n] = v * n_devices + some[m]
@@ -216,7 +219,7 @@ def _end(r: Run, asked: Array, slot: int) -> float:
 
 
 @inner
-def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array) -> float:
+def ready_seconds(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array) -> float:
     """When all that a task waits for has ended, by the timeline as it is.
 
     What is yet to be looked at, not before `asked` (else infinite), will not have ended before
@@ -241,7 +244,7 @@ def ready_of(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array)
         if w.waits[e]:
             u = w.source[e]
             base = p.first_slot[e] + k * p.per_part[e]
-            for m in range(sources_of(w, p, e, k, some)):
+            for m in range(source_parts(w, p, e, k, some)):
                 is_here = p.device[u, some[m]] == p.device[v, k]
                 ready = max(
                     ready, _end(r, asked, done_slot(p, u, some[m]) if is_here else base + m)

@@ -25,13 +25,13 @@ class Layer:
     classes: tuple[tuple[int, int], ...]
 
 
-def layers_of(graph: OperatorGraph) -> tuple[Layer, ...]:
+def graph_layers(graph: OperatorGraph) -> tuple[Layer, ...]:
     """Every operator in one layer; layers by their first operator."""
     owner = _owners(graph)
     members: dict[int, list[int]] = {}
     for number, of in enumerate(owner):
         members.setdefault(of, []).append(number)
-    layers = (Layer(tuple(found), _classes(graph, found)) for found in members.values())
+    layers = (Layer(tuple(numbers), _classes(graph, numbers)) for numbers in members.values())
     return tuple(sorted(layers, key=lambda layer: layer.operators))
 
 

@@ -15,9 +15,9 @@ from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
 from automap.simulate.operators.implicit import (
     ring_part,
     ring_start,
-    share_of,
     slots_per_part,
-    sources_of,
+    source_parts,
+    transfer_share,
 )
 
 
@@ -102,7 +102,7 @@ def place_edge(
     for b in range(p.n_parts[v]):
         base = first_slot + b * p.per_part[e]
         r.resource[base : base + p.per_part[e]] = NONE
-        n = sources_of(w, p, e, b, some)
+        n = source_parts(w, p, e, b, some)
         if w.waits[e]:
             p.n_waiting[v * n_devices + b] += n
         there = p.device[v, b]
@@ -111,7 +111,7 @@ def place_edge(
             here = p.device[u, a]
             is_local = is_local and n == 1 and a == b and here == there
             if here != there:
-                n_bytes = w.n_bytes[e] * share_of(w, p, e, a, b)
+                n_bytes = w.n_bytes[e] * transfer_share(w, p, e, a, b)
                 slot = base + m
                 r.seconds[slot] = (
                     links.latency_seconds[here, there] + n_bytes / links.bytes_per_s[here, there]
@@ -129,6 +129,6 @@ def clear_edge(w: Wiring, p: Placed, r: Run, e: int, some: Array) -> None:
     v, n_devices = w.target[e], p.device.shape[1]
     for b in range(p.n_parts[v]):
         if w.waits[e]:
-            p.n_waiting[v * n_devices + b] -= sources_of(w, p, e, b, some)
+            p.n_waiting[v * n_devices + b] -= source_parts(w, p, e, b, some)
         base = p.first_slot[e] + b * p.per_part[e]
         r.resource[base : base + p.per_part[e]] = NONE

@@ -8,7 +8,7 @@ it is split with, or NO_FACTOR where all of it is read.
     operands of the kernel's op      a dimension has the label of its major factor
     operands of a fused op           its factors take the labels of the result's dimensions they are major
                                      in; a factor that is permuted or replicated has none
-    two ways to one source           a dimension keeps a label that both agree on         -> in: `reads_of`
+    two ways to one source           a dimension keeps a label that both agree on         -> in: `kernel_reads`
 
 Loops hand their carries on as they are: the source of what enters or leaves one is what was handed
     to it -> in: `origin`
@@ -40,7 +40,7 @@ class Read:
     n_bytes: int
 
 
-def labels_of(rule: Rule, dims: DimFactors) -> Labels:
+def dimension_labels(rule: Rule, dims: DimFactors) -> Labels:
     """Factor of each dimension of a tensor of the op itself."""
     return tuple(
         factors[0] if factors and rule.factors[factors[0]].kind in _KEPT else NO_FACTOR
@@ -48,26 +48,26 @@ def labels_of(rule: Rule, dims: DimFactors) -> Labels:
     )
 
 
-def reads_of(graph: Graph, rules: Sequence[Rule], kernel: Kernel) -> tuple[Read, ...]:
+def kernel_reads(graph: Graph, rules: Sequence[Rule], kernel: Kernel) -> tuple[Read, ...]:
     """Every stored value that a kernel reads, in the order of `kernel.reads`."""
     wanted = {access.value for access in kernel.reads}
-    found: dict[int, Labels] = {}
+    labels_by_value: dict[int, Labels] = {}
     op, rule = graph.ops[kernel.op], rules[kernel.op]
-    todo = [(v, labels_of(rule, d)) for v, d in zip(op.inputs, rule.operands, strict=True)]
+    todo = [(v, dimension_labels(rule, d)) for v, d in zip(op.inputs, rule.operands, strict=True)]
     while todo:
         value, labels = todo.pop()
-        known = found.get(value)
+        known = labels_by_value.get(value)
         merged = labels if known is None else _agreed(known, labels)
         if merged == known:
             continue
-        found[value] = merged
+        labels_by_value[value] = merged
         producer = graph.values[value].producer
         if value not in wanted and producer >= 0:
             todo += _operands(graph, rules, producer, value, merged)
     rank = {value: len(graph.values[value].dims) for value in wanted}
     nothing = {value: (NO_FACTOR,) * rank[value] for value in wanted}
     return tuple(
-        Read(access.value, found.get(access.value, nothing[access.value]), access.n_bytes)
+        Read(access.value, labels_by_value.get(access.value, nothing[access.value]), access.n_bytes)
         for access in kernel.reads
     )
 
@@ -92,11 +92,11 @@ def _operands(
     op, rule = graph.ops[producer], rules[producer]
     if not op.inputs or not rule.operands:
         return []
-    of_factor: dict[int, int] = {}
+    label_by_factor: dict[int, int] = {}
     for factors, label in zip(rule.results[op.outputs.index(value)], labels, strict=True):
         if factors and rule.factors[factors[0]].kind in _KEPT:
-            of_factor[factors[0]] = label
+            label_by_factor[factors[0]] = label
     return [
-        (operand, tuple(of_factor.get(d[0], NO_FACTOR) if d else NO_FACTOR for d in dims))
+        (operand, tuple(label_by_factor.get(d[0], NO_FACTOR) if d else NO_FACTOR for d in dims))
         for operand, dims in zip(op.inputs, rule.operands, strict=True)
     ]

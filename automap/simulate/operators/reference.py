@@ -159,8 +159,9 @@ def _overlap(
         degree = degrees[factor]
         return Fraction(part.place[factor], degree), Fraction(part.place[factor] + 1, degree)
 
-    of_a, of_b = interval(a, source.degrees, pair[0]), interval(b, target.degrees, pair[1])
-    return min(of_a[1], of_b[1]) - max(of_a[0], of_b[0])
+    low_a, high_a = interval(a, source.degrees, pair[0])
+    low_b, high_b = interval(b, target.degrees, pair[1])
+    return min(high_a, high_b) - max(low_a, low_b)
 
 
 def as_tasks(tasks: Mapping[int, Task]) -> tuple[list[int], Tasks]:
@@ -172,7 +173,7 @@ def as_tasks(tasks: Mapping[int, Task]) -> tuple[list[int], Tasks]:
         seconds=np.array([tasks[i].seconds for i in ids]),
         resource=np.array([tasks[i].resource for i in ids], np.int32),
         first_predecessor=np.cumsum([0, *map(len, before)]),
-        predecessors=np.array([p for found in before for p in found], np.int32),
+        predecessors=np.array([p for predecessors in before for p in predecessors], np.int32),
     )
 
 

@@ -23,10 +23,10 @@ from automap.simulate.operators.arrays import (
     Links,
     Placed,
     Run,
+    device_links,
+    empty_placed,
     empty_run,
-    links_of,
-    placed_on,
-    wiring_of,
+    operator_wiring,
 )
 from automap.simulate.operators.configuration import Configuration, check
 from automap.simulate.operators.delta import replace_configuration, simulate_changed
@@ -112,9 +112,9 @@ class Simulator:
         self.graph = graph
         self.network = network
         self.configurations = list(configurations)
-        self._wiring = wiring_of(graph, network.n_devices)
-        self._links: Links = links_of(network)
-        self._placed: Placed = placed_on(self._wiring, network.n_devices)
+        self._wiring = operator_wiring(graph, network.n_devices)
+        self._links: Links = device_links(network)
+        self._placed: Placed = empty_placed(self._wiring, network.n_devices)
         fixed = 2 * len(graph.operators) * network.n_devices
         self._run: Run = empty_run(fixed + _FIRST_SLOTS, network.n_devices)
         self._free_slot = 0

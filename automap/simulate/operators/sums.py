@@ -27,15 +27,15 @@ from automap.simulate.operators.graph import (
 from hlo_tools.rules import FactorKind
 
 
-def added_at_the_end(graph: OperatorGraph, sum_of: Mapping[int, int]) -> OperatorGraph:
-    """The graph with its sums changed; `sum_of` has the sum of each operator that makes a term or
+def added_at_the_end(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -> OperatorGraph:
+    """The graph with its sums changed; `sum_by_operator` has the sum of each operator that makes a term or
     an addition.
     """
     members: dict[int, list[int]] = {}
-    for number, name in sorted(sum_of.items()):
+    for number, name in sorted(sum_by_operator.items()):
         members.setdefault(name, []).append(number)
     operators, edges = list(graph.operators), list(graph.edges)
-    inside = _inside(graph, sum_of)
+    inside = _inside(graph, sum_by_operator)
     for numbers in members.values():
         within = [inside[n] for n in numbers if n in inside]
         additions = {edges[e].target for e in within}
@@ -57,17 +57,18 @@ def added_at_the_end(graph: OperatorGraph, sum_of: Mapping[int, int]) -> Operato
     return OperatorGraph(tuple(operators), tuple(edges))
 
 
-def _inside(graph: OperatorGraph, sum_of: Mapping[int, int]) -> dict[int, int]:
+def _inside(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -> dict[int, int]:
     """For each operator whose result only its own sum reads, and once, the number of that edge."""
     readers: dict[int, list[int]] = {}
     for number, edge in enumerate(graph.edges):
         readers.setdefault(edge.source, []).append(number)
     result: dict[int, int] = {}
-    for source, name in sum_of.items():
+    for source, name in sum_by_operator.items():
         for number in readers.get(source, [])[:1]:
             edge = graph.edges[number]
             is_same = (
-                edge.consumer_step is ConsumerStep.SAME_STEP and sum_of.get(edge.target) == name
+                edge.consumer_step is ConsumerStep.SAME_STEP
+                and sum_by_operator.get(edge.target) == name
             )
             if is_same and len(readers[source]) == 1:
                 result[source] = number
@@ -76,12 +77,14 @@ def _inside(graph: OperatorGraph, sum_of: Mapping[int, int]) -> dict[int, int]:
 
 def _summed_by_all(terms: Sequence[Operator]) -> list[SplitFactor]:
     """The factors that every term sums over, each as the first term has it but of the least size."""
-    found = [
+    reductions = [
         {f.group_class: f for f in term.factors if f.kind is FactorKind.REDUCTION} for term in terms
     ]
-    shared = set(found[0]).intersection(*found) - {NO_CLASS}
+    shared = set(reductions[0]).intersection(*reductions) - {NO_CLASS}
     return [
-        replace(found[0][c], size=min(of[c].size for of in found), kind=FactorKind.PASSTHROUGH)
+        replace(
+            reductions[0][c], size=min(of[c].size for of in reductions), kind=FactorKind.PASSTHROUGH
+        )
         for c in sorted(shared)
     ]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap.calibrate.fit import fit_device, fit_level
-from automap.calibrate.grid import grid_of, kernels_of, level_of_axis, transfers_of
+from automap.calibrate.grid import grid_kernels, grid_transfers, level_by_axis, measurement_grid
 from automap.calibrate.hardware import calibrated_topology, write_hardware
 from automap.calibrate.machine import Machine
 from automap.calibrate.session import units
@@ -29,7 +29,7 @@ def roofline(signature):
 
 
 def measured(depth="full"):
-    signatures = kernels_of(grid_of("cuda", depth))
+    signatures = grid_kernels(measurement_grid("cuda", depth))
     return EMPTY.with_times((signature, roofline(signature)) for signature in signatures)
 
 
@@ -64,8 +64,8 @@ def test_links_are_recovered_with_outliers(name):
             for i, level in enumerate(topology.levels)
         ),
     )
-    transfers = tuple(transfers_of(grid_of("cuda", "full"), topology))
-    level_of = level_of_axis(topology)
+    transfers = tuple(grid_transfers(measurement_grid("cuda", "full"), topology))
+    level_of = level_by_axis(topology)
     outliers = np.random.default_rng(0).random(len(transfers)) < 0.05
     for index, level in enumerate(true.levels):
         rows = EMPTY.with_times(
@@ -81,18 +81,18 @@ def test_links_are_recovered_with_outliers(name):
 def test_every_level_is_measured_on_meshes_of_the_topology():
     for name in ("2x8xh100", "v5p:2x2x4", "cpu:8", "cpu:2", "tpu7x:2x2x2"):
         topology = get_topology(name)
-        found = {level for level in level_of_axis(topology).values()}
+        found = {level for level in level_by_axis(topology).values()}
         assert found == set(range(len(topology.levels)))
-        for sizes, axis in level_of_axis(topology):
+        for sizes, axis in level_by_axis(topology):
             assert sizes[axis] > 1
             assert tuple(s for s in sizes if s > 1) in mesh_shapes(topology, max_axes=8)
-    assert list(transfers_of(grid_of("cpu", "quick"), get_topology("cpu:1"))) == []
+    assert list(grid_transfers(measurement_grid("cpu", "quick"), get_topology("cpu:1"))) == []
 
 
 def test_a_hardware_file_is_read_back(tmp_path):
     topology = get_topology("8xh100")
     machine = Machine((None,) * 8, "cuda", "h100", "NVIDIA H100", 80 * 10**9, topology)
-    transfers = transfers_of(grid_of("cuda", "quick"), topology)
+    transfers = grid_transfers(measurement_grid("cuda", "quick"), topology)
     profile = measured().with_times(collective_times(topology, transfers))
     path = tmp_path / "hardware.toml"
     found = calibrated_topology(machine, profile, date(2026, 1, 2))
@@ -119,7 +119,7 @@ def test_fits_reject_meshes_of_other_machines():
 
 def test_the_grids_of_all_platforms_hold_what_a_hardware_file_needs():
     for platform, depth in product(("cpu", "cuda", "tpu"), ("quick", "full")):
-        signatures = list(kernels_of(grid_of(platform, depth)))
+        signatures = list(grid_kernels(measurement_grid(platform, depth)))
         assert len(set(signatures)) == len(signatures)
         profile = EMPTY.with_times((s, roofline(s)) for s in signatures)
         assert fit_device(profile, memory_bytes=1, source=()).launch_seconds == LAUNCH

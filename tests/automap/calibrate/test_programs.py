@@ -6,7 +6,7 @@ import pytest
 
 from automap.calibrate.loops import compiled_loop, poked
 from automap.calibrate.machine import find_machine
-from automap.calibrate.programs import jax_dtype, program_of
+from automap.calibrate.programs import jax_dtype, kernel_program
 from automap.calibrate.session import Unmeasurable
 from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.timing import Effort
@@ -48,7 +48,7 @@ def filled(program):
 
 
 def test_a_dot_s_trip_multiplies():
-    program = program_of(DOT)
+    program = kernel_program(DOT)
     left, right, result = filled(program)
     _, _, made = program.trip((left, right, result))
     expected = np.asarray(poked(left, result)) @ np.asarray(right)
@@ -67,7 +67,7 @@ def test_a_dot_s_trip_multiplies():
     ],
 )
 def test_a_trip_keeps_the_carry_and_depends_on_the_trip_before(signature):
-    program = program_of(signature)
+    program = kernel_program(signature)
     made = jax.eval_shape(program.trip, program.carry)
     assert [(m.shape, m.dtype) for m in made] == [(c.shape, c.dtype) for c in program.carry]
     text = jax.jit(lambda c: jax.lax.fori_loop(0, 3, lambda _, s: program.trip(s), c)).lower(
@@ -80,7 +80,7 @@ def test_a_trip_keeps_the_carry_and_depends_on_the_trip_before(signature):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_move_the_bytes_that_they_say(family):
     n_bytes = 9 * 2**16
-    program = program_of(StreamSignature(family=family, elements="wide float", n_bytes=n_bytes))
+    program = kernel_program(StreamSignature(family=family, elements="wide float", n_bytes=n_bytes))
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in program.carry]
     moved = {
         "elementwise": 3 * sizes[0],
@@ -104,7 +104,9 @@ def test_collectives_run_and_hold_the_bytes_that_they_say(kind, sizes, axis):
 def test_every_device_runs_every_trip():
     """x -> x / 2 + y, n times, from x = y = c: x = c (2 - 2^-n)."""
     machine = find_machine(8)
-    program = program_of(StreamSignature(family="elementwise", elements="wide float", n_bytes=96))
+    program = kernel_program(
+        StreamSignature(family="elementwise", elements="wide float", n_bytes=96)
+    )
     seen = []
 
     def trip(carry):

@@ -8,7 +8,7 @@ import pytest
 from automap.search.soap import SoapBudget, soap_search
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, data_parallel, single
-from automap.simulate.operators.layers import layers_of
+from automap.simulate.operators.layers import graph_layers
 from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology
@@ -56,7 +56,7 @@ def _search(method, seed=0, proposals=150):
     simulator = Simulator(graph, network, data_parallel(graph, 8))
     before = simulator.makespan_seconds
     budget = SoapBudget(least_proposals=proposals, most_proposals=proposals)
-    found = soap_search(simulator, layers_of(graph), budget, seed=seed, method=method)
+    found = soap_search(simulator, graph_layers(graph), budget, seed=seed, method=method)
     return before, found
 
 

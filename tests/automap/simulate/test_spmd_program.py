@@ -12,7 +12,7 @@ from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.simulate.region import NodeKind
 from automap.simulate.spmd import simulate_spmd
-from automap.simulate.spmd_program import program_of
+from automap.simulate.spmd_program import device_program
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -73,7 +73,7 @@ def cases(name, topology):
 @pytest.mark.parametrize("name", TARGETS)
 def test_in_line_the_simulated_step_is_the_predicted_one(name, topology):
     for preset, split_classes, evaluator in cases(name, topology):
-        program = program_of(evaluator.tables, evaluator.priced(split_classes))
+        program = device_program(evaluator.tables, evaluator.priced(split_classes))
         found = simulate_spmd(program, evaluator.topology.platform)
         expected = evaluator.evaluate(split_classes).step_seconds
         assert found.timeline.makespan_seconds == pytest.approx(expected, rel=1e-9), preset
@@ -86,7 +86,7 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
     for preset, split_classes, evaluator in cases(name, topology):
         estimate = evaluator.evaluate(split_classes)
         busy = estimate.collective_seconds + estimate.hidden_seconds
-        program = program_of(evaluator.tables, evaluator.priced(split_classes))
+        program = device_program(evaluator.tables, evaluator.priced(split_classes))
         compute = total_seconds(program, NodeKind.KERNEL, NodeKind.SPARE)
         assert compute == pytest.approx(estimate.compute_seconds)
         assert total_seconds(program, NodeKind.COLLECTIVE) == pytest.approx(busy)
@@ -98,7 +98,7 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
 def test_kernels_wait_for_the_collectives_of_what_they_read():
     _, split_classes, evaluator = next(c for c in cases("mlp", "8xh100") if c[0] == "megatron")
     priced = evaluator.priced(split_classes)
-    program = program_of(evaluator.tables, priced)
+    program = device_program(evaluator.tables, priced)
     graph = evaluator.tables.program.problem.graph
     (summed,) = [  # of the second product's partial sums
         n

@@ -6,7 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from automap.errors import TopologyError
-from automap.topology import Graph, catalogue, get_graph, get_machine, get_topology, topology_of
+from automap.topology import (
+    Graph,
+    catalogue,
+    get_graph,
+    get_machine,
+    get_topology,
+    topology_from_devices,
+)
 
 
 def shape(topology):
@@ -169,21 +176,21 @@ def test_local_tpu_is_the_box_of_its_chips():
         for y in (2, 3)
         for core in (0, 1)
     ]
-    assert topology_of(chips) == get_topology("tpu7x:2x2x1")
+    assert topology_from_devices(chips) == get_topology("tpu7x:2x2x1")
     with pytest.raises(TopologyError, match="got 7 of tpu7x that do not fill a box"):
-        topology_of(chips[:-1])
+        topology_from_devices(chips[:-1])
 
 
 def test_local_gpus_are_grouped_by_process():
     kind = "NVIDIA H100 80GB HBM3"
     gpus = [device(kind, "gpu", process_index=index // 8) for index in range(16)]
-    assert topology_of(gpus) == get_topology("2x8xh100")
+    assert topology_from_devices(gpus) == get_topology("2x8xh100")
     with pytest.raises(TopologyError, match="GPUs by process"):
-        topology_of(gpus[:-1])
+        topology_from_devices(gpus[:-1])
 
 
 def test_local_unknown_kinds_are_refused():
     with pytest.raises(TopologyError, match=r"kind 'NVIDIA T4'; allowed kinds: TPU v4.*A100"):
-        topology_of([device("NVIDIA T4", "gpu", process_index=0)])
+        topology_from_devices([device("NVIDIA T4", "gpu", process_index=0)])
     with pytest.raises(TopologyError, match="devices of one kind"):
-        topology_of([device("TPU v4", "tpu"), device("TPU v5", "tpu")])
+        topology_from_devices([device("TPU v4", "tpu"), device("TPU v5", "tpu")])

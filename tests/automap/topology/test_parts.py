@@ -3,7 +3,7 @@
 import pytest
 
 from automap.topology import get_topology, mesh_shapes
-from automap.topology.parts import may_begin, part_of
+from automap.topology.parts import may_begin, sub_topology
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from automap.topology.parts import may_begin, part_of
     ],
 )
 def test_levels_of_a_part(machine, count, sizes):
-    part = part_of(get_topology(machine), count)
+    part = sub_topology(get_topology(machine), count)
     if sizes is None:
         assert part is None
     else:
@@ -32,7 +32,7 @@ def test_levels_of_a_part(machine, count, sizes):
 
 def test_a_part_of_a_ring_is_a_line():
     torus = get_topology("v4:4x4x4")
-    part = part_of(torus, 32)
+    part = sub_topology(torus, 32)
     assert part is not None
     assert [level.kind for level in torus.levels].count("ring") == 3
     assert [level.kind for level in part.levels] == ["ring", "ring", "line"]
@@ -41,7 +41,7 @@ def test_a_part_of_a_ring_is_a_line():
 def test_whole_machines_are_parts_of_themselves():
     for name in ("4x8xv100", "v5e:4x4", "8xh100"):
         topology = get_topology(name)
-        part = part_of(topology, topology.device_count)
+        part = sub_topology(topology, topology.device_count)
         assert part is not None
         assert part.levels == topology.levels
 

@@ -15,8 +15,8 @@ from automap.topology import (
     Topology,
     get_graph,
     get_topology,
-    graph_of,
     routes,
+    topology_graph,
 )
 from automap.topology.routes import REFERENCE_BYTES
 
@@ -60,7 +60,7 @@ def _rate(level):
 @settings(max_examples=50)
 def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
     """Devices that differ at one level alone reach each other over it, hop by hop."""
-    found, below = routes(graph_of(topology)), 1
+    found, below = routes(topology_graph(topology)), 1
     for level in topology.levels:
         for first in range(topology.device_count):
             start = first // below % level.size
@@ -81,7 +81,7 @@ def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
 @given(topologies())
 @settings(max_examples=50)
 def test_routes_are_symmetric_and_no_detour_is_sooner(topology):
-    found = routes(graph_of(topology))
+    found = routes(topology_graph(topology))
     assert (found.bytes_per_s == found.bytes_per_s.T).all()
     assert np.allclose(found.latency_seconds, found.latency_seconds.T)
     count = topology.device_count

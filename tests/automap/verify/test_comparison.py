@@ -12,7 +12,7 @@ from automap.backends.xla_cpu import XLA_CPU
 from automap.backends.xla_gpu import XLA_GPU
 from automap.backends.xla_tpu import XLA_TPU
 from automap.plan.record import CollectiveRecord
-from automap.verify.comparison import compare, rows_of
+from automap.verify.comparison import collective_rows, compare
 from automap.verify.compiling import _bytes_it_needs, _first_name
 from automap.verify.messages import LeafErrors
 from automap.verify.numerics import _judge
@@ -49,7 +49,7 @@ def test_rows_sum_phases_and_sizes_and_the_largest_difference_comes_first():
         _compiled("all-reduce", ("data",), 2, 100),
         _compiled("all-gather", ("model",), 1, 600),
     )
-    rows = rows_of(plan, compiled, XLA_TPU)
+    rows = collective_rows(plan, compiled, XLA_TPU)
     assert [(r.kind, r.difference_bytes, r.agrees) for r in rows] == [
         ("all-gather", 400, False),
         ("all-to-all", 20, False),
@@ -60,11 +60,11 @@ def test_rows_sum_phases_and_sizes_and_the_largest_difference_comes_first():
 def test_what_a_backend_is_known_to_do_is_no_difference():
     plan = _plan(("reduce-scatter", ("data",), 2, 800))
     as_cpu = (_compiled("all-reduce", ("data",), 2, 400),)
-    assert rows_of(plan, as_cpu, XLA_CPU)[0].agrees
-    assert not all(row.agrees for row in rows_of(plan, as_cpu, XLA_TPU))
+    assert collective_rows(plan, as_cpu, XLA_CPU)[0].agrees
+    assert not all(row.agrees for row in collective_rows(plan, as_cpu, XLA_TPU))
     as_gpu = (_compiled("reduce-scatter", ("data",), 1, 800),)
-    assert rows_of(plan, as_gpu, XLA_GPU)[0].agrees
-    assert not rows_of(plan, as_gpu, XLA_TPU)[0].agrees
+    assert collective_rows(plan, as_gpu, XLA_GPU)[0].agrees
+    assert not collective_rows(plan, as_gpu, XLA_TPU)[0].agrees
 
 
 def test_places_are_those_of_the_rows_that_differ_with_their_lines():

@@ -12,7 +12,7 @@ from automap.simulate.operators.configuration import (
     random_split,
     spread,
 )
-from automap.simulate.operators.layers import layers_of
+from automap.simulate.operators.layers import graph_layers
 from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
@@ -33,14 +33,14 @@ def _graph(model):
 @pytest.mark.parametrize("model", [mlp, decoder, alexnet_tiny, nmt_tiny])
 def test_every_operator_is_in_one_layer(model):
     _, graph = _graph(model)
-    found = [number for layer in layers_of(graph) for number in layer.operators]
+    found = [number for layer in graph_layers(graph) for number in layer.operators]
     assert sorted(found) == list(range(len(graph.operators)))
 
 
 def _with_products(graph):
     """Layers with contractions, as names of their phases in order."""
     result = []
-    for layer in layers_of(graph):
+    for layer in graph_layers(graph):
         products = [n for n in layer.operators if graph.operators[n].compute_seconds]
         if products:
             result.append([graph.operators[n].phase for n in products])
@@ -53,7 +53,7 @@ def test_a_dense_layer_has_its_product_and_both_of_its_gradients():
     # No gradient of the batch is needed.
     assert first == ["forward", "backward"]
     assert second == ["forward", "backward", "backward"]
-    phases = [{graph.operators[n].phase for n in layer.operators} for layer in layers_of(graph)]
+    phases = [{graph.operators[n].phase for n in layer.operators} for layer in graph_layers(graph)]
     assert all("update" in found for found in phases[:2])
 
 
@@ -78,7 +78,7 @@ def test_the_batch_spread_over_all_devices_is_data_parallelism(model):
 def test_random_splits_suit_every_operator_of_their_layer(model):
     _, graph = _graph(model)
     rng = np.random.default_rng(0)
-    for layer in layers_of(graph):
+    for layer in graph_layers(graph):
         for _ in range(10):
             split = random_split(dict(layer.classes), 8, rng)
             for number in layer.operators:
