@@ -26,7 +26,7 @@ from automap.topology import (
     Source,
     Topology,
     mesh_shapes,
-    routes,
+    shortest_routes,
 )
 from automap.topology.machines import MACHINES
 from automap.topology.model import PAIRS
@@ -85,17 +85,15 @@ def _show_graph(graph: Graph) -> None:
 
 
 def _route_rows(graph: Graph) -> Iterator[tuple[str, ...]]:
-    found_routes = routes(graph)
+    routes = shortest_routes(graph)
     for low, first in enumerate(graph.devices):
         for high in range(low + 1, graph.device_count):
             yield (
                 first.name,
                 graph.devices[high].name,
-                _shown("bytes_per_s", float(found_routes.bytes_per_s[low, high])),
-                _shown("latency_seconds", float(found_routes.latency_seconds[low, high])),
-                ", ".join(
-                    found_routes.medium_names[m][:-2] for m in found_routes.between(low, high)
-                ),
+                _shown("bytes_per_s", float(routes.bytes_per_s[low, high])),
+                _shown("latency_seconds", float(routes.latency_seconds[low, high])),
+                ", ".join(routes.medium_names[m][:-2] for m in routes.between(low, high)),
             )
 
 

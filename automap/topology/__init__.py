@@ -1,7 +1,5 @@
 """Devices, links and the meshes that can be laid on them; the hardware catalogue as data.
 
-`automap.topology.catalogue`  from what a user writes to a machine, and the list of what can be
-                              written
 `automap.topology.cpu`        fake CPU devices, `cpu:N`: the platform of tests and
                               demonstrations, with nominal numbers
 `automap.topology.dtypes`     which arithmetic an HLO element type runs on when a device has
@@ -16,7 +14,6 @@
                               links between them
 `automap.topology.parts`      parts of a machine: neighbouring devices that are a smaller
                               machine of the same levels
-`automap.topology.routes`     the ways messages take through a graph, as arrays for a simulator
 `automap.topology.spans`      where the ranks of a collective lie: a group of mesh axes as
                               spans of topology levels
 `automap.topology.tpu`        TPU slices by name: `GENERATION:AxB` or `GENERATION:AxBxC`, the
@@ -26,13 +23,17 @@
 
 from automap.topology.catalogue import (
     CatalogueEntry as CatalogueEntry,
-    catalogue as catalogue,
+    catalogue_entries as catalogue_entries,
     get_graph as get_graph,
     get_machine as get_machine,
     get_topology as get_topology,
 )
-from automap.topology.graph import Graph as Graph, Link as Link, Node as Node
-from automap.topology.graph_levels import topology_graph as topology_graph
+from automap.topology.graph import (
+    Graph as Graph,
+    Link as Link,
+    Node as Node,
+    topology_graph as topology_graph,
+)
 from automap.topology.local import topology_from_devices as topology_from_devices
 from automap.topology.meshes import (
     lies_on as lies_on,
@@ -45,5 +46,5 @@ from automap.topology.model import (
     Source as Source,
     Topology as Topology,
 )
-from automap.topology.routes import Routes as Routes, routes as routes
+from automap.topology.routes import Routes as Routes, shortest_routes as shortest_routes
 from automap.topology.toml_file import parse_machine as parse_machine

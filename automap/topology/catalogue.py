@@ -10,8 +10,7 @@ from automap.topology.checks import check_text
 from automap.topology.cpu import cpu_devices
 from automap.topology.gpu import gpu_hosts
 from automap.topology.gpu_links import HOSTS
-from automap.topology.graph import Graph
-from automap.topology.graph_levels import topology_graph
+from automap.topology.graph import Graph, topology_graph
 from automap.topology.local import local_topology
 from automap.topology.machines import MACHINES
 from automap.topology.model import Source, Topology
@@ -20,6 +19,7 @@ from automap.topology.tpu import GENERATIONS, tpu_slice
 
 
 _TPU_NAME: Final = re.compile(r"(?P<generation>[a-z0-9]+):(?P<dims>.*)")
+# Digits are bounded: Python refuses to read numbers of thousands of them.
 _CPU_NAME: Final = re.compile(r"cpu:(?P<count>[0-9]{1,6})")
 _GPU_NAME: Final = re.compile(
     r"(?:(?P<hosts>[0-9]{1,6})x)?(?P<gpus>[0-9]{1,6})x(?P<gpu>[a-z0-9][a-z0-9-]*)"
@@ -28,7 +28,7 @@ _GPU_NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One family of names: its pattern, an example, what the example is, and whose machine it is."""
+    """A family of names: its pattern, an example, what that is, and whose machine it is."""
 
     pattern: str
     example: str
@@ -46,6 +46,7 @@ def get_machine(name_or_path: str) -> Topology | Graph:
     check_text("topology", name_or_path)
     if name_or_path.endswith(".toml") or os.sep in name_or_path:
         return read_machine(name_or_path)
+    # From here on upper case and blanks around a name are taken as typing, in a path they are not.
     name = name_or_path.strip().lower()
     if name == "local":
         return local_topology()
@@ -73,10 +74,8 @@ def get_topology(name_or_path: str) -> Topology:
         kinds = ", ".join(kind.name for kind in machine.kinds)
         raise TopologyError(
             f"topology: got {machine.name!r}, a graph of {machine.device_count} devices ({kinds}) "
-            "that no "
-            "mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 or "
-            "v5e:4x4; "
-            "a graph serves placement, where every device has its own program"
+            "that no mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 "
+            "or v5e:4x4; a graph serves placement, where every device has its own program"
         )
     return machine
 
@@ -87,7 +86,7 @@ def get_graph(name_or_path: str) -> Graph:
     return machine if isinstance(machine, Graph) else topology_graph(machine)
 
 
-def catalogue() -> tuple[CatalogueEntry, ...]:
+def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """Every family of names with an example, for `automap topologies`."""
     families = [
         *((f"{g.name}:{'x'.join('ABC'[: g.dimensions])}", g.example) for g in GENERATIONS.values()),

@@ -12,11 +12,13 @@ from typing import Any
 from automap.errors import TopologyError
 
 
+# Far below any rate there is, and quotients by it are still finite.
 _LEAST = 1e-100
 
 
 def refuse(field: str, got: object, allowed: str) -> TopologyError:
     """The error for one field: what was got and what is allowed."""
+    # What was got may be a whole file's table: a message is one line.
     shown = repr(got)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return TopologyError(f"{field}: got {shown}; allowed: {allowed}")
@@ -28,6 +30,7 @@ def within(path: str) -> Iterator[None]:
     try:
         yield
     except TopologyError as error:
+        # A file's name ends with a colon, a table's is joined to its field by a dot.
         joint = "" if path.endswith(": ") else "."
         raise TopologyError(f"{path}{joint}{error}") from None
 
@@ -94,7 +97,7 @@ def check_list(field: str, value: object) -> Sequence[Any]:
 def _is_finite(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    try:
+    try:  # an integer may be too large for a float
         return math.isfinite(value)
     except OverflowError:
         return False

@@ -18,7 +18,7 @@ def cpu_devices(count: int) -> Topology:
         )
     level = Level(
         name="host",
-        size=max(count, 2),
+        size=max(count, 2),  # a level has at least two places; of one device it is left out below
         kind="switch",
         bytes_per_s=5e9,
         latency_seconds=20e-6,

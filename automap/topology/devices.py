@@ -6,11 +6,11 @@ step and are marked as assumptions; `automap calibrate` writes measured ones for
 
 from typing import Final
 
-from automap.topology.cpu_devices import HASWELL
 from automap.topology.gpu_devices import GPUS
 from automap.topology.model import Device, Source
 
 
+# Vendors count memory in either unit: which one a page means shows in its number of bytes.
 _GIB: Final = 2**30
 _GB: Final = 10**9
 _TPU_DOCS: Final = "https://cloud.google.com/tpu/docs"
@@ -23,12 +23,14 @@ _ASSUMED_TPU: Final = Source(
 _ESTIMATED_TPU: Final = Source(
     field="memory_efficiency, class_efficiency",
     document="estimated_cycles in programs of libtpu 0.0.51 for v5e, compiled 2026-11",
-    note="fused float32 ops at 0.8 of the memory's peak, reductions at 0.4, copies that are not fused and zeros to scatter into at 0.33, copies into another order of dimensions at 0.57",
+    note="fused float32 ops at 0.8 of the memory's peak, reductions at 0.4, copies that are not"
+    " fused and zeros to scatter into at 0.33, copies into another order of dimensions at 0.57",
 )
 _ESTIMATED_V5P: Final = Source(
     field="memory_efficiency, class_efficiency",
     document="estimated_cycles in 54 programs of libtpu 0.0.51 for v5p:2x2x4, compiled 2026-11",
-    note="fused float32 ops as for v5e, copies that are not fused and zeros at 0.23, copies into another order of dimensions at 0.36",
+    note="fused float32 ops as for v5e, copies that are not fused and zeros at 0.23, copies into"
+    " another order of dimensions at 0.36",
 )
 _TILE: Final = Source(
     field="matmul_tile",
@@ -38,16 +40,20 @@ _TILE: Final = Source(
 _VMEM: Final = Source(
     field="on_chip_bytes",
     document="https://docs.jax.dev/en/latest/pallas/tpu/index.html",
-    note="vmem_capacity_bytes of jax.experimental.pallas.tpu.get_tpu_info, times the cores of a device",
+    note="vmem_capacity_bytes of jax.experimental.pallas.tpu.get_tpu_info, times the cores of a"
+    " device",
 )
 _KEPT_V5P: Final = Source(
     field="on_chip_bytes",
-    document="memory spaces of tensors in 54 programs of libtpu 0.0.51 for v5p:2x2x4, compiled 2026-11",
-    note="each core has 64 MiB, but what is made keeps its place there 1 time in 3 from 1 to 2 MiB, 1 in 4 from 8, 1 in 30 from 16: as for v5e with an eighth of its memory",
+    document="memory spaces of tensors in 54 programs of libtpu 0.0.51 for v5p:2x2x4, compiled"
+    " 2026-11",
+    note="each core has 64 MiB, but what is made keeps its place there 1 time in 3 from 1 to 2 MiB,"
+    " 1 in 4 from 8, 1 in 30 from 16: as for v5e with an eighth of its memory",
 )
 _MEGACORE: Final = Source(
     field="cores",
-    document="https://docs.jax.dev/en/latest/_autosummary/jax.experimental.pallas.tpu.ChipVersion.html",
+    document="https://docs.jax.dev/en/latest/_autosummary/"
+    "jax.experimental.pallas.tpu.ChipVersion.html",
     note="v4 and v5p have two TensorCores a chip and Megacore: both are one JAX device",
 )
 _F32_IS_BF16: Final = Source(
@@ -75,6 +81,7 @@ def _tpu(
     """A TPU; `copies` are the efficiencies of copies that are not fused, and of those into another
     order of dimensions.
     """
+    # No TPU multiplies float32 at once: at the default precision it rounds to bfloat16 first.
     peaks = {"f32": tflops["bf16"]} | tflops
     return Device(
         name=name,
@@ -104,6 +111,40 @@ def _tpu(
     )
 
 
+# The processor of ColocRL's machines:
+# flops_per_s = cores * base clock * (2 units * 8 lanes * 2 operations of a fused multiply-add).
+_CORES: Final = 18
+_CYCLES_PER_S: Final = 2.3e9
+_F32_FLOPS_PER_CYCLE: Final = 32
+
+_HASWELL: Final = Device(
+    name="haswell",
+    memory_bytes=128 * 10**9,
+    hbm_bytes_per_s=68e9,
+    flops_per_s=(
+        ("f32", _CORES * _CYCLES_PER_S * _F32_FLOPS_PER_CYCLE),
+        ("f64", _CORES * _CYCLES_PER_S * _F32_FLOPS_PER_CYCLE / 2),
+    ),
+    matmul_efficiency=0.7,
+    memory_efficiency=0.7,
+    launch_seconds=5e-6,
+    source=(
+        Source(
+            field="hbm_bytes_per_s, flops_per_s",
+            document="Intel Xeon Processor E5-2699 v3 product specifications (18 cores, 2.3 GHz"
+            " base)",
+            note="68 GB/s with four channels of DDR4-2133; AVX2 with two FMA units at base clock;"
+            " the paper says an 18-core Haswell at 2300 (Mirhoseini et al. 2017, section 4)",
+        ),
+        Source(
+            field="memory_bytes, matmul_efficiency, memory_efficiency, launch_seconds",
+            document="assumption",
+            note="128 GB of host memory; a threaded library's matmuls; an op starts a thread pool",
+        ),
+    ),
+)
+
+
 DEVICES: Final[dict[str, Device]] = {
     device.name: device
     for device in (
@@ -111,7 +152,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v4",
             memory_bytes=32 * _GIB,
             hbm_gb_per_s=1200,
-            vmem_mib=32,
+            vmem_mib=32,  # 16 MiB in each of the two cores
             cores=2,
             tflops={"bf16": 275, "s8": 275},
             note="32 GiB, 1200 GB/s, 275 TFLOPs bf16 or int8 per chip; one JAX device per chip",
@@ -128,7 +169,7 @@ DEVICES: Final[dict[str, Device]] = {
             "v5p",
             memory_bytes=95 * _GIB,
             hbm_gb_per_s=2765,
-            vmem_mib=16,
+            vmem_mib=16,  # what libtpu makes use of, not the 128 MiB that there are
             vmem=_KEPT_V5P,
             copies=(0.23, 0.36),
             cores=2,
@@ -156,7 +197,7 @@ DEVICES: Final[dict[str, Device]] = {
             " fp8) are two JAX devices",
         ),
         *GPUS,
-        HASWELL,
+        _HASWELL,
         Device(
             name="cpu",
             memory_bytes=8 * _GIB,

@@ -35,10 +35,11 @@ def gpu_hosts(hosts: int, gpus_per_host: int, gpu: str) -> Topology:
 
 def _inside(gpu: str, count: int, got: str) -> Iterator[Level]:
     """The levels of a host with `count` GPUs."""
-    below, links = 1, HOSTS[gpu].inside
+    below, links = 1, HOSTS[gpu].inside  # `below`: GPUs in one place of the level
     for place, link in enumerate(links):
         left = count // below
         is_last = place == len(links) - 1
+        # Levels are filled evenly: of six GPUs on pairs, three pairs; an odd one fits on none.
         size = left if is_last else gcd(left, link.most)
         if size > link.most or (size == 1 and left > 1):
             raise TopologyError(
@@ -52,6 +53,7 @@ def _inside(gpu: str, count: int, got: str) -> Iterator[Level]:
                 kind="switch",
                 bytes_per_s=link.bytes_per_s,
                 latency_seconds=link.latency_seconds,
+                # A host with fewer GPUs has fewer of them on each port.
                 shared_by=min(link.shared_by, below),
                 source=link.source,
             )

@@ -1,7 +1,7 @@
 """The GPUs of the catalogue: dense peaks from NVIDIA's documents, efficiencies assumed.
 
-flops_per_s   half of what a datasheet shows with sparsity; f32 is the rate of a dot at JAX's default
-              precision (`automap.topology.dtypes`): TF32 from A100 on, plain fp32 before
+flops_per_s   half of what a datasheet shows with sparsity; f32 is the rate of a dot at JAX's
+              default precision (`automap.topology.dtypes`): TF32 from A100 on, plain fp32 before
 memory_bytes  what a program can use where a document says so (B200: 180 of 192 GB)
 """
 
@@ -36,6 +36,7 @@ def _gpu(
     datasheet = Source(
         field="memory_bytes, hbm_bytes_per_s, flops_per_s", document=document, note=note
     )
+    # TF32 and bfloat16 came with the same generation of tensor cores, that of the A100.
     f32 = (_F32_IS_TF32,) if "bf16" in tflops else ()
     return Device(
         name=name,
@@ -44,6 +45,7 @@ def _gpu(
         flops_per_s=tuple((dtype, value * 1e12) for dtype, value in tflops.items()),
         matmul_efficiency=matmul_efficiency,
         memory_efficiency=0.85,
+        # What a kernel costs at least, however small; calibrate for the figure of a machine.
         launch_seconds=4e-6,
         source=(datasheet, *f32, _ASSUMED),
     )
@@ -67,6 +69,7 @@ GPUS: Final[tuple[Device, ...]] = (
         "k80",
         memory_gb=12,
         hbm_gb_per_s=240,
+        # Kepler has no arithmetic in half types: they run as f32.
         tflops={"f64": 1.46, "f32": 4.37},
         matmul_efficiency=0.65,
         document="NVIDIA Tesla K80 GPU Accelerator board specification (BD-07317-001)",
@@ -155,9 +158,10 @@ GPUS: Final[tuple[Device, ...]] = (
             "f4e2m1fn": 9000,
         },
         matmul_efficiency=0.7,
-        document="NVIDIA DGX B200 datasheet and user guide; NVIDIA Blackwell architecture brief (HGX B200)",
-        note="an eighth of 1,440 GB (192 GB of HBM3e, 180 usable) and 64 TB/s; dense rates: TF32 1100,"
-        " bf16 2250, fp8 and int8 4500, fp4 9000",
+        document="NVIDIA DGX B200 datasheet and user guide; NVIDIA Blackwell architecture brief"
+        " (HGX B200)",
+        note="an eighth of 1,440 GB (192 GB of HBM3e, 180 usable) and 64 TB/s; dense rates: TF32"
+        " 1100, bf16 2250, fp8 and int8 4500, fp4 9000",
     ),
     _gpu(
         "gb200",
@@ -169,8 +173,8 @@ GPUS: Final[tuple[Device, ...]] = (
         },
         matmul_efficiency=0.7,
         document="NVIDIA GB200 NVL72 datasheet; NVIDIA Blackwell architecture brief (GB200)",
-        note="half of a superchip's 372 GB and 16 TB/s; half the sparse rates shown, a 72nd of the rack:"
-        " TF32 1250, bf16 2500, fp8 5000, fp4 10000",
+        note="half of a superchip's 372 GB and 16 TB/s; half the sparse rates shown, a 72nd of the"
+        " rack: TF32 1250, bf16 2500, fp8 5000, fp4 10000",
     ),
 )  # fmt: skip
 """In the order shown to users: by age."""

@@ -17,7 +17,8 @@ from automap.topology.model import Source
 
 _NCCL: Final = Source(
     field="latency_seconds",
-    document="https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc",
+    document="https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/"
+    "src/graph/tuning.cc",
     note="hwLat, Ring and Simple: 3.4 us over NVLink, 5.7 us over PCIe, 9.6 us over the network",
 )
 _NVLINK_STEP_SECONDS: Final = 3.4e-6
@@ -59,6 +60,7 @@ class HostKind:
     @property
     def max_gpus(self) -> int:
         """The GPUs of a full host."""
+        # Each level joins that many groups of the one inside it.
         most = 1
         for link in self.inside:
             most *= link.most
@@ -96,7 +98,7 @@ def _infiniband(
     gbit_per_s: float, cards: Literal["per-host", "per-gpu"], document: str, note: str
 ) -> Network:
     return Network(
-        card_bytes_per_s=gbit_per_s * 1e9 / 8,
+        card_bytes_per_s=gbit_per_s * 1e9 / 8,  # bits to bytes
         cards=cards,
         latency_seconds=_NETWORK_STEP_SECONDS,
         source=(Source(field="bytes_per_s, shared_by", document=document, note=note), _NCCL),
@@ -111,7 +113,8 @@ _ETHERNET_25: Final = Network(
         Source(
             field="bytes_per_s, shared_by",
             document="Wang et al., Auto-MAP (arXiv 2007.04069) and Fan et al., DAPPLE (PPoPP 2021)",
-            note="25 Gb/s Ethernet between the servers; one card for all GPUs of a server is assumed",
+            note="25 Gb/s Ethernet between the servers; one card for all GPUs of a server is"
+            " assumed",
         ),
         Source(field="latency_seconds", document="assumption", note="a step over TCP"),
     ),
@@ -156,7 +159,8 @@ HOSTS: Final[dict[str, HostKind]] = {
                 "pcie-host",
                 most=4,
                 shared_by=2,
-                note=f"all GPUs reach the host through shared PCIe ({_FLEXFLOW}); a pair shares a slot",
+                note=f"all GPUs reach the host through shared PCIe ({_FLEXFLOW}); a pair shares a"
+                " slot",
             ),
         ),
         network=_infiniband(56, "per-host", _FLEXFLOW, "56 Gb/s between nodes, one card a node"),
@@ -167,11 +171,12 @@ HOSTS: Final[dict[str, HostKind]] = {
                 60,
                 "NVIDIA Tesla P100 whitepaper (WP-08019-001)",
                 "20 GB/s a link; of the four links three join the GPUs of a quad, as in DGX-1",
-                most=4,
+                most=4,  # of DGX-1's eight: FlexFlow's nodes have one quad
             ),
         ),
         network=_infiniband(100, "per-host", _FLEXFLOW, "100 Gb/s EDR between nodes, one card"),
     ),
+    # Workstations: no NVLink is sold for the first, and only bridges of two for the second.
     "titan-xp": _PCIE_HOST,
     "2080ti": _PCIE_HOST,
     "v100": _V100_HOST,

@@ -2,20 +2,34 @@
 topology).
 
     device   computes; has a kind (`Device`) and the number of its host; it also passes messages on
-    hub      passes messages on and does not compute: a PCIe switch, a root complex, a network's switch
-    link     joins two of these; carries `bytes_per_s` in each direction at once, each way on its own,
-             and adds `latency_seconds`
+    hub      passes messages on and does not compute: a PCIe switch, a root complex, a network's
+             switch
+    link     joins two of these; carries `bytes_per_s` in each direction at once, each way on its
+             own, and adds `latency_seconds`
     medium   what links share: links of one medium divide its bytes per second. A link that names no
-             medium is one by itself. A host's network card that eight GPUs use is eight links of one
-             medium; a PCIe switch with one slot to the host is a hub and one link.
+             medium is one by itself. A host's network card that eight GPUs use is eight links of
+             one medium; a PCIe switch with one slot to the host is a hub and one link.
 
-Every regular `Topology` has a graph (`automap.topology.graph_levels`), irregular machines are
-graphs only. Which links a message takes, and how fast it is, is in `automap.topology.routes`; files
-are read by `automap.topology.toml_file`.
+Which links a message takes, and how fast it is, is in `automap.topology.routes`; files are read by
+`automap.topology.toml_file`.
+
+Every regular `Topology` has a graph, irregular machines are graphs only. Device numbers stay, each
+level becomes links. With p the devices below a level of size n, s = `shared_by`, b =
+`bytes_per_s`, h = `latency_seconds` -> in: `topology_graph`
+
+    switch  a hub for each group of p n devices; every device has a link of b and h / 2 to it
+    line    a link of b / 2 and h between devices d and d + p (b counts both neighbours' links)
+    ring    the same, and from the last place to the first; a ring of two has one link of b
+
+The links of s neighbouring devices at the same place of a level are one medium: the GPUs of a host
+on its network card, the dies of a chip on its outer links. Hosts are the devices below the first
+level that reaches the network.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -27,15 +41,19 @@ from automap.topology import checks
 from automap.topology.model import (
     MAX_DEVICES,
     Device,
+    Level,
     Platform,
     Source,
+    Topology,
     device_from,
     device_to_dict,
     row_from,
 )
 
 
+# Routes keep every pair of devices: 512 devices are a quarter of a million rows.
 MAX_GRAPH_DEVICES: Final = 512
+# A file may ask for no more, so that a typing error does not fill the memory.
 _MOST: Final = {"devices": MAX_GRAPH_DEVICES, "hubs": 4096, "links": 16384}
 
 
@@ -143,6 +161,7 @@ class Graph:
         for name, row in table["kinds"].items():
             with checks.within(f"kinds.{name}"):
                 kinds[name] = device_from(row)
+        # Counted before any row is checked: a file with a million links is refused at once.
         rows = {field: checks.check_list(field, table.get(field, ())) for field in _MOST}
         for field, most in _MOST.items():
             if len(rows[field]) > most:
@@ -191,6 +210,7 @@ class Graph:
         rates: dict[str, float] = {}
         for place, link in enumerate(self.links):
             rate = rates.setdefault(link.shared_medium, link.bytes_per_s)
+            # The medium has one rate, which its links divide; two would contradict each other.
             if rate != link.bytes_per_s:
                 allowed = f"{rate:g}, as every link of the medium {link.shared_medium!r}"
                 raise checks.refuse(f"links[{place}].bytes_per_s", link.bytes_per_s, allowed)
@@ -201,6 +221,7 @@ class Graph:
         ends = ends.reshape(-1, 2)
         shape = (len(number), len(number))
         joined = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
+        # Hubs that join nothing may stand alone; devices that cannot talk are no machine.
         _, part = connected_components(joined, directed=False)
         for place in range(1, self.device_count):
             if part[place] != part[0]:
@@ -208,6 +229,90 @@ class Graph:
                     f"links: no way from {self.devices[0].name!r} to {self.devices[place].name!r}; "
                     "allowed: links that join all devices, directly or over hubs"
                 )
+
+
+def topology_graph(topology: Topology) -> Graph:
+    """The same machine as a graph; raises `TopologyError` above `MAX_GRAPH_DEVICES` devices."""
+    if topology.device_count > MAX_GRAPH_DEVICES:
+        raise TopologyError(
+            f"graph of {topology.name}: got {topology.device_count} devices; allowed: at most "
+            f"{MAX_GRAPH_DEVICES}, as routes are kept for every pair; use a smaller topology"
+        )
+    hubs: list[str] = []
+    links: list[Link] = []
+    below = 1  # p, the devices in one place of the level
+    for level in topology.levels:
+        if level.kind == "switch":
+            groups = topology.device_count // (below * level.size)
+            hubs += [_hub(level, group) for group in range(groups)]
+            links += _spokes(topology, level, below)
+        else:
+            links += _chain(topology, level, below)
+        below *= level.size
+    size = _host_size(topology)
+    return Graph(
+        name=topology.name,
+        platform=topology.platform,
+        devices=tuple(
+            Node(name=_device(topology, number), device=topology.device, host=number // size)
+            for number in range(topology.device_count)
+        ),
+        hubs=tuple(hubs),
+        links=tuple(links),
+    )
+
+
+def _host_size(topology: Topology) -> int:
+    sizes = []
+    for level in topology.levels:
+        if level.reach == "network":
+            break
+        sizes.append(level.size)
+    return prod(sizes)
+
+
+def _spokes(topology: Topology, level: Level, below: int) -> Iterator[Link]:
+    for number in range(topology.device_count):
+        yield Link(
+            name=f"{level.name}-{number}",
+            ends=(_device(topology, number), _hub(level, number // (below * level.size))),
+            bytes_per_s=level.bytes_per_s,
+            # A message crosses two spokes, to the hub and from it: together one hop.
+            latency_seconds=level.latency_seconds / 2,
+            medium=_medium(level, number),
+            source=level.source,
+        )
+
+
+def _chain(topology: Topology, level: Level, below: int) -> Iterator[Link]:
+    # The two links of a ring of two join the same devices: here they are one of twice the rate.
+    is_double = level.kind == "ring" and level.size == 2
+    for number in range(topology.device_count):
+        place = number // below % level.size
+        is_last = place == level.size - 1
+        if is_last and (level.kind == "line" or is_double):
+            continue
+        following = number - place * below if is_last else number + below
+        yield Link(
+            name=f"{level.name}-{number}",
+            ends=(_device(topology, number), _device(topology, following)),
+            bytes_per_s=level.bytes_per_s / (1 if is_double else 2),
+            latency_seconds=level.latency_seconds,
+            medium=_medium(level, number),
+            source=level.source,
+        )
+
+
+def _device(topology: Topology, number: int) -> str:
+    return f"{topology.device.name}:{number}"
+
+
+def _hub(level: Level, group: int) -> str:
+    return f"{level.name}-switch:{group}"
+
+
+def _medium(level: Level, number: int) -> str:
+    return f"{level.name}-port:{number // level.shared_by}" if level.shared_by > 1 else ""
 
 
 def _node_from(row: object, kinds: dict[str, Device]) -> Node:

@@ -42,6 +42,7 @@ GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
 
 def local_topology() -> Topology:
     """What JAX sees; raises `TopologyError` when JAX cannot start or the device is unknown."""
+    # Machines by their name are looked up without JAX.
     import jax
 
     try:
@@ -58,21 +59,22 @@ def local_topology() -> Topology:
 @contextmanager
 def _reasons_in_a_line() -> Iterator[None]:
     """Why JAX leaves out a device while it starts, as one line each; JAX logs tracebacks."""
-    kept = _Kept(logging.WARNING)
+    collected = _RecordList(logging.WARNING)
+    # A handler of its own: without one, Python prints warnings with their tracebacks on stderr.
     logger = logging.getLogger("jax")
-    logger.addHandler(kept)
+    logger.addHandler(collected)
     try:
         yield
     finally:
-        logger.removeHandler(kept)
-        for record in kept.records:
+        logger.removeHandler(collected)
+        for record in collected.records:
             error = record.exc_info[1] if record.exc_info else None
             why = f": {error}" if error else ""
             logging.getLogger("automap").warning("JAX: %s%s", record.getMessage(), why)
 
 
-class _Kept(logging.Handler):
-    """Records, instead of their text on stderr, where nobody asked for JAX's log."""
+class _RecordList(logging.Handler):
+    """Collects records, instead of their text on stderr, where nobody asked for JAX's log."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -105,6 +107,7 @@ def topology_from_devices(devices: Sequence[Any]) -> Topology:
 def _tpu_box(devices: Sequence[Any], name: str) -> Topology:
     generation = GENERATIONS[name]
     chips = {tuple(device.coords) for device in devices}
+    # The smallest box around the chips; a slice that has lost a chip does not fill it.
     spans = [max(places) - min(places) + 1 for places in zip(*chips, strict=True)]
     dims = tuple(spans[: generation.dimensions])
     label = f"{name}:{'x'.join(map(str, dims))}"
@@ -118,6 +121,7 @@ def _tpu_box(devices: Sequence[Any], name: str) -> Topology:
 
 
 def _gpu_processes(devices: Sequence[Any], gpu: str) -> Topology:
+    # With a process on each host, as clusters are started, the GPUs of a process are a host's.
     counts = Counter(device.process_index for device in devices)
     if len(set(counts.values())) != 1:
         raise TopologyError(

@@ -2,7 +2,8 @@
 
     flexflow-p100, flexflow-k80   FlexFlow's two clusters
     automap-a, -b, -c             Auto-MAP's (and DAPPLE's) servers of eight V100
-    haswell-2xk80, -4xk80         one processor and the GPUs of one or two K80 boards, all of them devices
+    haswell-2xk80, -4xk80         one processor and the GPUs of one or two K80 boards, all of them
+                                  devices
     gb200-nvl72                   one rack
 
 A K80 board holds two GPUs behind a PCIe switch that has one slot to the processor's root complex
@@ -36,7 +37,8 @@ _COLOCRL: Final = "Mirhoseini et al., Device Placement Optimization with RL (ICM
 _BUS: Final = Source(
     field="bytes_per_s, latency_seconds",
     document="assumption",
-    note="the processor's 68 GB/s of memory (Intel ARK, E5-2699 v3) bound its copies; a microsecond",
+    note="the processor's 68 GB/s of memory (Intel ARK, E5-2699 v3) bound its copies; a"
+    " microsecond",
 )
 
 
@@ -47,11 +49,13 @@ def _regular(name: str, hosts: int, gpus_per_host: int, gpu: str) -> Topology:
 def _haswell(name: str, gpus: int) -> Graph:
     pair = HOSTS["k80"].inside[0]
     boards = range(gpus // 2)
+    # A board's slot and its GPUs' links are all PCIe 3.0 x16, as those of the catalogue's hosts.
     slot = {"bytes_per_s": pair.bytes_per_s, "source": pair.source}
     # Two links make the step between the GPUs of a board, three or four the step to elsewhere.
     hop_seconds = pair.latency_seconds / 2
     return Graph(
         name=name,
+        # That of the accelerators; the processor is beside them.
         platform="cuda",
         devices=(
             Node(name="cpu:0", device=DEVICES["haswell"]),

@@ -35,6 +35,8 @@ def lies_on(topology: Topology, shape: Sequence[int]) -> bool:
     if prod(shape) != topology.device_count:
         return False
     levels = [level.size for level in topology.levels]
+    # Where axes and levels end, as numbers of devices from the innermost: aligned if each divides
+    # the next, so that no axis ends inside a place of a level that it does not fill.
     boundaries = {*accumulate(reversed(shape), mul), *accumulate(levels, mul)}
     return all(outer % inner == 0 for inner, outer in pairwise(sorted(boundaries)))
 
@@ -50,6 +52,7 @@ def nearest_shapes(
     wanted, total = sorted(shape, reverse=True), topology.device_count
 
     def distance(other: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        # Axes that the other shape lacks count as axes of size 1.
         filled = sorted((*other, *[1] * (len(wanted) - len(other))), reverse=True)
         return sum(abs(log2(a / b)) for a, b in zip(wanted, filled, strict=True)), other
 
@@ -63,6 +66,7 @@ def _aligned(sizes: tuple[int, ...], max_axes: int) -> Iterator[tuple[int, ...]]
         yield ()
         return
     for covered in range(1, len(sizes) + 1):
+        # One axis over `covered` whole levels, or several inside of the innermost one.
         minors = [(prod(sizes[:covered]),)]
         if covered == 1:
             minors += _ordered_factors(sizes[0], max_axes)

@@ -30,6 +30,7 @@ A copy is written before a loop: zeros, or what the loop reads in another type. 
 a table into another order of its dimensions.
 """
 OP_CLASSES: Final[tuple[OpClass, ...]] = get_args(OpClass)
+# More than the largest slice of the catalogue has: 18,432, of tpu7x.
 MAX_DEVICES: Final = 65536
 _MAX_BYTES: Final = 2**60
 PAIRS: Final = {"flops_per_s": "element type", "class_efficiency": "class of op"}
@@ -92,6 +93,7 @@ class Device:
             if dtype not in DTYPE_FALLBACK:
                 raise checks.refuse(f"flops_per_s.{dtype}", dtype, _dtype_names())
             checks.check_positive(f"flops_per_s.{dtype}", value)
+        # Without f32 the chain of fallbacks would have no end (`automap.topology.dtypes`).
         names = [dtype for dtype, _ in self.flops_per_s]
         if "f32" not in names or len(set(names)) != len(names):
             raise checks.refuse("flops_per_s", names, "element types, each once, with f32")
@@ -117,6 +119,7 @@ class Device:
         Raises `TopologyError` for a name that is no array element type.
         """
         rates = dict(self.flops_per_s)
+        # From a type to the one whose arithmetic stands in for it, until the device has it.
         link: str | None = dtype
         while link is not None:
             if link in rates:
@@ -190,6 +193,7 @@ class Topology:
         """The plan file's form: JSON values only, read back by `from_dict`."""
         data = dataclasses.asdict(self)
         data["device"] = device_to_dict(self.device)
+        # JSON has lists only; a tuple would not be equal to what is read back.
         data["levels"] = [level | {"source": list(level["source"])} for level in data["levels"]]
         return data
 
@@ -223,6 +227,7 @@ def device_to_dict(device: Device) -> dict[str, Any]:
 
 def device_from(table: object) -> Device:
     """A device from a table of its fields; raises `TopologyError` that names the field."""
+    # Tables in files, tuples of pairs in the frozen, hashable device.
     for name, key in PAIRS.items():
         if isinstance(table, dict) and name in table:
             pairs = table[name]
@@ -235,6 +240,7 @@ def device_from(table: object) -> Device:
 def row_from(cls: type[Row], table: object) -> Row:
     """A dataclass with sources from a table of its fields; raises `TopologyError` as above."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    # What has no default is required of a file as it is of a caller.
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
     optional = [field.name for field in fields if field.name not in required]
     values = dict(checks.check_keys(table, required=required, optional=optional))

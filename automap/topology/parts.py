@@ -15,7 +15,7 @@ def sub_topology(topology: Topology, count: int) -> Topology | None:
     level.
     """
     levels: list[Level] = []
-    inner = 1
+    inner = 1  # devices in one place of the level: p_l
     for level in topology.levels:
         if inner == count:
             break
@@ -23,6 +23,7 @@ def sub_topology(topology: Topology, count: int) -> Topology | None:
         # Inside the level places may be any number, to go further out all of them are taken.
         if count % (inner * places):
             return None
+        # A part of a ring does not close.
         kind = "line" if level.kind == "ring" and places < level.size else level.kind
         levels.append(replace(level, size=places, kind=kind, shared_by=min(level.shared_by, count)))
         inner *= places
@@ -40,6 +41,7 @@ def may_begin(topology: Topology, count: int, first: int) -> bool:
     inner = 1
     for level in topology.levels:
         outer = inner * level.size
+        # They begin with a place of the level in which they end, and do not go beyond its end.
         if count <= outer:
             return first % inner == 0 and first % outer + count <= outer
         inner = outer

@@ -13,11 +13,10 @@ away than another -> in: `_join`.
 
 How fast a span is, per device and in one direction -> in: `Span.bytes_per_s`: a level gives
 bytes_per_s / shared_by, because the program is the same everywhere and all the devices that share a
-link talk at once. What a protocol leaves of it is in `automap.backends.protocols`. On a ring or line
-with stride t the t interleaved groups share the links and each neighbour is t hops away, so a group
-gets 1/t. A span closes into a ring only when its level is one
-and the span reaches around it (stride * ranks = n_l); otherwise it is a line, whose end devices
-have one of the two links: half.
+link talk at once. What a protocol leaves of it is in `automap.backends.protocols`. On a ring or
+line with stride t the t interleaved groups share the links and each neighbour is t hops away, so a
+group gets 1/t. A span closes into a ring only when its level is one and the span reaches around it
+(stride * ranks = n_l); otherwise it is a line, whose end devices have one of the two links: half.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,6 +51,7 @@ class Span:
 
     def rank_bytes_per_s(self, share_bytes_per_s: float) -> float:
         """What one rank sends in one direction, of its device's share of the links."""
+        # A port of a switch is the device's alone; links of a ring or line carry others' messages.
         if self.kind == "switch":
             return share_bytes_per_s
         return share_bytes_per_s / self.stride / (2 if self.kind == "line" else 1)
@@ -64,6 +64,7 @@ class Span:
     @property
     def hops(self) -> int:
         """The links between a rank and the next."""
+        # Messages to a rank `stride` places on pass through the devices in between.
         return 1 if self.kind == "switch" else self.stride
 
 
@@ -75,10 +76,11 @@ def spans(topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]) ->
     one of this topology.
     """
     _check_mesh(topology, mesh_shape, axes)
+    # s_j, major to minor: the product of the axes after j, that of all left out.
     strides = [*accumulate(reversed(mesh_shape), mul, initial=1)][-2::-1]
     pieces = [
         piece
-        for axis in sorted(axes, reverse=True)
+        for axis in sorted(axes, reverse=True)  # the last axis of the mesh is the innermost
         for piece in _pieces(topology, mesh_shape, axis, strides[axis])
     ]
     return tuple(_join(pieces))
@@ -87,11 +89,12 @@ def spans(topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]) ->
 def _pieces(topology: Topology, mesh_shape: Sequence[int], axis: int, start: int) -> Iterator[Span]:
     """One axis cut at the level boundaries, innermost first."""
     stop = start * mesh_shape[axis]
-    inner = 1
+    inner = 1  # p_l
     for level in topology.levels:
         outer = inner * level.size
         low, high = max(start, inner), min(stop, outer)
         if high > low:
+            # Begins and ends must be whole parts of the level and of the axis alike.
             quotients = (low, min(start, inner)), (max(stop, outer), high), (high, low)
             if any(whole % part for whole, part in quotients):
                 sizes = [level.size for level in reversed(topology.levels)]
@@ -119,6 +122,7 @@ def _join(pieces: Sequence[Span]) -> Iterator[Span]:
 
 
 def _follows(inner: Span, outer: Span) -> bool:
+    # In a switch no device is farther than another, so strides are of no meaning there.
     return inner.kind == "switch" or outer.stride == inner.stride * inner.ranks
 
 

@@ -34,11 +34,11 @@ One with devices of several kinds, or links of no regular form, is a graph, the 
 
   | name = "desk"
   | platform = "cuda"                # tpu | cuda | cpu
-  | hubs = ["root"]                  # pass messages on, do not compute: PCIe switches, root complexes
+  | hubs = ["root"]                  # pass messages on, do not compute: PCIe switches and the like
   |
   | [[devices]]
   | name = "cpu"
-  | device = "haswell"               # a device of the catalogue, or a table [kinds.haswell] as [device]
+  | device = "haswell"               # of the catalogue, or of a table [kinds.haswell] as [device]
   | host = 0                         # 0 when left out
   |
   | [[devices]]
@@ -74,6 +74,7 @@ from hlo_tools.errors import FileError
 from hlo_tools.files import read_file
 
 
+# Far more than people write; a larger file is something else.
 _MOST_BYTES = 2**20
 _REMEDY = "allowed: a readable TOML file, or a name as v5e:4x4 (`automap topologies` lists them)"
 
@@ -86,6 +87,7 @@ def read_machine(path: str | Path) -> Topology | Graph:
     except FileError as error:
         raise TopologyError(f"topology file {shown}: {error}; {_REMEDY}") from error
     with within(f"topology file {shown}: "):
+        # A byte that is no UTF-8 becomes a replacement character, which TOML takes in strings only.
         return parse_machine(content.decode("utf-8", errors="replace"))
 
 
@@ -109,7 +111,7 @@ def parse_machine(text: str) -> Topology | Graph:
 
 
 def _with_kinds(data: dict[str, Any]) -> dict[str, Any]:
-    """The table with those kinds of the catalogue that devices name and the file does not define."""
+    """The table with the kinds of the catalogue that devices name and the file does not define."""
     kinds, rows = data.get("kinds", {}), data.get("devices")
     # What is of another form is left to `Graph.from_dict`, which refuses it.
     if not isinstance(kinds, dict) or not isinstance(rows, list):
@@ -120,6 +122,7 @@ def _with_kinds(data: dict[str, Any]) -> dict[str, Any]:
         for name in named
         if isinstance(name, str) and name in DEVICES
     }
+    # A kind of the file is the user's own, even with a name of the catalogue.
     return data | {"kinds": catalogued | kinds}
 
 

@@ -50,6 +50,7 @@ _FLAT_SHAPES: Final = (
     (16, 16),
 )
 _SMALL_SHAPES: Final = ((1, 1, 1), (1, 2, 2), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+# Chips along each side of the cubes from which optical switches make slices.
 _CUBE: Final = 4
 
 
@@ -68,7 +69,7 @@ class Generation:
     example: str
     note: str
     dies: int = 1
-    die_bytes_per_s: float = 0.0
+    die_bytes_per_s: float = 0.0  # one direction; 0 where a chip is one device
 
     @property
     def dimensions(self) -> int:
@@ -139,6 +140,7 @@ def tpu_slice(name: str, dims_text: str) -> Topology:
     """
     generation = GENERATIONS[name]
     parts = dims_text.split("x")
+    # `int` would take signs and underscores as well.
     dims = tuple(int(part) for part in parts if part.isdecimal() and len(part) <= 5)
     if len(dims) != len(parts) or not _exists(generation, dims):
         raise TopologyError(
@@ -164,12 +166,14 @@ def grid_topology(generation: Generation, dims: tuple[int, ...], *, name: str) -
             kind="ring" if _wraps(generation, dims, size) else "line",
             bytes_per_s=generation.chip_bytes_per_s / generation.dimensions,
             latency_seconds=1e-6,
+            # The program is the same on both dies, so they use the chip's links at once.
             shared_by=generation.dies,
             source=(source, wrap, _HOP),
         )
         for letter, size in zip("xyz", dims, strict=False)
         if size > 1
     ]
+    # The last dimension of the name is the innermost level: it varies fastest.
     levels = (*_die_level(generation), *reversed(axes))
     return Topology(name=name, platform="tpu", device=device, levels=levels)
 
@@ -196,6 +200,7 @@ def _die_level(generation: Generation) -> tuple[Level, ...]:
 
 
 def _exists(generation: Generation, dims: tuple[int, ...]) -> bool:
+    # A slice may be turned: 4x2 has the chips and links of 2x4.
     ordered = tuple(sorted(dims))
     if generation.grid == "flat":
         return ordered in _FLAT_SHAPES

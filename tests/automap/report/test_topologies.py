@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import pytest
 
 from automap.cli import main
-from automap.topology import catalogue
+from automap.topology import catalogue_entries
 
 
 def _run(*arguments):
@@ -16,13 +16,13 @@ def _run(*arguments):
 
 def test_the_table_has_a_line_for_every_family_and_no_frames_in_a_pipe():
     lines = _run().stdout.splitlines()
-    assert len(lines) == 1 + len(catalogue())
-    for entry, line in zip(catalogue(), lines[1:], strict=True):
+    assert len(lines) == 1 + len(catalogue_entries())
+    for entry, line in zip(catalogue_entries(), lines[1:], strict=True):
         assert line.startswith(f"{entry.pattern}  ")
     assert "ici 4x4 line 100 GB/s" in _run().stdout
 
 
-@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.example)
+@pytest.mark.parametrize("entry", catalogue_entries(), ids=lambda entry: entry.example)
 def test_every_number_of_a_machine_is_shown_with_a_source(entry):
     done = _run(entry.example)
     assert done.exit_code == 0

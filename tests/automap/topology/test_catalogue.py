@@ -8,7 +8,7 @@ import pytest
 from automap.errors import TopologyError
 from automap.topology import (
     Graph,
-    catalogue,
+    catalogue_entries,
     get_graph,
     get_machine,
     get_topology,
@@ -124,7 +124,7 @@ def test_refused_names(name, message):
 
 
 def test_every_entry_is_sourced_and_its_example_is_its_own():
-    entries = catalogue()
+    entries = catalogue_entries()
     assert len({entry.pattern for entry in entries}) == len(entries)
     for entry in entries:
         assert get_machine(entry.example) == entry.machine

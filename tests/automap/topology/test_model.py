@@ -6,10 +6,10 @@ import json
 import pytest
 
 from automap.errors import TopologyError
-from automap.topology import Device, Topology, catalogue, get_machine, get_topology
+from automap.topology import Device, Topology, catalogue_entries, get_machine, get_topology
 
 
-EXAMPLES = [entry.example for entry in catalogue()]
+EXAMPLES = [entry.example for entry in catalogue_entries()]
 
 
 def tiny_device(**changes):

@@ -15,7 +15,7 @@ from automap.topology import (
     Topology,
     get_graph,
     get_topology,
-    routes,
+    shortest_routes,
     topology_graph,
 )
 from automap.topology.routes import REFERENCE_BYTES
@@ -60,7 +60,7 @@ def _rate(level):
 @settings(max_examples=50)
 def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
     """Devices that differ at one level alone reach each other over it, hop by hop."""
-    found, below = routes(topology_graph(topology)), 1
+    found, below = shortest_routes(topology_graph(topology)), 1
     for level in topology.levels:
         for first in range(topology.device_count):
             start = first // below % level.size
@@ -81,7 +81,7 @@ def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
 @given(topologies())
 @settings(max_examples=50)
 def test_routes_are_symmetric_and_no_detour_is_sooner(topology):
-    found = routes(topology_graph(topology))
+    found = shortest_routes(topology_graph(topology))
     assert (found.bytes_per_s == found.bytes_per_s.T).all()
     assert np.allclose(found.latency_seconds, found.latency_seconds.T)
     count = topology.device_count
@@ -157,7 +157,7 @@ def _cheapest_by_brute_force(graph, start, stop):
 @given(graphs())
 @settings(max_examples=60)
 def test_routes_are_the_cheapest_paths(graph):
-    found = routes(graph)
+    found = shortest_routes(graph)
     seconds = _store_and_forward_seconds(found)
     for low in range(graph.device_count):
         for high in range(low + 1, graph.device_count):
@@ -168,13 +168,13 @@ def test_routes_are_the_cheapest_paths(graph):
 
 
 def test_shared_media_are_crossed_by_all_who_share_them():
-    found = routes(get_graph("2x8xv100"))
+    found = shortest_routes(get_graph("2x8xv100"))
     across = {int(found.between(gpu, 8 + gpu)[0]) for gpu in range(8)}
     assert len(across) == 1
     assert found.medium_names[across.pop()] == "network-port:0 >"
-    dies = routes(get_graph("tpu7x:2x2x1"))
+    dies = shortest_routes(get_graph("tpu7x:2x2x1"))
     assert dies.between(0, 4).tolist() == dies.between(1, 5).tolist()
-    boards = routes(get_graph("haswell-4xk80"))
+    boards = shortest_routes(get_graph("haswell-4xk80"))
     slots = [[boards.medium_names[m] for m in boards.between(gpu, 0)] for gpu in (1, 2)]
     assert slots[0][1:] == slots[1][1:] == ["slot:0 >", "memory-bus <"]
 
