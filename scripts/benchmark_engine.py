@@ -20,7 +20,6 @@ from rich.progress import track
 
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
-from automap.cost.traffic import collectives
 from automap.program.problem_build import build_problem
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -80,7 +79,7 @@ def measure(name: str, train: TrainStep) -> list[str]:
 
     def evaluate() -> None:
         sharding = shardings(tables, space.problem.n_classes, split_classes)
-        collectives(tables, sharding, MESH.sizes)
+        tables.collectives(sharding)
 
     evaluate_seconds, _ = _least(evaluate, runs=EVALUATIONS)
     total = decode_seconds + decide_seconds

@@ -2,8 +2,9 @@
 
     python -m scripts.compare_simulation -o docs/reports/simulator.md
 
-The search prices a plan with `automap.cost.walk`, which walks the program once; the simulation
-issues kernels and collectives one by one. How far they are apart says what the short cut costs.
+The search prices a plan with `automap.cost.schedule.walk`, which walks the program once; the
+simulation issues kernels and collectives one by one. How far they are apart says what the short cut
+costs.
 """
 
 from collections import defaultdict

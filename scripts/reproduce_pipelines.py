@@ -20,7 +20,7 @@ import click
 import numpy as np
 from rich.progress import track
 
-from automap.cost.compute import Roofline
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays, Terms, arrays_of, from_lines

@@ -38,17 +38,17 @@ class Backend:
     compiled            how its collectives are read
     sums                partial sums that are added are reduced once: terms of a sum first, or sums
                         of a loop's trips first, or each is reduced where it is made
-                        (`automap.cost.sums`); where they are merged, indices are seen through too
+                        (`automap.cost.edges.sums`); where they are merged, indices are seen through too
     float32_products    whether operands of a product are rounded, stored and moved as bfloat16
                         (`hlo_tools.analyses.narrow`)
-    collectives         whether they run beside kernels (`automap.cost.overlap`); updates are late
+    collectives         whether they run beside kernels (`automap.cost.schedule.overlap`); updates are late
                         then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of
                         parameters too
     loop_zeros          whether stacks of several loops are one tensor of zeros, written number by
-                        number (`automap.cost.loop_fills`)
+                        number (`automap.cost.kernels.loop_fills`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
-                        (`automap.cost.rings`)
+                        (`automap.cost.kernels.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
     fitted              the data file of its numbers
     effects             what is added by how arrays lie in memory, one file each; as for `tiles`

@@ -17,7 +17,7 @@ import scipy  # its `optimize` is loaded at first use, which most runs never com
 
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import DotTime, KernelProfile, StreamTime, TransferTime
-from automap.cost.signatures import work_of
+from automap.cost.profile.signatures import work_of
 from automap.errors import CalibrationError
 from automap.topology.model import Device, Level, Source, Topology
 

@@ -1,7 +1,7 @@
 """What is measured on every machine: shapes of dots, sizes of streams and of collectives, as
 tables.
 
-Dots are all products of the listed b, m, n and k; `automap.cost.interpolate` reads other shapes
+Dots are all products of the listed b, m, n and k; `automap.cost.profile.interpolate` reads other shapes
 from them.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, Literal
 from automap.calibrate.timing import Effort
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
-from automap.cost.signatures import (
+from automap.cost.profile.signatures import (
     DotSignature,
     ElementClass,
     Family,

@@ -6,7 +6,7 @@ from jax import lax, numpy as jnp
 
 from automap.calibrate.loops import Arrays, Program, poked, shape
 from automap.calibrate.streams import stream_program
-from automap.cost.signatures import (
+from automap.cost.profile.signatures import (
     ConvolutionSignature,
     DotSignature,
     Signature,

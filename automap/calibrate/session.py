@@ -11,7 +11,7 @@ from typing import Protocol
 
 from automap.calibrate.timing import Timing
 from automap.cost.profile import KernelProfile, Transfer
-from automap.cost.signatures import Signature, StreamSignature, work_of
+from automap.cost.profile.signatures import Signature, StreamSignature, work_of
 
 
 Item = Signature | Transfer

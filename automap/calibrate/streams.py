@@ -10,7 +10,7 @@ from jax import lax, numpy as jnp
 import numpy as np
 
 from automap.calibrate.loops import Arrays, Program, poked, shape
-from automap.cost.signatures import ElementClass, Family, StreamSignature
+from automap.cost.profile.signatures import ElementClass, Family, StreamSignature
 
 
 _DTYPE_OF_CLASS: Final[Mapping[ElementClass, str]] = {

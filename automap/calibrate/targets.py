@@ -10,9 +10,9 @@ import numpy as np
 
 from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
-from automap.cost.measured import parts_of
+from automap.cost.profile.measured import parts_of
+from automap.cost.profile.signatures import Signature
 from automap.cost.shardings import shardings
-from automap.cost.signatures import Signature
 from automap.cost.tables import build_tables
 from automap.planner.sharding import meshes_of
 from automap.program.trace import Workload

@@ -1,13 +1,13 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
 step = compute + waiting
-compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.compute`;
+compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.kernels.roofline`;
             where a step's memory is new to it, also its first touch: bytes that are no input's, at the peak
 collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
             collectives of gradients and parameters into messages of the backend's `combine_bytes`, but not those of a loop's trips
                                                                               -> in: `_collective`
 waiting     all of collective where a device does one thing after the other; where collectives run beside
-            kernels, what is left of it                   -> in: `automap.cost.overlap`, `automap.cost.rings`
+            kernels, what is left of it                   -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
                                                                               -> in: `automap.cost.memory`
 """
@@ -20,17 +20,17 @@ import numpy as np
 
 from automap.backends import Backend, backend_for
 from automap.cost.collectives import CollectiveCost, collective_cost
-from automap.cost.compute import Roofline
-from automap.cost.flows import ALL_GATHER, KINDS
-from automap.cost.lane_copies import copy_seconds
-from automap.cost.measured import MeasuredKernels
+from automap.cost.kernels.rings import with_rings
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, Profile
-from automap.cost.overlap import waiting_seconds
 from automap.cost.profile import KernelProfile
-from automap.cost.rings import with_rings
+from automap.cost.profile.measured import MeasuredKernels
+from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
-from automap.cost.traffic import Collectives, collectives
+from automap.cost.traffic import Collectives
+from automap.cost.traffic.flows import ALL_GATHER, KINDS
+from automap.cost.traffic.lane_copies import copy_seconds
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
@@ -62,7 +62,7 @@ class Estimate:
 class Priced:
     """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`.
 
-    `beside` are those of an entry that go on within a kernel (`automap.cost.rings`), not in
+    `beside` are those of an entry that go on within a kernel (`automap.cost.kernels.rings`), not in
     `of_collective`.
     """
 
@@ -126,14 +126,16 @@ class Evaluator:
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
-        found = collectives(self.tables, sharding, sharding.sizes)
+        found = self.tables.collectives(sharding)
         return self.timed(sharding, found, self.roofline.seconds(sharding))
 
     def timed(self, sharding: Shardings, found: Collectives, of_kernel: np.ndarray) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         of_collective = self._collective(found, sharding.sizes)
         if self.backend.pads(self.topology.device):
-            of_collective += copy_seconds(self.tables, sharding, found, self.topology.device)
+            of_collective += copy_seconds(
+                self.tables.operands, self.tables.results, sharding, found, self.topology.device
+            )
         beside = np.zeros(len(of_collective))
         if self.backend.scattered_products == "rings":
             rings = with_rings(
@@ -151,7 +153,7 @@ class Evaluator:
     def memory(self, split_classes: SplitClasses) -> Memory:
         """What the peak under `split_classes` consists of."""
         sharding = shardings(self.tables, self.n_classes, split_classes)
-        found = collectives(self.tables, sharding, split_classes.mesh.sizes)
+        found = self.tables.collectives(sharding)
         return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
 
     @property
@@ -175,7 +177,7 @@ class Evaluator:
     def collectives(self, split_classes: SplitClasses) -> Collectives:
         """Every collective of one step under `split_classes`."""
         sharding = shardings(self.tables, self.n_classes, split_classes)
-        return collectives(self.tables, sharding, split_classes.mesh.sizes)
+        return self.tables.collectives(sharding)
 
     def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `found` once."""

@@ -11,13 +11,40 @@ A copy that later ops find gathered already lives until the last of them: its en
 `_extended`
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
-from automap.cost.tables import INPUT_KINDS, TEMPORARY_KIND, BufferTable
+from automap.cost.edges import Copies
+from automap.program.problem import Problem
+from hlo_tools.analyses.liveness import Buffers
+
+
+# `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
+INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
+TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
+
+
+@dataclass(frozen=True)
+class BufferTable:
+    """Intervals in schedule positions; `copy_*` are copies that exist only where an edge gathers.
+
+    `copy_repeats` is `Copies.repeats`.
+    """
+
+    row: np.ndarray
+    n_bytes: np.ndarray
+    birth: np.ndarray
+    death: np.ndarray
+    kind: np.ndarray
+    n_positions: int
+    copy_edge: np.ndarray
+    copy_birth: np.ndarray
+    copy_death: np.ndarray
+    copy_repeats: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +193,43 @@ class Profile:
         n_bytes = gathered[b.copy_edge[moved]]
         np.add.at(change, old[moved], n_bytes)
         np.subtract.at(change, new[moved], n_bytes)
+
+
+def buffer_table(
+    problem: Problem,
+    live: Buffers,
+    row_of_value: np.ndarray,
+    copies: Copies,
+    n_bytes: Sequence[int],
+) -> BufferTable:
+    """The intervals of `live` buffers and of gathered `copies`.
+
+    `n_bytes` are those of each value where it is in memory.
+    """
+    graph = problem.graph
+    role_of = {
+        v: INPUT_KINDS.index(role.value)
+        for v, role in zip(graph.inputs, problem.roles, strict=True)
+    }
+    kinds = []
+    for value, is_input in zip(live.value.tolist(), live.is_input.tolist()):
+        producer = graph.values[value].producer
+        if is_input and value in role_of:
+            kinds.append(role_of[value])
+        elif producer >= 0 and int(problem.phases[producer]) == 0:
+            kinds.append(ACTIVATION_KIND)
+        else:
+            kinds.append(TEMPORARY_KIND)
+    position = live.position_of_op
+    return BufferTable(
+        row=row_of_value[live.value],
+        n_bytes=np.array([n_bytes[v] for v in live.value], float),
+        birth=live.birth,
+        death=live.death,
+        kind=np.array(kinds, np.int64),
+        n_positions=live.n_positions,
+        copy_edge=copies.edge,
+        copy_birth=np.minimum(position[copies.first], position[copies.last]),
+        copy_death=np.maximum(position[copies.first], position[copies.last]),
+        copy_repeats=copies.repeats,
+    )

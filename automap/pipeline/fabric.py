@@ -22,8 +22,7 @@ from typing import Final, Literal
 import numpy as np
 
 from automap.backends import backend_for
-from automap.cost.collectives import group_cost
-from automap.cost.kinds import CollectiveKind
+from automap.cost.collectives import CollectiveKind, group_cost
 from automap.numba_jit import Array, compiled
 from automap.topology.model import Topology
 from automap.topology.spans import Span

@@ -25,10 +25,9 @@ from typing import Final
 import numpy as np
 
 from automap.config import Options
-from automap.cost.memory import Memory, Profile
+from automap.cost.memory import ACTIVATION_KIND, Memory, Profile
 from automap.cost.shardings import Shardings, shardings
-from automap.cost.tables import ACTIVATION_KIND
-from automap.cost.traffic import Collectives, collectives
+from automap.cost.traffic import Collectives
 from automap.program.problem import Problem
 from automap.quantities import bytes_text
 from automap.search.context import SearchContext
@@ -89,9 +88,7 @@ class _Step:
 
     @cached_property
     def _collectives(self) -> Collectives:
-        return collectives(
-            self.context.evaluator.tables, self.sharding, self.split_classes.mesh.sizes
-        )
+        return self.context.evaluator.tables.collectives(self.sharding)
 
     @cached_property
     def holds_examples(self) -> np.ndarray:

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from automap.backends import version_warnings
-from automap.cost.flows import KINDS
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
+from automap.cost.traffic.flows import KINDS
 from automap.jaxpr.sites import parse_place, parse_site
 from automap.plan.record import (
     CollectiveRecord,

@@ -12,7 +12,6 @@ import time
 
 from automap.config import Options
 from automap.cost.evaluate import Evaluator
-from automap.cost.layouts import layouts, named_shapes
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError, UnknownOpError
@@ -33,6 +32,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.step.user_mesh import UserMesh
 from automap.topology import lies_on, mesh_shapes
+from automap.topology.axis_orders import layouts, named_shapes
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused

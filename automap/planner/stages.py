@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from automap.backends import backend_for, version_warnings
 from automap.config import Options
-from automap.cost.compute import Roofline
-from automap.cost.measured import MeasuredKernels
+from automap.cost.kernels.roofline import Roofline
+from automap.cost.profile.measured import MeasuredKernels
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InputError

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from automap.cost.evaluate import Estimate, Evaluator, Priced
-from automap.cost.flows import Flow
 from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.traffic import Collectives
+from automap.cost.traffic.flows import Flow
 from automap.search.factored.cells import Cell
 from automap.search.factored.copied import CopiedCells
 from automap.space.point import SplitClasses

@@ -14,7 +14,6 @@ from itertools import islice
 import math
 
 from automap.cost.evaluate import Estimate, Evaluator
-from automap.cost.layouts import distinct
 from automap.deadline import Deadline
 from automap.policy import Policy, default_policy
 from automap.search.batch import Batches
@@ -24,6 +23,7 @@ from automap.space.pins import Pin
 from automap.space.point import Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
+from automap.topology.axis_orders import distinct
 from automap.topology.mesh import Mesh
 
 

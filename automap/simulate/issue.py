@@ -10,7 +10,7 @@ that of a list schedule, made by walking forward in time:
               where more spare seconds are at hand than urgent collectives are left to hide behind them; one
               whose sum takes longer than itself is not kept back
     loop      takes the compute lane for all its trips, and the link too if there are collectives in it: the
-              scheduler lets no collective run beside a loop that has its own (`automap.cost.walk`)
+              scheduler lets no collective run beside a loop that has its own (`automap.cost.schedule.walk`)
 
 A backend that does one thing after the other issues the nodes as they stand        -> in: `in_line`
 """

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from automap.cost.evaluate import Evaluator, Priced
-from automap.cost.flows import KINDS
+from automap.cost.traffic.flows import KINDS
 from automap.jaxpr.names import TAG, readable
 from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem

@@ -2,7 +2,7 @@
 
     Region      the nodes of the step, or of one trip of a loop
     Node        a kernel, a collective, or a loop; `after` are nodes of the same region
-    slot        where a node stands in the program (`automap.cost.order`): a collective where its result is needed,
+    slot        where a node stands in the program (`automap.cost.schedule.order`): a collective where its result is needed,
                 gradient sums and gathers of new parameters at the end, as nothing of importance waits for them
 
 A loop runs its trips one after the other, and nothing of one is done in another: the compiled body

@@ -7,8 +7,8 @@ are walked in the order of the schedule; what is fused to a kernel hands on what
     result edge that communicates     kernels that the op is part of -> collective -> kernels that read the result
     parameters, and all that was there before the step or the trip: nothing to wait for
 
-A sum that leaves its loops (`automap.cost.sums`) follows the outermost of them. What a table row
-runs in a step is shared among its places in the program as `automap.cost.order` says.
+A sum that leaves its loops (`automap.cost.edges.sums`) follows the outermost of them. What a table row
+runs in a step is shared among its places in the program as `automap.cost.schedule.order` says.
 """
 
 from collections import defaultdict
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from automap.cost.evaluate import Priced
-from automap.cost.flows import ALL_REDUCE
-from automap.cost.order import ENTER, EXIT, LATE, SPARE, Places
+from automap.cost.schedule.order import ENTER, EXIT, LATE, SPARE, Places
 from automap.cost.tables import Tables
+from automap.cost.traffic.flows import ALL_REDUCE
 from automap.simulate.region import Node, NodeKind, Region
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT

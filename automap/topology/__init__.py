@@ -1,5 +1,6 @@
 """Devices, links and the meshes that can be laid on them; the hardware catalogue as data.
 
+`automap.topology.axis_orders`  the orders of a named mesh's axes on a topology, one of each kind
 `automap.topology.cpu`        fake CPU devices, `cpu:N`: the platform of tests and
                               demonstrations, with nominal numbers
 `automap.topology.dtypes`     which arithmetic an HLO element type runs on when a device has

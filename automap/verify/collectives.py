@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations, product
 
 from automap.backends import Backend
-from automap.cost.flows import KINDS
+from automap.cost.traffic.flows import KINDS
 from automap.planner.records import Outcome
 from automap.topology.mesh import Mesh
 from hlo_tools.compiled.collectives import compiled_collectives

@@ -15,7 +15,12 @@ from safetensors.numpy import save_file
 
 from automap.api.planning import plan
 from automap.cost.profile import FORMAT as PROFILE_FORMAT, KernelProfile, Transfer
-from automap.cost.signatures import ConvolutionSignature, DotSignature, Spatial, StreamSignature
+from automap.cost.profile.signatures import (
+    ConvolutionSignature,
+    DotSignature,
+    Spatial,
+    StreamSignature,
+)
 from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT, shapes
 from automap.plan.codec import encode
 from automap.topology import get_topology

@@ -10,7 +10,7 @@ to write or to bring in another order:
     extra = tiles * 4096 bytes / bandwidth            beyond the bytes, of a kernel by the access of most tiles
 
 (arrays [n, 16, rows, 128] of 2^25 numbers doubled and updated by Adam: 5.9 to 6.7 ns a tile on v5e,
-1.8 to 2.3 on v5p, by libtpu 0.0.51, tests/automap/cost/test_few_rows.py). Other numbers of rows are
+1.8 to 2.3 on v5p, by libtpu 0.0.51, tests/automap/backends/xla_tpu/test_few_rows.py). Other numbers of rows are
 laid otherwise and take what eight take. So do values that a step makes for itself: the compiler
 chooses how they lie.
 """

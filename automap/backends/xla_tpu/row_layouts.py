@@ -10,7 +10,7 @@ up, or adds to some, wants rows side by side:
                                             of a scatter    saved >= max(128 MiB, 120 KiB * updates), or
                                                             by_row > 5 % of the device's memory
 
-with saved = by_row - by_column (all of that as libtpu 0.0.51 for v5e decides, tests/automap/cost/test_row_layouts.py).
+with saved = by_row - by_column (all of that as libtpu 0.0.51 for v5e decides, tests/automap/backends/xla_tpu/test_row_layouts.py).
 By row, look-ups turn the table first; which tables of an update are turned         -> in: `automap.backends.xla_tpu.table_uses`
 
 Registers hold 8 x 128 numbers, and less of a narrower table by column. Its zeros take the time of a full register each,
@@ -150,7 +150,7 @@ class TableUses:
     ) -> InMemory:
         """What accesses cost beyond their bytes.
 
-        `dim_of_axis` is that of `automap.cost.shardings`, `factor_of_axis` [uses, axes] of the ops
+        `dim_of_axis` is that of `automap.cost.shardings.split`, `factor_of_axis` [uses, axes] of the ops
         of kernels, `axes` are the sizes of the mesh's, `memory_bytes` a device's.
         """
         local = self._local(dim_of_axis, factor_of_axis, np.array(axes))

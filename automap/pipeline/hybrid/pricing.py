@@ -25,11 +25,11 @@ import numpy as np
 
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator, Priced
-from automap.cost.overlap import waiting_seconds
 from automap.cost.profile import KernelProfile
+from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
-from automap.cost.traffic import Collectives, collectives
+from automap.cost.traffic import Collectives
 from automap.pipeline.hybrid.item_shares import ItemShares, item_shares
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.uses import Uses
@@ -178,7 +178,7 @@ class Pricer:
         """Kernels and collectives of one microbatch."""
         evaluator, mesh = self.evaluator(inner.devices), inner.split_classes.mesh
         timing, tables = self.profile.timing, self.tables
-        found = collectives(tables, sharding, mesh.sizes)
+        found = tables.collectives(sharding)
         holds = self._holds_examples
         of_edge = np.where(
             found.on_operand,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from automap.cost.compute import Roofline
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.errors import InputError

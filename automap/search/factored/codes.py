@@ -18,9 +18,9 @@ from typing import Literal
 
 import numpy as np
 
-from automap.cost.contests import Contests
-from automap.cost.imposed_rows import ImposedRow, ImposedRows
 from automap.cost.shardings import shardings
+from automap.cost.shardings.contests import Contests
+from automap.cost.shardings.imposed import ImposedRow, ImposedRows
 from automap.search.factored.cells import Cell, Rows
 from automap.search.factored.stored import LeafStorage
 from automap.search.factored.variables import Variables

@@ -16,9 +16,9 @@ import numpy as np
 
 from automap.backends.effects import CopiedAccesses
 from automap.cost.edges import Edges
+from automap.cost.edges.halos import Windows
 from automap.cost.evaluate import Evaluator
-from automap.cost.halos import Windows
-from automap.cost.kernel_table import KernelTable
+from automap.cost.kernels.table import KernelTable
 from automap.cost.tables import Tables
 from automap.search.factored.cells import Cell
 

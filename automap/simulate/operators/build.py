@@ -9,7 +9,7 @@ sums        of partial sums are added up at their end (`automap.simulate.operato
 from dataclasses import dataclass, field
 
 from automap.backends import backend_for
-from automap.cost.sums import merged_sums
+from automap.cost.edges.sums import merged_sums
 from automap.jaxpr.names import readable
 from automap.program.problem import Problem
 from automap.simulate.operators.graph import (

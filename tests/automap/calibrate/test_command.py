@@ -11,8 +11,7 @@ from automap.calibrate import calibration
 from automap.calibrate.session import units
 from automap.calibrate.timing import Timing
 from automap.cli import main
-from automap.cost import profile as profile_module
-from automap.cost.profile import KernelProfile
+from automap.cost.profile import KernelProfile, record as profile_module
 from automap.topology import get_topology
 
 

@@ -14,7 +14,7 @@ from automap.calibrate.machine import Machine
 from automap.calibrate.session import units
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import KernelProfile, Transfer
-from automap.cost.signatures import StreamSignature
+from automap.cost.profile.signatures import StreamSignature
 from automap.errors import CalibrationError, TopologyError
 from automap.topology import get_topology, mesh_shapes
 

@@ -13,7 +13,12 @@ from automap.calibrate.timing import Effort
 from automap.calibrate.transfers import transfer_program
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
-from automap.cost.signatures import ConvolutionSignature, DotSignature, Spatial, StreamSignature
+from automap.cost.profile.signatures import (
+    ConvolutionSignature,
+    DotSignature,
+    Spatial,
+    StreamSignature,
+)
 from automap.errors import CalibrationError
 from automap.topology.dtypes import DTYPE_FALLBACK
 from hlo_tools.graph import DTYPE_BITS

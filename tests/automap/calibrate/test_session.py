@@ -7,7 +7,7 @@ import pytest
 from automap.calibrate.session import Session, Unmeasurable
 from automap.calibrate.timing import Timing
 from automap.cost.profile import KernelProfile
-from automap.cost.signatures import DotSignature, StreamSignature
+from automap.cost.profile.signatures import DotSignature, StreamSignature
 
 
 EMPTY = KernelProfile(device="h100", device_kind="NVIDIA H100", jax_version="0")

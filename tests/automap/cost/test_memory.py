@@ -3,8 +3,7 @@
 from hypothesis import given, strategies as st
 import numpy as np
 
-from automap.cost.memory import Profile
-from automap.cost.tables import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable
+from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, Profile
 
 
 POSITIONS, ROWS, EDGES = 12, 3, 3

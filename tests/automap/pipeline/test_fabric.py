@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from automap.backends import backend_for
-from automap.cost.collectives import collective_cost
-from automap.cost.kinds import CollectiveKind
+from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.pipeline.fabric import MAX_UNITS, fabric_of
 from automap.topology import get_topology
 

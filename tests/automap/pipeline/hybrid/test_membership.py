@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from automap.cost.compute import Roofline
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.pipeline.hybrid.membership import StageMembership
 from automap.pipeline.profile.profile import profile_of

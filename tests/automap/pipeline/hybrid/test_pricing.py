@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from automap.cost.compute import Roofline
 from automap.cost.evaluate import Evaluator
-from automap.cost.flows import ALL_GATHER
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
+from automap.cost.traffic.flows import ALL_GATHER
 from automap.pipeline.hybrid.average import Setting, totals
 from automap.pipeline.hybrid.inners import candidate, preset_inners
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer

@@ -5,7 +5,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.cost.compute import Roofline
+from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.errors import InputError
 from automap.pipeline.profile.points import coarsened

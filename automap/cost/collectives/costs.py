@@ -1,0 +1,98 @@
+"""The time of a collective over a group of mesh axes, as a function of its bytes.
+
+    t(B) = min over k of  alpha_k + beta_k B                                  -> in: `CollectiveCost.seconds`
+
+One line for every algorithm and protocol that the hardware's library can choose (`automap.cost.collectives.algorithms`,
+`automap.backends.protocols`): NCCL takes the fastest for the size, ring or tree, LL, LL128 or
+Simple; a TPU slice has the rings of its torus alone. A minimum of rising lines is rising and concave, so the bandwidth B / t(B)
+rises with B: small messages ride a line with a low alpha, large ones one with a low beta. Only lines that
+are lowest somewhere are kept                                                 -> in: `_lowest`
+
+B is the full buffer on one device (see `automap.cost.collectives.algorithms`). A bundle of m messages with B
+bytes in all costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a fraction m.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from automap.backends import SentSpan, backend_for
+from automap.cost.collectives.algorithms import LINES, Line
+from automap.cost.collectives.kinds import CollectiveKind as CollectiveKind
+from automap.topology.model import Platform, Topology
+from automap.topology.spans import Span, spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCost:
+    """The lower envelope of `lines`, which stand in the order of rising alpha and falling beta."""
+
+    lines: tuple[Line, ...]
+
+    def seconds(
+        self, n_bytes: np.ndarray | float, messages: np.ndarray | float = 1.0
+    ) -> np.ndarray | float:
+        """The time of `messages` collectives that have `n_bytes` in all; arrays of one shape, or
+        numbers.
+        """
+        costs = [
+            line.alpha_seconds * messages + line.beta_seconds_per_byte * n_bytes
+            for line in self.lines
+        ]
+        lowest = costs[0]
+        for cost in costs[1:]:
+            lowest = np.minimum(lowest, cost)
+        return lowest
+
+
+_FREE = CollectiveCost(lines=(Line(alpha_seconds=0.0, beta_seconds_per_byte=0.0),))
+
+
+def collective_cost(
+    kind: CollectiveKind, topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]
+) -> CollectiveCost:
+    """The cost of a collective over the group of mesh `axes`; a group of one rank is free.
+
+    Raises `TopologyError` when the mesh does not fit the topology (see `spans`).
+    """
+    return group_cost(kind, topology.platform, spans(topology, mesh_shape, axes))
+
+
+def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> CollectiveCost:
+    """The cost of a collective over ranks that lie as `group` says, innermost first; of none it is
+    free.
+    """
+    if not group:
+        return _FREE
+    lines = []
+    for protocol in backend_for(platform).protocols:
+        sent = [
+            SentSpan(level=span.level, ranks=span.ranks, stride=span.stride, protocol=protocol)
+            for span in group
+        ]
+        by_kind = LINES[protocol.algorithm]
+        for line in by_kind[kind](sent) if kind in by_kind else ():
+            alpha = protocol.start_seconds + line.alpha_seconds
+            lines.append(replace(line, alpha_seconds=alpha))
+    return CollectiveCost(lines=_lowest(lines))
+
+
+def _lowest(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """The lines that are lowest for some B >= 0, by rising alpha."""
+    kept: list[Line] = []
+    for line in sorted(lines, key=lambda x: (x.alpha_seconds, x.beta_seconds_per_byte)):
+        if kept and line.beta_seconds_per_byte >= kept[-1].beta_seconds_per_byte:
+            continue
+        # The last one is of no use if this one crosses the one before it sooner.
+        while len(kept) > 1 and _crossing_bytes(kept[-2], line) <= _crossing_bytes(*kept[-2:]):
+            kept.pop()
+        kept.append(line)
+    return tuple(kept)
+
+
+def _crossing_bytes(early: Line, late: Line) -> float:
+    """The bytes from which `late`, with the higher alpha and the lower beta, is the faster."""
+    return (late.alpha_seconds - early.alpha_seconds) / (
+        early.beta_seconds_per_byte - late.beta_seconds_per_byte
+    )

@@ -1,0 +1,142 @@
+"""Operand edges: where ops read tensors, and the copies that gathering or exchanging makes there."""
+
+import numpy as np
+
+from automap.cost.edges.table import (
+    CONTESTED_OPCODES,
+    Copies,
+    EdgeKey,
+    EdgeList,
+    Edges,
+    Window,
+    gathered_bytes,
+    last_size,
+    majors,
+    rank_of,
+)
+from automap.program.problem import Problem
+from hlo_tools.analyses.invariants import changes, passed_on
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Op
+from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL
+from hlo_tools.rules import FactorKind, Rule
+
+
+def operand_edges(
+    problem: Problem,
+    row_of_value: np.ndarray,
+    row_of_op: np.ndarray,
+    op_rows: np.ndarray,
+    *,
+    narrows: bool,
+) -> tuple[Edges, Copies]:
+    """Operand edges, and the copies that gathering makes.
+
+    `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
+    gathers it so.
+
+    XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
+    same classes and the same demand on each dimension count once; it gathers what a loop does not
+    change before the loop.
+    """
+    graph = problem.graph
+    found = EdgeList(rank_of(problem), op_rows.shape[1])
+    classes_of_row = [tuple(sorted(row[:, ::2].ravel().tolist())) for row in op_rows]
+    wanted_by: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
+    copies: dict[tuple[object, ...], list[int]] = {}
+    copies_of: dict[int, list[tuple[int, int]]] = {}
+    pairs: list[tuple[int, int, int]] = []
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        slides = any(factor.halo is not None for factor in rule.factors)
+        for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
+            if not _is_counted(problem, op, value):
+                continue
+            demanded, row = majors(dims), ops[index]
+            wanted = wanted_by.get((row, demanded))
+            if wanted is None:
+                wanted = wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
+            shape = graph.values[value].dims
+            windows = _windows(rule, number, shape, op.opcode) if slides else ()
+            # What windows exchange is told apart by `automap.cost.edges.halos`.
+            place = index if windows else op.opcode in CONTESTED_OPCODES and row
+            key = (value, wanted, classes_of_row[row], place)
+            if key in copies:
+                copies[key][2] = index
+                continue
+            before = copies_of.setdefault(sources[value], [])
+            trips = min(op.trip_count, changed[value])
+            edge = found.add(
+                EdgeKey(
+                    values[value],
+                    row,
+                    demanded,
+                    (),
+                    gathered_bytes(graph, op, value, narrows=narrows),
+                    int(problem.phases[index]),
+                    side[value] != Side.NONE,
+                    earlier=tuple(sorted({e for _, e in before})),
+                    windows=windows,
+                    least_messages=float(trips > 1),
+                    last_size=last_size(graph, value),
+                ),
+                trips,
+                value,
+                index,
+            )
+            pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
+            before.append((len(copies), edge))
+            copies[key] = [edge, index, index]
+    uses = np.array(list(copies.values()), np.int64).reshape(-1, 3)
+    return found.edges(), Copies(
+        edge=uses[:, 0],
+        first=uses[:, 1],
+        last=uses[:, 2],
+        repeats=np.array(pairs, np.int64).reshape(-1, 3),
+    )
+
+
+def _wanted(op_row: np.ndarray, demanded: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The classes that an op of a row splits each dimension by."""
+    return tuple(tuple(op_row[f].tolist()) if f >= 0 else () for f in demanded)
+
+
+def _windows(rule: Rule, number: int, sizes: tuple[int, ...], opcode: str) -> tuple[Window, ...]:
+    """The windows along an operand; where the window itself is split too, only the image moves."""
+    found = []
+    for dim, factors in enumerate(rule.operands[number]):
+        factor = rule.factors[factors[0]] if factors else None
+        if factor is not None and factor.halo is not None:
+            is_moved = number == 0 or factor.kind is FactorKind.PERMUTATION
+            if is_moved and factor.kind is not FactorKind.PASSTHROUGH:
+                is_convolution = opcode == "convolution"
+                found.append(Window(dim, factors[0], sizes[dim], factor.halo, is_convolution))
+    return tuple(found)
+
+
+def _sources(problem: Problem) -> list[int]:
+    """For each value the one whose gathered copy serves it too.
+
+    That is a parameter before it was reshaped, and what a loop carries along before the loop.
+    """
+    graph, side = problem.graph, problem.storage.side
+    sources = list(range(len(graph.values)))
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            kept = passed_on(graph, index)
+            for source, carried in zip(op.inputs, op.outputs):
+                # Each loop gathers a parameter anew.
+                if carried in kept and side[carried] != Side.PARAMETER:
+                    sources[carried] = sources[source]
+        elif op.opcode in REORDERS and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
+            sources[op.outputs[0]] = sources[op.inputs[0]]
+    return sources
+
+
+def _is_counted(problem: Problem, op: Op, value: int) -> bool:
+    return (
+        op.opcode not in STRUCTURAL
+        and problem.graph.varies[value]
+        and bool(problem.graph.values[value].dims)
+    )

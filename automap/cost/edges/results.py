@@ -1,0 +1,159 @@
+"""Result edges: where ops make tensors, and what is summed there."""
+
+from collections import defaultdict
+import math
+
+import numpy as np
+
+from automap.cost.collectives import KINDS
+from automap.cost.edges.sums import Order, Sums, keeps_elements, merged_sums
+from automap.cost.edges.table import (
+    EdgeKey,
+    EdgeList,
+    Edges,
+    OwnFlow,
+    Partials,
+    last_size,
+    majors,
+    rank_of,
+)
+from automap.program.problem import Problem
+from hlo_tools.analyses.constants import Constants, counts_up
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
+from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.rules.convolution import partitioned_alone
+
+
+def result_edges(
+    problem: Problem,
+    row_of_value: np.ndarray,
+    row_of_op: np.ndarray,
+    op_rows: np.ndarray,
+    *,
+    order: Order | None,
+) -> tuple[Edges, np.ndarray]:
+    """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
+
+    `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is then
+    reduced and the others repeat it; if None it does not, nor sees through indices.
+    """
+    graph = problem.graph
+    found = EdgeList(rank_of(problem), op_rows.shape[1])
+    reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    values, side = row_of_value.tolist(), problem.storage.side.tolist()
+    ops = row_of_op.tolist()
+    sums_of = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
+    partials_of = _Partials(graph, simplifies=order is not None)
+    least_messages = _Messages(problem)
+    first_terms: dict[int, dict[EdgeKey, int]] = {}
+    edge_of_op = np.full(len(graph.ops), -1, np.int64)
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        sums = reduced.get(id(rule))
+        if sums is None:
+            sums = reduced[id(rule)] = _reduced_factors(rule), _sum_of_factor(rule, op.opcode)
+        for value, dims in zip(op.outputs, rule.results):
+            if op.opcode not in STRUCTURAL and graph.varies[value]:
+                key = EdgeKey(
+                    values[value],
+                    ops[index],
+                    majors(dims),
+                    sums[0],
+                    graph.values[value].n_bytes,
+                    int(problem.phases[index]),
+                    side[value] != Side.NONE,
+                    op.opcode in SUMS_AT_ONCE,
+                    sums[1],
+                    tuple(sorted(partitioned_alone(op.instruction, rule))),
+                    partials_of(op),
+                    least_messages=least_messages(value, op),
+                    last_size=last_size(graph, value),
+                    widened=sums_of.widened.get(value, 1.0),
+                    own=_own_flow(problem, index, value),
+                )
+                # Not what is made of terms: transposed, added.
+                is_term = bool(sums[0]) and not keeps_elements(graph, op)
+                name = sums_of.name_of.get(value) if is_term else None
+                terms = {} if name is None else first_terms.setdefault(name, {})
+                merged = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
+                count = sums_of.trips(value, op.trip_count)
+                edge = found.add(merged, count, value, index, op.trip_count)
+                terms.setdefault(key, edge)
+                if value == op.outputs[0]:
+                    edge_of_op[index] = edge
+    return found.edges(), edge_of_op
+
+
+def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
+    """The collective that an op of the step itself is, once."""
+    own = problem.own_collectives.get(index)
+    if own is None or value != problem.graph.ops[index].outputs[0]:
+        return OwnFlow()
+    mask = sum(1 << axis for axis in own.axes)
+    return OwnFlow([kind.value for kind in KINDS].index(own.kind), mask, own.n_bytes)
+
+
+class _Messages:
+    """`Edges.least_messages` of results: the sums of vectors in one trip of a loop are one message
+    together.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._graph, self._loop = problem.graph, _innermost_loops(problem.graph)
+        self._side = problem.storage.side.tolist()
+        self._n_bytes: dict[int, int] = defaultdict(int)
+        for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
+            small = [v for v in op.outputs if self._is_small(v)]
+            if small and _reduced_factors(rule):
+                self._n_bytes[loop] += sum(self._graph.values[v].n_bytes for v in small)
+
+    def __call__(self, value: int, op: Op) -> float:
+        array = self._graph.values[value]
+        together = self._n_bytes[self._loop[array.producer]]
+        if op.trip_count == 1 or not self._is_small(value):
+            return float(op.trip_count > 1)
+        return min(array.n_bytes / together, 1.0) if together else 1.0
+
+    def _is_small(self, value: int) -> bool:
+        return self._side[value] != Side.NONE and len(self._graph.values[value].dims) < 2
+
+
+def _innermost_loops(graph: Graph) -> list[int]:
+    """For each op the one that enters the loop it is in, -1 for none."""
+    found, inside = [], [-1]
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            inside.append(index)
+        found.append(inside[-1])
+        if op.opcode == LOOP_EXIT:
+            inside.pop()
+    return found
+
+
+class _Partials:
+    """What the devices have of a result whose reduction is split."""
+
+    def __init__(self, graph: Graph, *, simplifies: bool) -> None:
+        self._constants = Constants(graph) if simplifies else None
+        self._graph = graph
+
+    def __call__(self, op: Op) -> Partials:
+        if op.is_joint_reduction:
+            return Partials.CANDIDATES
+        if op.opcode == "gather" and self._constants is not None:
+            table, indices = (self._graph.values[v].dims for v in op.inputs)
+            numbers = op.instruction.attributes.gather
+            rows = numbers.start_index_map if numbers else ()
+            if len(rows) == 1 and table[rows[0]] == math.prod(indices):
+                if counts_up(self._constants, op.inputs[1]):
+                    return Partials.ROWS
+        return Partials.TERMS
+
+
+def _reduced_factors(rule: Rule) -> tuple[int, ...]:
+    return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
+
+
+def _sum_of_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
+    return tuple(range(len(rule.factors))) if opcode in SUMS_APART else ()

@@ -1,0 +1,198 @@
+"""Sums that backends do not reduce where the plan makes them: added up first, or after a loop's
+last trip.
+
+The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop
+whose carry is
+
+    c <- c + all-reduce(d)     into     c <- c + d,  with one all-reduce of what the loop ends with
+
+(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler,
+for GPUs only read from its list of passes). So a value that is only added to others of its kind is
+a *term*, all terms of one sum have one name (those are added first that come before any that is
+reduced otherwise, `automap.cost.traffic.flows.without_merged_terms`), and a sum may be reduced at the trip
+count outside of a loop instead of its own; reduce-scatters stay where they are, and so does what is
+sliced before it is added. A scatter-add is first merged with what it is added to, whatever that is.
+
+A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves the loop is of the carry's
+type, `Sums.widened`. A TPU takes sums out of loops before it merges any, so those that a trip adds to
+each other stay; a GPU merges first, also what is converted            -> in: `Order`
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Literal
+
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_EXIT
+
+
+Order = Literal["loops first", "terms first"]
+"""What a backend does first: take sums out of loops, or merge terms."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The name of each term's sum, and how often those terms are reduced that are not in every
+    trip.
+
+    `widened` is how many times its bytes an all-reduce of a term has that is reduced in a wider
+    type.
+    """
+
+    name_of: Mapping[int, int]
+    trips_of: Mapping[int, int]
+    widened: Mapping[int, float]
+
+    def trips(self, value: int, otherwise: int) -> int:
+        """How often a value is reduced in a step."""
+        return self.trips_of.get(value, otherwise)
+
+
+def merged_sums(graph: Graph, order: Order) -> Sums:
+    """The sums of a step, as the backends that merge them have them."""
+    terms = _Terms(graph)
+    trips_of: dict[int, int] = {}
+    used_once = [len(users) == 1 for users in graph.users]
+    for value in graph.outputs:
+        used_once[value] = False
+    enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_by_entry.items()}
+    leaves_loops, is_term = terms.is_single, terms.is_unconverted
+    if order == "terms first":
+        leaves_loops = is_term = terms.is_any
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_EXIT:
+            enter = enter_of[index]
+            for value, result in _accumulated(graph, enter, op, used_once):
+                if leaves_loops(value):
+                    inside = terms.like(value)
+                    trips_of.update(dict.fromkeys(inside, enter.trip_count))
+                    terms.merge(terms.source(value), result)
+        elif op.opcode == "add":
+            left, right = op.inputs
+            if left != right and all(used_once[v] and is_term(v) for v in op.inputs):
+                terms.add(left, right, op.outputs[0])
+        elif op.opcode == "convert" or keeps_elements(graph, op):
+            if used_once[op.inputs[0]]:
+                terms.hand_on(op)
+        elif op.opcode in CONTRACTIONS or _is_sum(op):
+            terms.merge(op.outputs[0], op.outputs[0])
+    return Sums({**_scatters(graph), **terms.name_of}, trips_of, terms.widened)
+
+
+def keeps_elements(graph: Graph, op: Op) -> bool:
+    """Whether an op permutes dimensions, or adds or drops some of one: the gradient of a broadcast
+    does.
+    """
+    if op.opcode == "transpose":
+        return True
+    if op.opcode not in ("reshape", "reduce") or op.is_joint_reduction:
+        return False
+    before, after = (
+        [size for size in graph.values[v].dims if size > 1] for v in (op.inputs[0], op.outputs[0])
+    )
+    return before == after
+
+
+def _is_sum(op: Op) -> bool:
+    return op.opcode == "reduce" and op.instruction.attributes.combiner == "add"
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Terms of sums so far; the name of a sum is its first term.
+
+    `converted` are terms in a wider type, and what they were; `added` those that are sums of
+    several.
+    """
+
+    graph: Graph
+    name_of: dict[int, int] = field(default_factory=dict)
+    members: dict[int, list[int]] = field(default_factory=dict)
+    converted: dict[int, int] = field(default_factory=dict)
+    added: set[int] = field(default_factory=set)
+    widened: dict[int, float] = field(default_factory=dict)
+
+    def source(self, value: int) -> int:
+        """What a value was before it was converted."""
+        return self.converted.get(value, value)
+
+    def is_any(self, value: int) -> bool:
+        """Whether a value is a term, perhaps in a wider type."""
+        return self.source(value) in self.name_of
+
+    def is_unconverted(self, value: int) -> bool:
+        """Whether it is one in the type that it was made in."""
+        return value in self.name_of
+
+    def is_single(self, value: int) -> bool:
+        """Whether it is one that is no sum of others."""
+        return self.is_any(value) and value not in self.added
+
+    def like(self, value: int) -> list[int]:
+        """All terms of its sum."""
+        return self.members[self.name_of[self.source(value)]]
+
+    def add(self, left: int, right: int, result: int) -> None:
+        """Make two terms, and what is their sum, terms of one."""
+        self.merge(self.source(left), self.source(right))
+        self.merge(self.source(left), result)
+        self.added.add(result)
+
+    def hand_on(self, op: Op) -> None:
+        """Make what an op that moves or converts elements makes of a term one, too."""
+        value, result = op.inputs[0], op.outputs[0]
+        if not self.is_any(value):
+            return
+        if value in self.added:
+            self.added.add(result)
+        if value in self.converted or op.opcode == "convert":
+            if self._bits(result) > self._bits(self.source(value)):
+                self.converted[result] = self.source(value)
+        else:
+            self.merge(value, result)
+
+    def merge(self, value: int, other: int) -> None:
+        """Make both terms of one sum, reduced in the type of the wider."""
+        kept, gone = (self.name_of.get(v, v) for v in (value, other))
+        moved = [gone] if kept == gone else self.members.pop(gone, [gone])
+        self.members.setdefault(kept, []).extend(moved)
+        for member in moved:
+            self.name_of[member] = kept
+        widest = max(self._bits(value), self._bits(other))
+        if self._bits(value) != self._bits(other):
+            self.widened.update({m: widest / self._bits(m) for m in self.members[kept]})
+
+    def _bits(self, value: int) -> int:
+        return DTYPE_BITS[self.graph.values[value].dtype]
+
+
+def _accumulated(
+    graph: Graph, enter: Op, leave: Op, used_once: Sequence[bool]
+) -> Iterator[tuple[int, int]]:
+    """(term, result of the loop) for each carry that the term is added to in every trip, and no
+    more.
+    """
+    for carried, root, result in zip(enter.outputs, leave.inputs, leave.outputs, strict=True):
+        producer = graph.values[root].producer
+        if producer >= 0 and graph.ops[producer].opcode == "add" and used_once[root]:
+            for term, other in permutations(graph.ops[producer].inputs):
+                if other == carried and used_once[carried] and used_once[term]:
+                    yield term, result
+
+
+def _scatters(graph: Graph) -> dict[int, int]:
+    """Scatters that are added up, and a name of the chain of additions."""
+    returned = set(graph.outputs)
+    chain: dict[int, int] = {}
+    for op in reversed(graph.ops):
+        if op.opcode == "add":
+            name = chain.get(op.outputs[0], op.outputs[0])
+            for term in op.inputs:
+                if len(graph.users[term]) == 1 and term not in returned:
+                    chain[term] = name
+    return {
+        op.outputs[0]: chain[op.outputs[0]]
+        for op in graph.ops
+        if op.opcode == "scatter" and op.outputs[0] in chain
+    }

@@ -1,0 +1,255 @@
+"""Edges: every place where a tensor meets an op, folded to distinct rows.
+
+An operand edge says what must be gathered before an op can run, a result edge what must be summed,
+scattered or gathered after it; `automap.cost.traffic.step` reads them under a plan.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.program.problem import Problem
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, ITERATING, REDUCTIONS
+from hlo_tools.rules import Halo
+
+
+# Ops that may choose which of their factors an axis splits, see `automap.cost.shardings.contests`.
+CONTESTED_OPCODES = ITERATING | REDUCTIONS
+
+
+class Partials(IntEnum):
+    """What each device has of a result along the axes that split a reduction.
+
+    TERMS are summed. CANDIDATES are gathered and combined on every device (argmax). ROWS are the
+    device's own part of the result, which is gathered: the look-up of all rows in order.
+    """
+
+    TERMS = 0
+    CANDIDATES = 1
+    ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window along dimension `dim` of `size` elements, of which `factor` is the factor."""
+
+    dim: int
+    factor: int
+    size: int
+    halo: Halo
+    is_convolution: bool
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Tensor-to-op incidences. Arrays are [edges] unless said.
+
+    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none. `is_reduced`
+    [edges, factors]: whether the op sums over a factor (result edges only). `combinable`: whether
+    XLA merges these collectives into few messages (gradients and parameters). `least_messages`: the
+    part of a message that each execution is at least: 0 outside loops, where anything may be
+    merged; 1 in a loop, every trip of which sends its own; there the sums of vectors are one
+    message together. `sums_at_once`: whether the op's partial sums over all axes end in one
+    all-reduce, also where part of it could be scattered (reduce, scatter; contractions scatter
+    first). `sum_of_factor` [edges, factors]: factors of one number are summed over in one
+    all-reduce. `is_alone` [edges, factors]: whether all is summed at once if the factor is split
+    (`hlo_tools.rules.convolution.partitioned_alone`). `partials`: what the devices hold that split
+    a reduction, `Partials`. `widened`: how many times `n_bytes` an all-reduce has that is done in a
+    wider type (`automap.cost.edges.sums`). `count`: how often a step sums there; `trips`: how often
+    anything else is moved, or scattered. `value`, `op`: one example incidence each row stands for,
+    to name it. `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it);
+    if both gather, or all before it reduce, over the same axes, the second does nothing.
+    `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not),
+    and its elements. `windows`: of each edge, the dimensions that the op slides a window along.
+    `own_kind`, `own_mask`, `own_bytes`: the collective that the op itself is (-1, 0, 0: it is
+    none), in the step's `shard_map`s. `incidences` [incidences, 5]: row, value, op, and how often a
+    step sums there, and moves anything else.
+    """
+
+    value_row: np.ndarray
+    op_row: np.ndarray
+    factor_of_dim: np.ndarray
+    is_reduced: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray
+    trips: np.ndarray
+    phase: np.ndarray
+    combinable: np.ndarray
+    least_messages: np.ndarray
+    sums_at_once: np.ndarray
+    sum_of_factor: np.ndarray
+    is_alone: np.ndarray
+    partials: np.ndarray
+    widened: np.ndarray
+    value: np.ndarray
+    op: np.ndarray
+    last_dim: np.ndarray
+    last_size: np.ndarray
+    repeats: np.ndarray
+    windows: tuple[tuple[Window, ...], ...]
+    own_kind: np.ndarray
+    own_mask: np.ndarray
+    own_bytes: np.ndarray
+    incidences: np.ndarray
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Gathered copies of tensors, one per distinct demand of an op for one; [copies] unless said.
+
+    `first`, `last`: the ops that use it. `repeats` [pairs, 3]: (copy, an earlier copy of the same
+    tensor, row of the two edges in `Edges.repeats`).
+    """
+
+    edge: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    repeats: np.ndarray
+
+
+class OwnFlow(NamedTuple):
+    """The collective that an op itself is: its kind (`automap.cost.traffic.flows.KINDS`), its axes as a bit
+    mask, its bytes.
+    """
+
+    kind: int = -1
+    mask: int = 0
+    n_bytes: int = 0
+
+
+class EdgeKey(NamedTuple):
+    """What makes two incidences the same row; `earlier` are edges of the same tensor before it.
+
+    A tuple, as tens of thousands are hashed.
+    """
+
+    value_row: int
+    op_row: int
+    factor_of_dim: tuple[int, ...]
+    reduced: tuple[int, ...]
+    n_bytes: int
+    phase: int
+    combinable: bool
+    sums_at_once: bool = False
+    sum_of_factor: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
+    partials: Partials = Partials.TERMS
+    earlier: tuple[int, ...] = ()
+    windows: tuple[Window, ...] = ()
+    least_messages: float = 0.0
+    last_size: int = 0
+    widened: float = 1.0
+    own: OwnFlow = OwnFlow()
+
+
+class EdgeList:
+    """Collects incidences and folds equal ones."""
+
+    def __init__(self, rank: int, width: int):
+        self.rank, self.width = rank, width
+        self.index: dict[EdgeKey, int] = {}
+        self.counts: list[int] = []
+        self.trips: list[int] = []
+        self.examples: list[tuple[int, int]] = []
+        self.repeats: dict[tuple[int, int], int] = {}
+        self.incidences: list[tuple[int, int, int, int, int]] = []
+
+    def add(self, key: EdgeKey, count: int, value: int, op: int, trips: int | None = None) -> int:
+        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the
+        number of its row.
+        """
+        row = self.index.setdefault(key, len(self.index))
+        if row == len(self.counts):
+            self.counts.append(0)
+            self.trips.append(0)
+            self.examples.append((value, op))
+            for earlier in key.earlier:
+                self.repeats.setdefault((row, earlier), len(self.repeats))
+        moved = count if trips is None else trips
+        self.counts[row] += count
+        self.trips[row] += moved
+        self.incidences.append((row, value, op, count, moved))
+        return row
+
+    def edges(self) -> Edges:
+        """All that was added."""
+        n = len(self.index)
+        dims = np.full((n, self.rank), -1, np.int64)
+        reduced = np.zeros((n, self.width), bool)
+        alone = np.zeros((n, self.width), bool)
+        sums = np.zeros((n, self.width), np.int64)
+        scalars = np.zeros((9, n), np.int64)
+        for row, key in enumerate(self.index):
+            dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
+            reduced[row, list(key.reduced)] = True
+            alone[row, list(key.alone)] = True
+            sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
+            scalars[:, row] = (
+                key.value_row,
+                key.op_row,
+                key.n_bytes,
+                key.phase,
+                key.combinable,
+                key.sums_at_once,
+                key.partials,
+                len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1,
+                key.last_size,
+            )
+        own = np.array([key.own for key in self.index], np.int64).reshape(n, 3)
+        examples = np.array(self.examples, np.int64).reshape(n, 2)
+        return Edges(
+            value_row=scalars[0],
+            op_row=scalars[1],
+            factor_of_dim=dims,
+            is_reduced=reduced,
+            n_bytes=scalars[2],
+            count=np.array(self.counts, np.int64),
+            trips=np.array(self.trips, np.int64),
+            phase=scalars[3],
+            combinable=scalars[4].astype(bool),
+            sums_at_once=scalars[5].astype(bool),
+            least_messages=np.array([key.least_messages for key in self.index], float),
+            widened=np.array([key.widened for key in self.index], float),
+            sum_of_factor=sums,
+            is_alone=alone,
+            partials=scalars[6],
+            last_dim=scalars[7],
+            last_size=scalars[8],
+            value=examples[:, 0],
+            op=examples[:, 1],
+            repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
+            windows=tuple(key.windows for key in self.index),
+            own_kind=own[:, 0],
+            own_mask=own[:, 1],
+            own_bytes=own[:, 2],
+            incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
+        )
+
+
+def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
+    """Size of an operand as it is gathered; a backend that `narrows` rounds float32 first where it
+    multiplies.
+    """
+    array = graph.values[value]
+    is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
+    return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
+
+
+def last_size(graph: Graph, value: int) -> int:
+    """Elements along the last dimension of a value, 1 if it has none."""
+    return (1, *graph.values[value].dims)[-1]
+
+
+@cache
+def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The major factor of each dimension, -1 for one that no factor runs over."""
+    return tuple(factors[0] if factors else -1 for factors in dims)
+
+
+def rank_of(problem: Problem) -> int:
+    """Highest rank of any value, at least one."""
+    return max((len(v.dims) for v in problem.graph.values), default=0) or 1

@@ -1,0 +1,180 @@
+"""Products whose partial sums are scattered, on a TPU: loops that pass shards around while they
+multiply.
+
+A TPU does not scatter the partial sums of a product after it has made them. It goes round a ring,
+both ways at once: in each of n / 2 rounds it multiplies two shards of the product, one for each
+way, and adds to them what it was sent (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4,
+8 and 16). The two shards are the columns of the product, rounded up to tiles; additions read two
+and write one, in float32 whatever they hold; three kernels are launched in each round:
+
+    ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 3 * n / 2 * launch
+           + written / (bandwidth * e_b) + turned / (bandwidth * e_t)
+
+where product is the seconds of the product alone (`automap.cost.kernels.roofline`), elements are those that
+a device has of it before they are scattered, written and turned are the bytes moved for its
+operands (`automap.cost.kernels.ring_operands`), and e_t is the device's efficiency of turning. The shards
+travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.
+Products whose sum is scattered go round a ring each.
+
+Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16 and f32, 4 to 16
+devices of v5e, 8 and 16 of v5p); those of 16 take most over it, as each of their kernels reads a
+whole operand.
+
+A ring is made if it has more than two devices, and the product `ring_flops_per_byte` flops or more on a
+    device for each byte of
+a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of
+    4 and 8 at 4,224 flops
+for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is
+    left out.) -> in: `with_rings`
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.backends import TileNumbers
+from automap.cost.kernels.roofline import off_chip
+from automap.cost.kernels.table import KernelTable
+from automap.cost.shardings import Shardings
+from automap.cost.traffic import Collectives
+from automap.cost.traffic.flows import REDUCE_SCATTER
+from automap.topology.model import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Seconds of each kernel [kernels] with the rings, and those of each collective [entries] that
+    go on beside them.
+    """
+
+    of_kernel: np.ndarray
+    beside: np.ndarray
+
+
+def with_rings(
+    table: KernelTable,
+    device: Device,
+    numbers: TileNumbers,
+    of_kernel: np.ndarray,
+    sharding: Shardings,
+    found: Collectives,
+    of_collective: np.ndarray,
+) -> Rings:
+    """Kernels and collectives of a backend that makes rings, from what each takes alone."""
+    scatters = _Scatters.of(found, len(found.scattered_again.mask) + 1)
+    entry, mask = scatters.entry[table.product_edge], scatters.mask[table.product_edge]
+    n_bytes = scatters.n_bytes[table.product_edge]
+    rows = np.flatnonzero(mask)
+    devices = _devices(mask[rows], sharding.sizes)
+    flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
+    is_long = flops * devices >= numbers.ring_flops_per_byte * n_bytes[rows]
+    kept = is_long & (devices >= numbers.ring_fewest_devices)
+    rows, devices = rows[kept], devices[kept]
+    bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
+    made = table.product_row[rows]
+    elements = table.product_sizes[rows].prod(axis=1) * devices / sharding.parts_of_value[made]
+    padding = _padding(table, device.matmul_tile, rows, mask[rows], devices, sharding)
+    ringed = of_kernel.copy()
+    ringed[rows] = (
+        padding * of_kernel[rows]
+        + numbers.ring_element_bytes * elements / bytes_per_s
+        + numbers.ring_kernels * devices / 2 * device.launch_seconds
+        + _written_bytes(table, rows, sharding) / bytes_per_s
+        + _turned_bytes(table, rows, mask[rows], sharding, device, numbers)
+        / device.memory_bytes_per_s("turn")
+    )
+    # Of kernels that are of one collective's row the shortest hides least.
+    hidden = np.full(len(of_collective), np.inf)
+    first = rows[entry[rows] >= 0]
+    np.minimum.at(hidden, entry[first], ringed[first])
+    beside = np.where(np.isfinite(hidden), np.minimum(hidden, of_collective), 0.0)
+    return Rings(ringed, beside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatters:
+    """What is scattered at each result edge, and nothing at one more for kernels that are no
+    product, [edges + 1].
+
+    `entry` is where it is among the collectives, -1 if another term of the same sum has it; `mask`
+    its axes.
+    """
+
+    entry: np.ndarray
+    mask: np.ndarray
+    n_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, found: Collectives, n_edges: int) -> "_Scatters":
+        """The reduce-scatters of `found`."""
+        at = np.flatnonzero((found.kind == REDUCE_SCATTER) & ~found.on_operand)
+        entry, mask, n_bytes = np.full(n_edges, -1), np.zeros(n_edges, np.int64), np.zeros(n_edges)
+        mask[:-1], n_bytes[:-1] = found.scattered_again.mask, found.scattered_again.n_bytes
+        for column, of_entry in ((entry, at), (mask, found.mask[at]), (n_bytes, found.n_bytes[at])):
+            column[found.edge[at]] = of_entry
+        return cls(entry, mask, n_bytes)
+
+
+def _padding(
+    table: KernelTable,
+    tile: int,
+    rows: np.ndarray,
+    mask: np.ndarray,
+    devices: np.ndarray,
+    sharding: Shardings,
+) -> np.ndarray:
+    """By how much tiles are larger than two shards of the results of `rows`, scattered over axes
+    `mask` of so many devices.
+    """
+    columns = np.ones(len(rows))
+    for axis in range(len(sharding.sizes)):
+        has = (mask >> axis & 1).astype(bool)
+        dim = sharding.dim_of_axis[table.product_row[rows], axis]
+        columns = np.where(has, table.product_sizes[rows, dim], columns)
+    columns *= 2 / devices
+    return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
+
+
+def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
+    """Bytes on a device that are moved to write the operands of `rows`."""
+    return (table.written_bytes[:, rows] / _parts_of_operands(table, rows, sharding)).sum(axis=0)
+
+
+def _turned_bytes(
+    table: KernelTable,
+    rows: np.ndarray,
+    mask: np.ndarray,
+    sharding: Shardings,
+    device: Device,
+    numbers: TileNumbers,
+) -> np.ndarray:
+    """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over
+    axes `mask`.
+    """
+    is_cut = np.zeros((2, len(rows)), bool)
+    for axis in range(len(sharding.sizes)):
+        dim = sharding.dim_of_axis[table.product_row[rows], axis]
+        has = (mask >> axis & 1).astype(bool) & (dim >= 0)
+        is_cut |= has & (table.cut_dims[:, rows] >> np.maximum(dim, 0) & 1).astype(bool)
+    local = is_cut * table.turned_bytes[:, rows] / _parts_of_operands(table, rows, sharding)
+    if device.on_chip_bytes:
+        local *= off_chip(
+            local * numbers.ring_held_share / numbers.loop_claim / device.on_chip_bytes, numbers
+        )
+    return local.sum(axis=0)
+
+
+def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
+    """In how many parts the operands of `rows` are, [2, rows]."""
+    factor = sharding.factor_of_axis[table.op_row[rows]]
+    is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
+    return np.where(is_split, sharding.sizes, 1).prod(axis=2)
+
+
+def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """How many devices the axes of each of `mask` have."""
+    parts = np.ones(len(mask))
+    for axis, size in enumerate(sizes):
+        parts *= np.where(mask >> axis & 1, size, 1)
+    return parts

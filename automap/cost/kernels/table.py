@@ -1,0 +1,264 @@
+"""The kernels of a program folded to distinct rows, as the roofline reads them
+(`automap.cost.kernels.roofline`).
+
+Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.backends import Backend
+from automap.backends.effects import Effect, EffectTable, TracedKernels
+from automap.cost.kernels.claims import claims_of
+from automap.cost.kernels.group_tiles import GroupTiles, factor_of_single_features
+from automap.cost.kernels.loop_fills import is_fill
+from automap.cost.kernels.ring_operands import Operand, Operands
+from automap.cost.profile.shapes import KernelShape, kernel_shape
+from automap.program.problem import Problem
+from automap.topology.model import OP_CLASSES, OpClass
+from hlo_tools.analyses.flops import flops
+from hlo_tools.analyses.kernels import Access, Kernel
+from hlo_tools.graph import DTYPE_BITS, Op
+from hlo_tools.opcodes import CONTRACTIONS, DENSE_CONTRACTIONS, LOOP_ENTER
+from hlo_tools.rules import FactorKind, Rule
+
+
+_NOTHING = (Operand(), Operand())
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
+
+    `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge`
+    is the result edge of a contraction, -1 for other kernels. `side_sizes` [2, kernels, factors]:
+    sizes of the factors that a dot sums over, and of those of the last dimension of its result with
+    what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
+    are those of convolutions. `written_bytes` [2, kernels] and `written_factors` are those that a
+    ring of the product writes of its operands before it begins (`automap.cost.kernels.ring_operands`), and
+    the bit masks of the factors that split them; `turned_bytes` and `cut_dims` those that it moves
+    to turn them, and the bit masks of the product's dimensions that are cut then. `is_fill` is
+    whether a kernel writes the zeros that a loop begins with (`automap.cost.kernels.loop_fills`).
+    `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if
+    it has none. `effects` are the tables of the
+    backend's effects (`automap.backends.effects`).
+    """
+
+    op_row: np.ndarray
+    shape: tuple[KernelShape, ...]
+    product_edge: np.ndarray
+    product_row: np.ndarray
+    product_sizes: np.ndarray
+    written_bytes: np.ndarray
+    written_factors: np.ndarray
+    turned_bytes: np.ndarray
+    cut_dims: np.ndarray
+    kernel_class: np.ndarray
+    is_fill: np.ndarray
+    side_sizes: np.ndarray
+    groups: GroupTiles
+    flops: np.ndarray
+    dtype: tuple[str, ...]
+    count: np.ndarray
+    phase: np.ndarray
+    traffic_kernel: np.ndarray
+    traffic_row: np.ndarray
+    traffic_bytes: np.ndarray
+    near_bytes: np.ndarray
+    effects: tuple[EffectTable, ...]
+
+    def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
+        """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
+        local = self.traffic_bytes / parts_of_value[self.traffic_row]
+        return np.bincount(self.traffic_kernel, weights=local, minlength=len(self.flops))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    op_row: int
+    shape: KernelShape
+    product_edge: int
+    product_row: int
+    product_sizes: tuple[int, ...]
+    operands: tuple[Operand, Operand]
+    kernel_class: OpClass
+    is_fill: bool
+    sides: tuple[tuple[int, ...], tuple[int, ...]]
+    sizes: tuple[int, ...]
+    flops: int
+    phase: int
+    access: tuple[tuple[int, int, int], ...]
+    effects: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def kernel_table(
+    problem: Problem,
+    kernels: list[Kernel],
+    row_of_value: np.ndarray,
+    row_of_op: np.ndarray,
+    edge_of_op: np.ndarray,
+    n_bytes: Sequence[int],
+    backend: Backend,
+) -> tuple[KernelTable, list[int]]:
+    """Fold `kernels`, and the row of each.
+
+    `edge_of_op` is the result edge of each op, `n_bytes` are those of each value where it is in
+    memory.
+    """
+    numbers = backend.tile_numbers
+    rows, claims = row_of_value.tolist(), claims_of(problem, numbers.loop_claim)
+    ops, edges = row_of_op.tolist(), edge_of_op.tolist()
+    index: dict[_Key, int] = {}
+    counts: list[int] = []
+    row_of_kernel: list[int] = []
+    sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    operands = Operands(problem.graph, n_bytes, numbers)
+
+    def access_of(access: Access) -> tuple[int, int, int]:
+        value = access.value
+        near = round(n_bytes[value] / claims[value]) if claims[value] else 0
+        return rows[value], access.n_bytes, near
+
+    program = TracedKernels(problem, kernels, rows, numbers)
+    touched = [effect.uses(program) for effect in backend.effects]
+    for number, kernel in enumerate(kernels):
+        uses = [of_effect[number] for of_effect in touched]
+        accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
+        # A cell of a search has the rows of all that its kernels access: of what decides how
+        # arrays lie, too.
+        for use in uses:
+            accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
+        op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
+        product = op.outputs[0] if op.opcode in CONTRACTIONS else None
+        shape = kernel_shape(problem.graph, op, rule, _dtype(problem, op))
+        if id(rule) not in sides:
+            sides[id(rule)] = _sides(op, rule, shape)
+        key = _Key(
+            ops[kernel.op],
+            shape,
+            -1 if product is None else edges[kernel.op],
+            -1 if product is None else rows[product],
+            () if product is None else problem.graph.values[product].dims,
+            _NOTHING
+            if product is None
+            else operands.of(op, rule, kernel, problem.phases[kernel.op]),
+            _class_of(problem, op, kernel),
+            is_fill(problem.graph, kernel),
+            sides[id(rule)],
+            tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
+            flops(problem.graph, op, rule),
+            int(problem.phases[kernel.op]),
+            tuple(access_of(a) for a in accessed),
+            tuple(
+                tuple(
+                    (position, *use.row_by_value[a.value])
+                    for position, a in enumerate(accessed)
+                    if a.value in use.row_by_value
+                )
+                for use in uses
+            ),
+        )
+        row = index.setdefault(key, len(index))
+        if row == len(counts):
+            counts.append(0)
+        counts[row] += op.trip_count
+        row_of_kernel.append(row)
+    return _columns(list(index), counts, backend), row_of_kernel
+
+
+def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:
+    traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
+    accesses = np.array(traffic, np.int64).reshape(-1, 4)
+    width = max((len(key.sizes) for key in keys), default=0)
+    side_sizes = np.ones((2, len(keys), width), np.int64)
+    for k, key in enumerate(keys):
+        for side, factors in enumerate(key.sides):
+            for factor in factors:
+                side_sizes[side, k, factor] = key.sizes[factor]
+    rank = max((len(key.product_sizes) for key in keys), default=0)
+    product_sizes = np.ones((len(keys), rank), np.int64)
+    for k, key in enumerate(keys):
+        product_sizes[k, : len(key.product_sizes)] = key.product_sizes
+    return KernelTable(
+        op_row=np.array([k.op_row for k in keys], np.int64),
+        shape=tuple(k.shape for k in keys),
+        product_edge=np.array([k.product_edge for k in keys], np.int64),
+        product_row=np.array([k.product_row for k in keys], np.int64),
+        product_sizes=product_sizes,
+        written_bytes=_of_operands(keys, "moved_bytes").astype(float),
+        written_factors=_of_operands(keys, "factors"),
+        turned_bytes=_of_operands(keys, "turned_bytes").astype(float),
+        cut_dims=_of_operands(keys, "cut_dims"),
+        kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
+        is_fill=np.array([k.is_fill for k in keys], bool),
+        side_sizes=side_sizes,
+        groups=GroupTiles.of(
+            [k.shape for k in keys],
+            [k.flops for k in keys],
+            backend.tile_numbers.group_gradient_share,
+        ),
+        flops=np.array([k.flops for k in keys], float),
+        dtype=tuple(k.shape.dtype for k in keys),
+        count=np.array(counts, np.int64),
+        phase=np.array([k.phase for k in keys], np.int64),
+        traffic_kernel=accesses[:, 0],
+        traffic_row=accesses[:, 1],
+        traffic_bytes=accesses[:, 2],
+        near_bytes=accesses[:, 3],
+        effects=_effect_tables(keys, backend.effects),
+    )
+
+
+def _of_operands(keys: Sequence[_Key], name: str) -> np.ndarray:
+    """A field of both operands of each kernel, [2, kernels]."""
+    return np.array([[getattr(k.operands[i], name) for k in keys] for i in (0, 1)], np.int64)
+
+
+def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
+    if op.opcode in CONTRACTIONS:
+        return "product"
+    if op.opcode == "convert" and [a.value for a in kernel.reads] == [*op.inputs]:
+        return "copy"  # a cast that is fused with nothing
+    if op.opcode in ("reduce", "reduce-window"):
+        return "reduce"
+    return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
+
+
+def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[EffectTable, ...]:
+    """The tables of effects; rows of keys begin with the position of an access in its kernel."""
+    tables: list[EffectTable] = []
+    for number, effect in enumerate(effects):
+        rows, first = [], 0
+        for key in keys:
+            rows.extend((first + position, *rest) for position, *rest in key.effects[number])
+            first += len(key.access)
+        access, *columns = np.array(rows, np.int64).reshape(-1, effect.n_columns + 1).T
+        tables.append(effect.table(access, np.array(columns)))
+    return tuple(tables)
+
+
+def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Factors that a dot sums over, and those of the operand that brings the result's last
+    dimension.
+
+    Of a convolution that of groups of single features; none of other kernels.
+    """
+    if op.opcode != "dot":
+        group = factor_of_single_features(shape)
+        return () if group is None else (group,), ()
+    summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
+    of_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
+    last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)
+    beside = next((o for o in of_operand if last in o), frozenset[int]())
+    other = of_operand[0] ^ of_operand[1]
+    return summed, tuple(sorted((beside & other) - frozenset(summed)))
+
+
+def _dtype(problem: Problem, op: Op) -> str:
+    """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
+    if op.opcode not in DENSE_CONTRACTIONS:
+        return ""
+    types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
+    return max(types, key=lambda t: DTYPE_BITS[t])

@@ -1,0 +1,197 @@
+"""The program in the order it runs: kernels as slots, and between which slots each collective has
+to be done.
+
+The slots are the kernels and the ends of loops by their position in the schedule
+(`hlo_tools.analyses.liveness`). Boundary k lies before slot k. A collective of a result is ready at the
+boundary after the op that makes it and needed at that before the first op that reads it; one of an
+operand is ready after its producer and needed before the op. A sum that has left its loops
+(`automap.cost.edges.sums`) is ready after the last of them.
+
+SPARE kernels are those that no other waits for: products that make gradients, and what only the end
+of a loop reads, as the stacking of residuals. They may run at any time from when their data is
+there to the end of the loop. LATE kernels are those of the update: they wait for sums, and only the
+end of the step and the gathers of what they make wait for them. Neither of them makes data for the
+others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.edges import Edges
+from automap.program.problem import Problem
+from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.storage import Side
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT
+
+
+KERNEL, SPARE, LATE, ENTER, EXIT = range(5)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of an edge table stand, as a list of [incidences] sorted by row; `first` [rows
+    + 1] begins each.
+
+    `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in
+    a step; `incidences` are those of `Edges` in this order.
+    """
+
+    first: np.ndarray
+    incidences: np.ndarray
+    ready: np.ndarray
+    needed: np.ndarray
+    share: np.ndarray
+
+
+@dataclass(frozen=True)
+class Order:
+    """Slots: `kind` is KERNEL, SPARE, LATE, ENTER or EXIT of a loop.
+
+    `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a
+    step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
+    make.
+    """
+
+    kind: np.ndarray
+    op: np.ndarray
+    row: np.ndarray
+    trips: np.ndarray
+    data_at: np.ndarray
+    operands: Places
+    results: Places
+
+
+def program_order(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    row_of_kernel: Sequence[int],
+    position: np.ndarray,
+    operands: Edges,
+    results: Edges,
+) -> Order:
+    """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
+    graph = problem.graph
+    slots = [
+        (
+            int(position[k.op]),
+            _kind(problem, graph.ops[k.op], k.op),
+            row,
+            graph.ops[k.op].trip_count,
+            k.op,
+        )
+        for k, row in zip(kernels, row_of_kernel, strict=True)
+    ]
+    loops = {LOOP_ENTER: ENTER, LOOP_EXIT: EXIT}
+    slots += [
+        (int(position[i]), loops[op.opcode], -1, 1, i)
+        for i, op in enumerate(graph.ops)
+        if op.opcode in loops
+    ]
+    slots.sort(key=lambda slot: slot[0])
+    columns = np.array(slots, np.int64).reshape(-1, 5)
+    at = columns[:, 0]
+    made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
+    data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
+    return Order(
+        kind=columns[:, 1],
+        op=columns[:, 4],
+        row=columns[:, 2],
+        trips=columns[:, 3],
+        data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
+        operands=_places(operands, *_of_operands(problem, operands, position), at),
+        results=_places(results, *_of_results(problem, results, position, made_at), at),
+    )
+
+
+def _kind(problem: Problem, op: Op, index: int) -> int:
+    graph = problem.graph
+    if _is_late(problem, index):
+        return LATE
+    is_gradient = (
+        op.opcode in CONTRACTIONS
+        and problem.phases[index] == Phase.BACKWARD
+        and problem.storage.side[op.outputs[0]] != Side.NONE
+    )
+    readers = {user for value in op.outputs for user in graph.users[value]}
+    is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
+    return SPARE if is_gradient or is_carried else KERNEL
+
+
+def _is_late(problem: Problem, op: int) -> bool:
+    """Whether an op is of the update, and in no loop."""
+    return problem.phases[op] == Phase.UPDATE and problem.graph.ops[op].trip_count == 1
+
+
+def _made_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
+    """For each value the position of the last of the ops in `slots` that it is made by; -1 for
+    inputs.
+    """
+    made = [-1] * len(graph.values)
+    for index, op in enumerate(graph.ops):
+        at = (
+            int(position[index])
+            if index in slots
+            else max((made[v] for v in op.inputs), default=-1)
+        )
+        for value in op.outputs:
+            made[value] = at
+    return made
+
+
+def _of_operands(
+    problem: Problem, edges: Edges, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions after which, and before which, the incidences are gathered."""
+    producer = np.array([value.producer for value in problem.graph.values], np.int64)
+    made = producer[edges.incidences[:, 1]]
+    return np.where(made >= 0, position[made], -1), position[edges.incidences[:, 2]]
+
+
+def _of_results(
+    problem: Problem, edges: Edges, position: np.ndarray, made_at: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    end = len(position)
+    users = problem.graph.users
+    is_late = np.array([_is_late(problem, op) for op in range(end)], bool)
+    first_use = [min((int(position[u]) for u in of if not is_late[u]), default=end) for of in users]
+    loop_end = _outermost_end(problem, position)
+    _, value, op, times, trips = edges.incidences.T
+    made = np.where(is_late[op], np.array(made_at, np.int64)[value], position[op])
+    ready = np.where(times < trips, loop_end[op], made)
+    needed = np.array(first_use, np.int64)[value]
+    return ready, np.where(times < trips, end, np.maximum(needed, ready + 1))
+
+
+def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
+    """For each op the position of the end of the outermost loop around it; its own if there is
+    none.
+    """
+    graph = problem.graph
+    ends = position.copy()
+    around: list[int] = []
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            around.append(graph.exit_by_entry[index])
+        elif op.opcode == LOOP_EXIT:
+            around.pop()
+        if around:
+            ends[index] = position[around[0]]
+    return ends
+
+
+def _places(edges: Edges, ready: np.ndarray, needed: np.ndarray, at: np.ndarray) -> Places:
+    row, trips = edges.incidences[:, 0], edges.incidences[:, 4]
+    order = np.argsort(row, kind="stable")
+    total = np.bincount(row, weights=trips, minlength=len(edges.count))
+    before = np.searchsorted(at, needed)
+    return Places(
+        first=np.searchsorted(row[order], np.arange(len(edges.count) + 1)),
+        incidences=edges.incidences[order],
+        ready=np.minimum(np.searchsorted(at, ready, side="right"), before)[order],
+        needed=before[order],
+        share=(trips / total[row])[order],
+    )

@@ -1,0 +1,156 @@
+"""Rows: the distinct shardings that values and operations of a program can have.
+
+A value's sharding depends only on the classes of its dimensions, an operation's only on the classes
+of its factors, so both are folded to distinct *rows*:
+
+    value_rows[r, d, k]   class of dimension d; k = 0 compute, 1 storage, 2 regional; padding = n_classes
+    op_rows[r, f, k]      class that may split factor f
+
+Values whose dimensions stand in the other order than those of the tensor they become.
+
+JAX makes the gradient of a kernel [in, out] as a product [out, in], then transposes it. Where both
+dimensions are of one class, which of them is split goes by their order (`automap.cost.shardings.split`),
+so that product would be split along the other dimension than the kernel, and exchanged for nothing.
+XLA swaps the operands of such a product instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import math
+
+import numpy as np
+
+from automap.cost.edges import CONTESTED_OPCODES, rank_of
+from automap.cost.shardings.contests import Contests, build_contests, like_tensors
+from automap.cost.shardings.imposed import (
+    ImposedRows,
+    imposed_rows,
+    numbers,
+    places_of_ops,
+    places_of_values,
+)
+from automap.program.problem import Problem
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a program.
+
+    `row_of_value` and `row_of_op` are the row of each value and operation. `turned_values` and
+    `turned_ops` [rows]: whether, of dimensions or factors of one class, the other one is split.
+    """
+
+    value_rows: np.ndarray
+    turned_values: np.ndarray
+    turned_ops: np.ndarray
+    op_rows: np.ndarray
+    row_of_value: np.ndarray
+    row_of_op: np.ndarray
+    contests: Contests
+    imposed: ImposedRows
+
+
+def build_rows(problem: Problem, *, narrows: bool) -> Rows:
+    """Fold the values and operations of a problem; `narrows` is that of `build_contests`."""
+    turned_values, turned_ops = _turned(problem)
+    value_rows, row_of_value = _value_rows(problem, turned_values)
+    op_rows, row_of_op = _op_rows(problem, row_of_value, turned_ops)
+    return Rows(
+        value_rows=value_rows,
+        turned_values=_of_rows(turned_values, row_of_value, len(value_rows)),
+        turned_ops=_of_rows(turned_ops, row_of_op, len(op_rows)),
+        op_rows=op_rows,
+        row_of_value=row_of_value,
+        row_of_op=row_of_op,
+        contests=build_contests(problem, row_of_value, row_of_op, narrows=narrows),
+        imposed=ImposedRows(
+            values=imposed_rows(places_of_values(problem), row_of_value),
+            ops=imposed_rows(places_of_ops(problem), row_of_op),
+        ),
+    )
+
+
+def _value_rows(problem: Problem, is_turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    graph, offset = problem.graph, problem.linkage.node_offset
+    rows = np.full((len(graph.values), rank_of(problem), 3), problem.n_classes, np.int64)
+    ranks = np.diff(offset)
+    dim = np.arange(offset[-1]) - np.repeat(offset[:-1], ranks)
+    owner = np.repeat(np.arange(len(ranks)), ranks)
+    rows[owner, dim, 0] = _parted(
+        problem, problem.compute_class_of_node, problem.small_parts.is_small_node
+    )
+    rows[owner, dim, 1] = problem.storage_class_of_node
+    rows[owner, dim, 2] = problem.regional_class_of_node
+    return _distinct_with(rows, is_turned, numbers(places_of_values(problem), len(rows)))
+
+
+def _op_rows(
+    problem: Problem, row_of_value: np.ndarray, is_turned: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows; ops that may be contested are of one row only if their tensors are alike too."""
+    compute = np.append(problem.class_of_group, problem.n_classes)
+    stored = np.append(problem.class_of_storage_group + problem.n_compute, problem.n_classes)
+    groups = (problem.linkage.factor_groups, problem.storage.factor_groups)
+    regional = problem.regional_class_of_factor
+    of_factor = _parted(problem, compute[groups[0]], problem.small_parts.is_small_factor)
+    rows = np.stack([of_factor, stored[groups[1]], regional], axis=-1)
+    alike = like_tensors(problem, row_of_value)
+    return _distinct_with(rows, alike, is_turned, numbers(places_of_ops(problem), len(rows)))
+
+
+def _parted(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.ndarray:
+    """Compute classes with another number for their small parts (`automap.cost.shardings.split`)."""
+    return np.where(
+        is_small & (classes < problem.n_compute), classes + problem.n_classes + 1, classes
+    )
+
+
+def _distinct_with(rows: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows, told apart by further columns too, and the number of each among them."""
+    # The width is said, as there may be no rows.
+    flat = np.column_stack([rows.reshape(len(rows), math.prod(rows.shape[1:])), *columns])
+    # Numpy sorts rows of numbers slowly, and there are few different ones.
+    index: dict[bytes, int] = {}
+    same = np.array([index.setdefault(row.tobytes(), len(index)) for row in flat], np.int64)
+    _, first = np.unique(same, return_index=True)
+    distinct, inverse = np.unique(flat[first], axis=0, return_inverse=True)
+    return distinct[:, : -len(columns)].reshape(-1, *rows.shape[1:]), inverse.reshape(-1)[same]
+
+
+def _of_rows(flags: np.ndarray, row: np.ndarray, n_rows: int) -> np.ndarray:
+    """A flag of all that a row stands for."""
+    result = np.zeros(n_rows, bool)
+    result[row] = flags
+    return result
+
+
+def _turned(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """(values, ops): products that are only transposed, such that dimensions of one class change
+    places, and those transposes.
+    """
+    graph = problem.graph
+    values, ops = np.zeros(len(graph.values), bool), np.zeros(len(graph.ops), bool)
+    for index, op in enumerate(graph.ops):
+        if op.opcode != "transpose":
+            continue
+        (value,) = op.inputs
+        producer = graph.values[value].producer
+        if (
+            producer >= 0
+            and graph.ops[producer].opcode in CONTESTED_OPCODES
+            and len(graph.users[value]) == 1
+            and value not in graph.outputs
+        ):
+            values[value] = ops[index] = _changes_places(
+                problem.compute_classes(value), op.instruction.dimensions, problem.n_compute
+            )
+    return values, ops
+
+
+def _changes_places(classes: Sequence[int], order: Sequence[int], n_compute: int) -> bool:
+    """Whether some class stands on two dimensions that a transposition puts in the other order."""
+    return any(
+        classes[later] == classes[sooner] < n_compute and later > sooner
+        for place, later in enumerate(order)
+        for sooner in order[place + 1 :]
+    )

@@ -1,0 +1,112 @@
+"""Which dimension, and which factor, each mesh axis splits: a point applied to rows.
+
+For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
+    dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
+    factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
+Ties go to the first dimension or factor, or to the last for a class in
+`SplitClasses.last_dim_classes`; for values and ops of `automap.cost.shardings.rows` the other way round.
+Where classes of one axis meet in an op, `automap.cost.shardings.contests` says which factor it splits. The
+small part of class c stands in the rows as n_classes + 1 + c: it has the rank of c, or infinity if
+c is in `SplitClasses.small_whole_classes`. Rows that the user's code decides have ranks of their
+own (`automap.cost.shardings.imposed`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.shardings.imposed import impose
+from automap.cost.shardings.rows import Rows
+from automap.space.point import SplitClasses
+
+
+_NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class Shardings:
+    """Per row: the split dimension or factor of each axis (-1: none), and the number of parts.
+
+    `sizes` are those of the mesh axes.
+    """
+
+    sizes: tuple[int, ...]
+    dim_of_axis: np.ndarray
+    factor_of_axis: np.ndarray
+    parts_of_value: np.ndarray
+    parts_of_op: np.ndarray
+
+
+def shardings(rows: Rows, n_classes: int, split_classes: SplitClasses) -> Shardings:
+    """Shardings of all rows under one point."""
+    return joint_shardings(rows, n_classes, [split_classes])
+
+
+def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) -> Shardings:
+    """Shardings of all rows of the first point, then all of the next; they are of one mesh."""
+    mesh = each[0].mesh
+    sizes = np.array(mesh.sizes, np.int64)
+    dims, factors = [], []
+    for axis, (name, size) in enumerate(mesh.axes):
+        rank, goes_last = _ranks_of_classes(n_classes, each, axis)
+        of_dims = _smallest(rank[:, rows.value_rows])
+        impose(of_dims, rows.imposed.values, name, _NEVER)
+        dims.append(_first(of_dims, goes_last, rows.turned_values))
+        of_factors = rank[:, rows.op_rows]
+        ranks = _smallest(of_factors)
+        impose(ranks, rows.imposed.ops, name, _NEVER)
+        factors.append(_first(ranks, goes_last, rows.turned_ops))
+        of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
+        rows.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
+    dim_of_axis = np.stack(dims, axis=-1).reshape(-1, len(sizes))
+    factor_of_axis = np.stack(factors, axis=-1).reshape(-1, len(sizes))
+    return Shardings(
+        sizes=mesh.sizes,
+        dim_of_axis=dim_of_axis,
+        factor_of_axis=factor_of_axis,
+        parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),
+        parts_of_op=np.where(factor_of_axis >= 0, sizes, 1).prod(axis=1),
+    )
+
+
+def _ranks_of_classes(
+    n_classes: int, each: Sequence[SplitClasses], axis: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks on an axis, [points, classes and their small parts], and whether a rank is in
+    `SplitClasses.last_dim_classes`, [points, ranks + 1].
+    """
+    most = max(len(split_classes.classes[axis]) for split_classes in each)
+    rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
+    goes_last = np.zeros((len(each), most + 1), bool)
+    for ranks, is_last, split_classes in zip(rank, goes_last, each, strict=True):
+        classes = split_classes.classes[axis]
+        ranks[:, list(classes)] = np.arange(len(classes))
+        ranks[1, list(split_classes.small_whole_classes)] = _NEVER
+        is_last[: len(classes)] = [c in split_classes.last_dim_classes for c in classes]
+    return rank.reshape(len(each), -1), goes_last
+
+
+def _smallest(ranks: np.ndarray) -> np.ndarray:
+    """Minimum over the last dimension: it is short, where numpy's own reduction is slow."""
+    smallest = ranks[..., 0]
+    for k in range(1, ranks.shape[-1]):
+        smallest = np.minimum(smallest, ranks[..., k])
+    return smallest
+
+
+def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
+    """The position of each row's smallest rank, -1 if it has none, [points, rows]; of equal ones
+    the first or the last.
+
+    Rows that are `turned` take the other of equal ones.
+    """
+    best = ranks.argmin(axis=2)
+    smallest = np.take_along_axis(ranks, np.expand_dims(best, 2), axis=2)[..., 0]
+    if goes_last.any() or turned.any():
+        from_end = ranks.shape[2] - 1 - ranks[..., ::-1].argmin(axis=2)
+        none = goes_last.shape[1] - 1
+        at = np.where(smallest < _NEVER, smallest, none)
+        is_last = np.take_along_axis(goes_last, at, axis=1)
+        best = np.where(is_last ^ turned, from_end, best)
+    return np.where(smallest < _NEVER, best, -1)

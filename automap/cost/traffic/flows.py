@@ -1,0 +1,130 @@
+"""Flows: what happens at all edges at once, and how it is listed.
+
+A flow is one kind of collective with its axes (a bit mask, 0 for none) and bytes at every edge of a
+table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap.cost.collectives import KINDS as KINDS
+from automap.cost.edges import Edges
+from automap.cost.shardings import Shardings
+
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, PERMUTE = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One kind of collective at all edges: its axes (0: none), bytes, and how often it runs (None:
+    `Edges.trips`), [edges].
+    """
+
+    kind: int
+    mask: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray | None = None
+
+
+def edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:
+    """(split dimension, its factor, the op's factor) of every edge on one axis, -1 for none."""
+    dim = sharding.dim_of_axis[edges.value_row, axis]
+    factor = sharding.factor_of_axis[edges.op_row, axis]
+    rows = np.arange(len(dim))
+    own = np.where(dim >= 0, edges.factor_of_dim[rows, dim], -1)
+    return dim, own, factor
+
+
+def holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
+    """Whether a tensor has a dimension of the op's factor."""
+    return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
+
+
+def without_repeats(
+    mask: np.ndarray, edges: Edges, n_bytes: np.ndarray, target: np.ndarray | None = None
+) -> np.ndarray:
+    """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are.
+
+    Edges with a `target` repeat only those that have the same.
+    """
+    later, earlier = edges.repeats.T
+    is_repeat = (
+        (mask[later] != 0) & (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
+    )
+    if target is not None:
+        is_repeat &= target[later] == target[earlier]
+    mask[later[is_repeat]] = 0
+    return is_repeat
+
+
+def without_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> None:
+    """Clear the masks of terms that are added to the others of their sum before all of it is
+    reduced.
+
+    A backend turns all-reduce(a) + all-reduce(b) into all-reduce(a + b), from the first term on:
+    after one that is not reduced alike each has its own.
+    """
+    later, earlier = edges.repeats.T
+    is_alike = (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
+    is_merged = np.bincount(later, minlength=len(mask)) > 0
+    is_merged[later[~is_alike]] = False
+    mask[is_merged] = 0
+
+
+def gathers_apart(
+    mask: np.ndarray, n_bytes: np.ndarray, gathered_dim: np.ndarray, sizes: np.ndarray
+) -> list[Flow]:
+    """The all-gathers of `mask`, one for each dimension of a tensor, the last dimension first.
+
+    `gathered_dim` [axes, edges] is the dimension an axis is gathered from, -1 for none or if all at
+    once.
+    """
+    first = np.where(gathered_dim < 0, gathered_dim.max(initial=0) + 1, gathered_dim).min(axis=0)
+    is_several = (mask != 0) & ((gathered_dim > first) & (gathered_dim >= 0)).any(axis=0)
+    flows = [Flow(ALL_GATHER, np.where(is_several, 0, mask), n_bytes)]
+    if not is_several.any():
+        return flows
+    bits = 1 << np.arange(len(sizes))[:, None]
+    before = np.where(is_several, n_bytes, 0.0)
+    for dim in range(int(gathered_dim.max()) + 1):
+        here = (gathered_dim == dim) & is_several
+        flows.append(Flow(ALL_GATHER, (here * bits).sum(axis=0), before))
+        before = before / np.where(here, sizes[:, None], 1).prod(axis=0)
+    return flows
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Collectives of one table of edges, as columns: one entry per edge and kind that communicates."""
+
+    kind: np.ndarray
+    mask: np.ndarray
+    n_bytes: np.ndarray
+    count: np.ndarray
+    phase: np.ndarray
+    combinable: np.ndarray
+    edge: np.ndarray
+
+
+def entries(edges: Edges, flows: Sequence[Flow]) -> Entries:
+    """Where some axis takes part."""
+    found = [np.flatnonzero(flow.mask) for flow in flows]
+    edge = np.concatenate(found)
+    kind = np.repeat([flow.kind for flow in flows], [len(f) for f in found])
+    return Entries(
+        kind=kind,
+        mask=np.concatenate([flow.mask[f] for flow, f in zip(flows, found)]),
+        n_bytes=np.concatenate([flow.n_bytes[f] for flow, f in zip(flows, found)]),
+        count=np.concatenate(
+            [
+                (edges.trips if flow.count is None else flow.count)[f]
+                for flow, f in zip(flows, found)
+            ]
+        ),
+        phase=edges.phase[edge],
+        combinable=edges.combinable[edge],
+        edge=edge,
+    )

@@ -1,0 +1,86 @@
+"""Zeros before loops: which are written, as libtpu 0.0.51 for v5e and v5p does, and the time that
+they take.
+"""
+
+import jax
+from jax import numpy as jnp
+import pytest
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.kernels.loop_fills import is_fill
+from automap.cost.tables import build_tables
+from automap.space.space import Space
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.steps import problem_of
+
+
+def loops(lengths, rows, columns, dtype="float32"):
+    """A loop of each length, one after the other; each stacks its carry."""
+
+    def step(w, x):
+        stacks = []
+        for length in lengths:
+
+            def body(carry, _):
+                carry = jnp.tanh(carry @ w)
+                return carry, carry.astype(dtype)
+
+            x, stacked = jax.lax.scan(body, x, None, length=length)
+            stacks.append(stacked)
+        return w, stacks
+
+    shapes = (columns, columns), (rows, columns)
+    return problem_of(step, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes))
+
+
+def fills(problem, platform):
+    """The zeros that are written: (sizes, bytes)."""
+    tables, graph = build_tables(problem, platform), problem.graph
+    found = [k.writes[0] for k in tables.program.kernels if is_fill(graph, k)]
+    return [(graph.values[access.value].dims, access.n_bytes) for access in found]
+
+
+@pytest.mark.parametrize(
+    ("platform", "lengths", "written"),
+    [
+        ("tpu", (16,), 0),
+        ("tpu", (16, 24), 0),
+        ("tpu", (16, 16), 2),
+        ("tpu", (16, 24, 16, 16), 3),
+        ("cuda", (16, 16), 0),
+        ("cpu", (16, 16), 0),
+    ],
+)
+def test_stacks_of_forward_loops_are_written_where_several_have_equal_ones(
+    platform, lengths, written
+):
+    assert fills(loops(lengths, 8, 128), platform) == written * [((16, 8, 128), 4 * 16 * 8 * 128)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_writing_goes_by_numbers(dtype):
+    for _, n_bytes in fills(loops((16, 16), 8, 128, dtype), "tpu"):
+        assert n_bytes == 4 * 16 * 8 * 128
+
+
+# Millions of numbers, and the compiler's milliseconds.
+@pytest.mark.parametrize(
+    ("name", "sizes", "milliseconds"),
+    [
+        ("v5e:2x4", (32, 32, 1024), 0.0072),
+        ("v5e:2x4", (96, 64, 1024), 0.0923),
+        ("v5e:2x4", (96, 100, 1024), 0.1499),
+        ("v5p:2x2x2", (32, 32, 1024), 0.0031),
+        ("v5p:2x2x2", (48, 32, 2048), 0.0068),
+        ("v5p:2x2x2", (96, 64, 1024), 0.0397),
+        ("v5p:2x2x2", (96, 100, 1024), 0.0643),
+    ],
+)
+def test_large_zeros_take_the_time_that_the_compiler_estimates(name, sizes, milliseconds):
+    problem, topology = loops((sizes[0], sizes[0]), *sizes[1:], "bfloat16"), get_topology(name)
+    tables, space = build_tables(problem, "tpu"), Space(problem)
+    split_classes = space.split_classes(space.point(Mesh(("data",), (8,)), [()]))
+    seconds = Evaluator(tables, problem.n_classes, topology).priced(split_classes).of_kernel
+    (found,) = set(seconds[tables.kernels.is_fill])
+    assert found * 1e3 == pytest.approx(milliseconds, rel=0.4)

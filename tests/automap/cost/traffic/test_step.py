@@ -1,0 +1,158 @@
+"""Collectives of small steps in closed form; against compiled programs:
+tests/automap/runtime/test_models.py.
+"""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.shardings import shardings
+from automap.cost.tables import build_tables
+from automap.cost.traffic.flows import KINDS
+from automap.space.point import Level
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology.mesh import Mesh
+from hlo_tools.analyses.phases import Phase
+from tests.steps import decoder, mlp, problem_of
+
+
+def test_zero_3_gathers_each_parameter_once_and_scatters_each_gradient():
+    problem = problem_of(*mlp())
+    space, tables = Space(problem), build_tables(problem, "cpu")
+    mesh = Mesh(("data",), (8,))
+    (point,) = PRESETS["zero-3"].points(space, mesh)
+    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    weight_bytes = 4 * 32 * 64
+    counts = Counter()
+    for kind, n_bytes, count in zip(found.kind, found.n_bytes, found.count):
+        counts[KINDS[kind].value, int(n_bytes)] += int(count)
+    assert counts == {
+        ("all-gather", weight_bytes): 2,
+        ("reduce-scatter", weight_bytes): 2,
+        ("all-reduce", 4): 1,
+    }
+
+
+def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
+    layers = 2
+    problem = problem_of(*decoder(layers=layers))
+    space, mesh = Space(problem), Mesh(("model",), (8,))
+    (point,) = PRESETS["megatron"].points(space, mesh)
+    backward = {}
+    for platform in ("cpu", "tpu"):
+        tables = build_tables(problem, platform)
+        found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+        assert {KINDS[kind] for kind in found.kind} == {KINDS[0]}
+        backward[platform] = int(found.count[found.phase == Phase.BACKWARD].sum())
+    # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and
+    # log-softmax.
+    assert backward == {"cpu": layers * (3 + 1) + 2, "tpu": layers * (1 + 1) + 2}
+
+
+@pytest.mark.parametrize(
+    ("partial", "messages"),
+    # As libtpu 0.0.51 compiles h1 @ w1 + h2 @ w2 + ... for v5e:2x4, P: the sum's dimension is
+    # split, -: it is whole.
+    [("PPP", 1), ("-PP", 2), ("P-P", 2), ("PP-", 1), ("-PPP", 3), ("PP-PP", 3), ("PPP-", 1)],
+)
+def test_terms_are_added_first_up_to_one_that_is_whole(partial, messages):
+    def step(w, x):
+        return w, sum((h @ v for h, v in zip(x[1:], w[1:], strict=True)), start=x[0] @ w[0])
+
+    # Each term has sizes of its own, so that its dimension is one decision.
+    inner = [64 * (n + 1) for n in range(len(partial))]
+    w = [jax.ShapeDtypeStruct((k, 32), "float32") for k in inner]
+    x = [jax.ShapeDtypeStruct((16, k), "float32") for k in inner]
+    problem = problem_of(step, (w, x))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    of_weight = [problem.compute_classes(value)[0] for value in problem.graph.inputs[: len(w)]]
+    split = [c for c, kind in zip(of_weight, partial, strict=True) if kind == "P"]
+    point = space.point(Mesh(("model",), (8,)), [split])
+    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    is_sum = found.kind == KINDS.index("all-reduce")
+    assert found.count[is_sum].sum() == messages
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "precision", "n_bytes"),
+    [
+        ("tpu", "float32", None, 2),  # multiplied as bfloat16, and gathered so
+        ("tpu", "float32", "highest", 4),
+        ("tpu", "bfloat16", None, 2),
+        ("cuda", "float32", None, 4),
+        ("cpu", "float32", None, 4),
+    ],
+)
+def test_operands_of_products_are_gathered_as_they_are_multiplied(
+    platform, dtype, precision, n_bytes
+):
+    def step(state, x):
+        return jax.tree.map(lambda w: w - jnp.matmul(x.T, x, precision=precision) @ w, state)
+
+    state = jax.ShapeDtypeStruct((64, 64), dtype)
+    problem = problem_of(step, (state, jax.ShapeDtypeStruct((8, 64), dtype)))
+    tables = build_tables(problem, platform)
+    products = [i for i, op in enumerate(problem.graph.ops) if op.opcode == "dot"]
+    first = [
+        int(tables.operands.n_bytes[e])
+        for e, op in enumerate(tables.operands.op)
+        if op == products[0]
+    ]
+    assert first and set(first) == {8 * 64 * n_bytes}
+
+
+@pytest.mark.parametrize(
+    ("stored", "trips"),
+    [
+        # Added up as it is: reduced after the last trip.
+        ((Level.REPLICATED, Level.REPLICATED), 1),
+        # Reduced along "data", then sliced along "model": the loop adds up slices.
+        ((Level.REPLICATED, Level.FULL), 4),
+        ((Level.FULL, Level.FULL), 4),
+    ],
+)
+def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
+    def step(w, x):
+        def add(total, micro):
+            return total + jax.grad(lambda w: jnp.tanh(micro @ w).sum())(w), None
+
+        gradient, _ = jax.lax.scan(add, jnp.zeros_like(w), x)
+        return w - gradient
+
+    shapes = [(64, 64), (4, 16, 64)]
+    problem = problem_of(step, tuple(jax.ShapeDtypeStruct(s, "float32") for s in shapes))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    mesh = Mesh(("data", "model"), (2, 4))
+    point = space.point(mesh, [[problem.batch_class], []], stored)
+    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    is_sum = np.isin(found.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
+    assert found.count[is_sum].tolist() == [trips]
+
+
+def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there():
+    layers, width = 3, 64
+
+    def step(w, x):
+        def layer(x, w):
+            return jnp.tanh(x @ w.astype(jnp.bfloat16)), None
+
+        def loss(w):
+            return jax.lax.scan(layer, x, w)[0].sum().astype(jnp.float32)
+
+        return jax.tree.map(lambda w, g: w - g, w, jax.grad(loss)(w))
+
+    w = jax.ShapeDtypeStruct((layers, width, width), "float32")
+    x = jax.ShapeDtypeStruct((16, width), "bfloat16")
+    problem = problem_of(step, (w, x))
+    space, tables = Space(problem), build_tables(problem, "tpu")
+    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    is_gather = found.kind == KINDS.index("all-gather")
+    sizes = dict.fromkeys(found.n_bytes[is_gather].tolist())
+    assert sizes == {2 * width**2: None}
+    # Each layer's weights in the forward pass, and again for the gradient of its input.
+    assert found.count[is_gather].sum() == 2 * layers
