@@ -4,9 +4,8 @@
                     environments
     `rl.config`     every number of the agent
     `rl.train`      plays and learns; saves and resumes exactly
-    `rl.agent`      chooses actions and learns from batches; parts of it: `rl.networks`,
-                    `rl.targets`
-    `rl.replay`     prioritized replay on `rl.sum_tree`, filled by `rl.n_step`
+    `rl.agent`      chooses actions and learns from batches, with the networks of `rl.networks`
+    `rl.replay`     prioritized replay of n-step transitions
     `rl.metrics`    what is logged, with the meaning of each number
     `rl.schedule`   numbers that change in the course of a run
 

@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file, arrays by name and a JSON text of scalars in its header.
 
 Loading runs no code. A file is written beside its place and then moved there: it is whole or not
-there.
+there. What Adam has to keep is the same for every agent        -> in: `adam_arrays`, `restore_adam`
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+import torch
 
 from rl.errors import CheckpointError
 
@@ -22,6 +23,8 @@ from rl.errors import CheckpointError
 FORMAT = "automap-rl 1"
 # A replay of a million transitions takes some GB.
 _MOST_BYTES = 2**36
+# What Adam keeps of each parameter; torch's own names, so that files outlive the order of a dict.
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
 _NUMPY_TYPES = frozenset(
     "F64 F32 F16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL".split()
 )  # of those that such a file may have
@@ -106,3 +109,24 @@ def part(checkpoint: Checkpoint, prefix: str) -> dict[str, np.ndarray]:
     start = f"{prefix}/"
     named = checkpoint.arrays.items()
     return {name.removeprefix(start): array for name, array in named if name.startswith(start)}
+
+
+def adam_arrays(adam: torch.optim.Adam) -> dict[str, np.ndarray]:
+    """Copies of Adam's moments and counts of steps, by the number of the parameter."""
+    return {
+        f"adam.{index}.{name}": state[name].numpy().copy()
+        for index, state in adam.state_dict()["state"].items()
+        for name in _ADAM
+    }
+
+
+def restore_adam(adam: torch.optim.Adam, arrays: Mapping[str, np.ndarray]) -> None:
+    """Give Adam back what `adam_arrays` gave; other arrays are left alone."""
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for key, array in arrays.items():
+        if key.startswith("adam."):
+            _, index, name = key.split(".")
+            # A copy: torch would go on to write into the arrays of the checkpoint.
+            moments.setdefault(int(index), {})[name] = torch.from_numpy(array.copy())
+    # Learning rate and betas are the configuration's, which the caller has made it with.
+    adam.load_state_dict({**adam.state_dict(), "state": moments})

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rl.checkpoint import adam_arrays, restore_adam
 from rl.env import EnvShape, Observation
 from rl.networks import ActionNetwork, network_inputs, network_weights
 
@@ -24,7 +25,6 @@ WEIGHT = 0.004
 TEMPERATURE = 0.004
 NEAR = 0.2
 MOST_GRADIENT = 1.0
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,8 @@ class Imitator:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Weights and the optimizer's state, for a checkpoint."""
-        moments = {
-            f"adam.{index}.{name}": state[name].numpy().copy()
-            for index, state in self._adam.state_dict()["state"].items()
-            for name in _ADAM
-        }
         weights = {f"network.{name}": array for name, array in self.weights().items()}
-        return weights | moments | {"updates": np.array([self._done])}
+        return weights | adam_arrays(self._adam) | {"updates": np.array([self._done])}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Go back to where `arrays` were taken."""
@@ -111,12 +106,7 @@ class Imitator:
             if name.startswith("network.")
         }
         self._network.load_state_dict(own)
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for key, array in arrays.items():
-            if key.startswith("adam."):
-                _, index, name = key.split(".")
-                moments.setdefault(int(index), {})[name] = torch.from_numpy(array.copy())
-        self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
+        restore_adam(self._adam, arrays)
         self._done = int(arrays["updates"][0])
 
     def _q(self, states: Observation) -> torch.Tensor:

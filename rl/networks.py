@@ -1,7 +1,7 @@
 """Networks of the agent, dueling (Wang et al. 2016), on top of what is known beforehand.
 
     Z(s, a) = V(s) + U(s, a) - mean over allowed a of U(s, a)         -> in: `duel`
-    Q(s, a) = b(s, a) + value of Z(s, a)                              -> in: `rl.targets.Head`
+    Q(s, a) = b(s, a) + value of Z(s, a)                              -> in: `rl.agent.Head`
 
 Z is one number, or with a distribution K logits. The last layers begin at zero: an untrained agent
 acts on the baseline b.

@@ -23,9 +23,8 @@ from rl.config import RainbowConfig
 from rl.env import Env, ResumableEnv
 from rl.errors import CheckpointError
 from rl.metrics import Log
-from rl.n_step import NStep
 from rl.progress import Progress
-from rl.replay import Replay
+from rl.replay import NStep, Replay
 
 
 class Trainer:

@@ -25,6 +25,7 @@ from automap.config import (
     read_options,
 )
 from automap.errors import PlanError, PlanWarning
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
@@ -233,7 +234,7 @@ class ParallelStep:
                 _plan_call(call, topology, self._options, self.step.name), entered, call
             )
         reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
-        digest, mesh = reemitter.sha256(), mesh_of_call(call, reemitter)
+        digest, mesh = jaxpr_sha256(reemitter.level), mesh_of_call(call, reemitter)
         key = cache_key(digest, topology, self._options, mesh, call.ends)
         cached = load_cached(self._cache_dir, key, call, reemitter)
         if cached is not None:

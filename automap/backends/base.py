@@ -40,7 +40,7 @@ class Backend:
                         of a loop's trips first, or each is reduced where it is made
                         (`automap.cost.edges.sums`); where they are merged, indices are seen through too
     float32_products    whether operands of a product are rounded, stored and moved as bfloat16
-                        (`hlo_tools.analyses.narrow`)
+                        (`hlo_tools.analyses.liveness`)
     collectives         whether they run beside kernels (`automap.cost.schedule.overlap`); updates are late
                         then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of

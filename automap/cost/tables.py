@@ -31,8 +31,7 @@ from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.kernels import Kernel, kernels
-from hlo_tools.analyses.liveness import buffers
-from hlo_tools.analyses.narrow import narrow_values, stored_bytes
+from hlo_tools.analyses.liveness import buffers, narrow_values, stored_bytes
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@ microbatches.
 
 `automap.jaxpr.convolutions`  convolutions written out for each device: halos by ppermute, sums
                               by psum, the convolution local
+`automap.jaxpr.fingerprint`   fingerprint of a step's equations: the SHA-256 of a text without
+                              addresses, names or traces
 `automap.jaxpr.flatten`       a step's jaxpr as levels of numbered equations, with calls
                               inlined
 `automap.jaxpr.microbatch`    steps in microbatches: an unmodified step, traced at two batch

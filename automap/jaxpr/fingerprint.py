@@ -1,4 +1,5 @@
-"""Fingerprint of a step's equations: the SHA-256 of a text without addresses, names or traces.
+"""Fingerprint of a step's equations: the SHA-256 of a text without addresses, names or traces
+(`jaxpr_sha256` in plan files).
 
 Per level: avals of parameters and constants, then per equation the primitive, its operands
 (variables by order of first appearance, literals by value), its parameters and the avals of its
@@ -26,8 +27,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|(?<=id=)[0-9]+")
 _IGNORED = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "name", "debug_info"})
 
 
-def fingerprint(level: Level) -> str:
-    """Hexadecimal SHA-256 of the step."""
+def jaxpr_sha256(level: Level) -> str:
+    """Hexadecimal SHA-256 of a step, equal in every process that traces the same one."""
     digest = hashlib.sha256()
     for line in _level_lines(level):
         digest.update(line.encode())

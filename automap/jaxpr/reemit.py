@@ -19,7 +19,6 @@ from jax.extend.source_info_util import new_name_stack, summarize
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.jax_compat import rebuild_jaxpr
-from automap.jaxpr.fingerprint import fingerprint
 from automap.jaxpr.flatten import Equation, Level, equations, flatten
 from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
 from automap.jaxpr.pins import Pins
@@ -66,10 +65,6 @@ class Reemitter:
     def site_by_path(self) -> dict[str, Site]:
         """`sites` by path."""
         return {site.path: site for site in self.sites}
-
-    def sha256(self) -> str:
-        """Fingerprint of the structure, equal in every process that traces the same step."""
-        return fingerprint(self.level)
 
     @cached_property
     def source_by_path(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic.flows import KINDS
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.sites import parse_place, parse_site
 from automap.plan.record import (
     CollectiveRecord,
@@ -117,7 +118,7 @@ def workload_record(workload: Workload) -> WorkloadRecord:
     return WorkloadRecord(
         target=workload.target,
         hlo_sha256=workload.hlo_sha256,
-        jaxpr_sha256=workload.reemitter.sha256() if workload.reemitter else None,
+        jaxpr_sha256=jaxpr_sha256(workload.reemitter.level) if workload.reemitter else None,
         rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
         arguments=tuple(workload.arguments.items()),
         weak_inputs=tuple(leaf.path for leaf in workload.inputs if leaf.weak_type),

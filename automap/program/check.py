@@ -15,6 +15,7 @@ import warnings
 import jax
 
 from automap.errors import PlanError, PlanWarning
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import LeafRecord, PlanRecord, check_matches_leaves
 from automap.program.trace import program_sha256
@@ -34,7 +35,7 @@ def check_is_planned(plan: PlanRecord, call: TracedCall, reemitter: Reemitter) -
         plan, "inputs", [(path, tuple(a.shape), str(a.dtype)) for path, a in given]
     )
     check_has_step(plan)
-    if plan.workload.jaxpr_sha256 != reemitter.sha256():
+    if plan.workload.jaxpr_sha256 != jaxpr_sha256(reemitter.level):
         if not _is_of_another_jax(plan) or _program(plan, call) != plan.workload.hlo_sha256:
             raise another_step(plan, "its code, a constant or the version of JAX has changed")
         _warn(plan, "this one traces other equations, which are lowered to the same program")

@@ -24,6 +24,7 @@ import jax
 from jax import numpy as jnp
 
 from automap.errors import AutomapError, PlanWarning
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.flatten import Level
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import PlanRecord, check_matches_leaves
@@ -79,7 +80,8 @@ class PlannedCalls:
 
     def _is_planned(self, call: TracedCall, reemitter: Reemitter) -> bool:
         planned = [(leaf.path, leaf.shape, leaf.dtype) for leaf in self.plan.inputs]
-        return planned == _inputs(call) and self.plan.workload.jaxpr_sha256 == reemitter.sha256()
+        digest = self.plan.workload.jaxpr_sha256
+        return planned == _inputs(call) and digest == jaxpr_sha256(reemitter.level)
 
     def _has_other_types(self, call: TracedCall) -> bool:
         """Whether a call differs from the planned one in types, in ways that a step's own results

@@ -29,7 +29,7 @@ class Point:
     `compute[a]` lists compute classes of axis a in order of precedence; `storage[a][k]` is the
     level of leaf class k along axis a. A class in `last_dim_classes` splits the last
     of a tensor's dimensions that hold it, any other class the first. Of a class in
-    `small_whole_classes` the small tensors stay whole (`automap.program.small_parts`).
+    `small_whole_classes` the small tensors stay whole (`automap.program.problem`).
     """
 
     mesh: Mesh

@@ -17,10 +17,8 @@
                                   kernel reads
 `hlo_tools.analyses.linkage`      linkage groups: the (value, dimension) nodes that one
                                   decision forces together
-`hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves:
-                                  intervals over a schedule
-`hlo_tools.analyses.narrow`       which float32 values a backend keeps as bfloat16, because it
-                                  multiplies them so
+`hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves, and
+                                  which float32 values are kept as bfloat16
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
 `hlo_tools.analyses.regions`      regions: the part of a linkage group around its weights,

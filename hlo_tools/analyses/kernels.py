@@ -17,7 +17,7 @@ the way, or looked up by index, it reads only that part: a loop over stacked lay
 time.
 
 What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the
-loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.narrow`)
+loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.liveness`)
                                                                             -> in: `_prepared`
 
 Elementwise kernels and reductions between two kernels of other kinds are fused to one with several

@@ -1,4 +1,6 @@
-"""When each stored value comes into memory and when it leaves: intervals over a schedule.
+"""When each stored value comes into memory and when it leaves, and how wide it is kept there.
+
+Values are alive for intervals of positions in a schedule.
 
 The schedule is the program's own order up to the loss. From there on an op runs as soon as what it
 reads is there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at
@@ -19,7 +21,18 @@ makes is born after it                                                      -> i
 
 A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated
 input shares with the output that replaces it. What loops read as bfloat16 and the rest of the
-program as float32 has a rounded copy, one for all of them (`hlo_tools.analyses.narrow`).
+program as float32 has a rounded copy, one for all of them.
+
+A TPU rounds float32 operands of a product to bfloat16 unless told otherwise, and its compiler
+rounds a value where it is made if nothing but such products reads it: half the bytes in memory, and
+in the stacks of a loop's residuals. A value is *narrow* if all its uses are:
+
+    an operand of a dot or convolution of default precision
+    a rearrangement, a slice, an update of a slice      if what they make is narrow
+    handed on by a loop or branch                       if it is narrow there too
+    handed unchanged into a loop                        in any case: the loop gets a rounded copy
+
+the largest such set                                                        -> in: `narrow_values`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +41,20 @@ from typing import Literal
 
 import numpy as np
 
+from hlo_tools.analyses.invariants import passed_on
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
-from hlo_tools.graph import Graph, sources_by_output
-from hlo_tools.opcodes import KEEPS_OPERANDS, LOOP_ENTER, LOOP_EXIT, MANUAL_ENTER, MANUAL_EXIT
+from hlo_tools.graph import Graph, Op, sources_by_output
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    KEEPS_NUMBERS,
+    KEEPS_OPERANDS,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
+    STRUCTURAL,
+)
 
 
 Updates = Literal["early", "late"]
@@ -193,3 +216,66 @@ def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> 
             whole, rounded = (b, a) if narrow[a] else (a, b)
             parent[find(rounded)] = find(copies.setdefault(find(whole), rounded))
     return [find(v) for v in range(len(graph.values))]
+
+
+def stored_bytes(graph: Graph, narrow: Sequence[bool]) -> list[int]:
+    """Bytes of each (unsharded) value in memory."""
+    return [
+        value.n_bytes // (2 if is_narrow else 1) for value, is_narrow in zip(graph.values, narrow)
+    ]
+
+
+def narrow_values(graph: Graph) -> list[bool]:
+    """For each value whether it is kept as bfloat16 though it is float32."""
+    wide = [value.dtype != "f32" or value.producer < 0 for value in graph.values]
+    for value in graph.outputs:
+        wide[value] = True
+    if not any(_rounds(op) for op in graph.ops):
+        return [False] * len(wide)
+    kept = _kept(graph)
+    # Zeros that several stacks start from are made for each.
+    ties = [(a, b) for a, b in graph.ties if graph.varies[a]]
+    changed = True
+    while changed:
+        before = sum(wide)
+        for index in range(len(graph.ops) - 1, -1, -1):
+            _widen(graph, graph.ops[index], wide)
+        for outside, carried in ties:
+            if wide[carried] or (wide[outside] and carried not in kept):
+                wide[outside] = wide[carried] = True
+        changed = sum(wide) != before
+    return [not w for w in wide]
+
+
+def _widen(graph: Graph, op: Op, wide: list[bool]) -> None:
+    """Mark operands that an op reads as they are; for loops and branches their ties say it."""
+    if op.opcode in STRUCTURAL:
+        operands = ()
+    elif _rounds(op):
+        operands = op.inputs[2:]
+    elif op.opcode in KEEPS_NUMBERS:
+        is_read = any(wide[v] and graph.values[v].dtype == "f32" for v in op.outputs)
+        operands = op.inputs if is_read or not _keeps_bits(graph, op) else ()
+    else:
+        operands = op.inputs
+    for value in operands:
+        wide[value] = True
+
+
+def _rounds(op: Op) -> bool:
+    return op.opcode in CONTRACTIONS and op.instruction.attributes.precision == 0
+
+
+def _keeps_bits(graph: Graph, op: Op) -> bool:
+    """Whether a rearrangement makes float32, or the bfloat16 that its operand is rounded to
+    anyway.
+    """
+    return all(graph.values[v].dtype in ("f32", "bf16") for v in op.outputs)
+
+
+def _kept(graph: Graph) -> frozenset[int]:
+    """Values that a loop carries along unchanged: inside they may be narrow though they are wide
+    outside.
+    """
+    enters = (i for i, op in enumerate(graph.ops) if op.opcode == LOOP_ENTER)
+    return frozenset(value for i in enters for value in passed_on(graph, i))

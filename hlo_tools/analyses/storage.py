@@ -22,7 +22,7 @@ import numpy as np
 
 from hlo_tools.analyses.linkage import Edges, Linkage, node_sizes
 from hlo_tools.analyses.phases import Phase
-from hlo_tools.analyses.roles import Role
+from hlo_tools.analyses.state_roles import Role
 from hlo_tools.graph import Graph, HandOver, Op, sources_by_output
 from hlo_tools.opcodes import (
     BRANCH_ENTER,

@@ -5,9 +5,8 @@ tuples and custom calls. It takes the flattener, the instruction and its operand
 instruction's result                                                      -> in: `HANDLERS`
 What has none is an op.
 
-The trip count of a loop is read from its counter (`hlo_tools.graph.trips`); a loop whose count
-cannot be read is counted once and named in `Graph.assumptions`. What XLA has fused is inlined too,
-unless fusions are kept as the ops that run (`hlo_tools.compiled.scheduled`).
+Loops are in `hlo_tools.graph.loops`. What XLA has fused is inlined too, unless fusions are kept as
+the ops that run (`hlo_tools.compiled.scheduled`).
 """
 
 from collections.abc import Mapping
@@ -16,18 +15,16 @@ from typing import Literal
 
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import HloError
-from hlo_tools.graph.flattener import Flattener, Handler, Tree, flat_leaves, joined, leaves
+from hlo_tools.graph.flattener import Flattener, Handler, Tree, flat_leaves, leaves
 from hlo_tools.graph.graph import Graph
-from hlo_tools.graph.trips import trip_count
-from hlo_tools.module import Attributes, Computation, Instruction, Module, Shape
+from hlo_tools.graph.loops import while_loop
+from hlo_tools.module import Attributes, Instruction, Module, Shape
 from hlo_tools.opcodes import (
     BRANCH_ENTER,
     BRANCH_EXIT,
     CONSTRAINT,
     CONSTRAINT_TARGET,
     IDENTITIES,
-    LOOP_ENTER,
-    LOOP_EXIT,
     MANUAL_ENTER,
     MANUAL_EXIT,
 )
@@ -43,10 +40,6 @@ _MANUAL_TARGETS: Mapping[str, str] = {
     "xla.sdy.GlobalToLocalShape": MANUAL_ENTER,
     "xla.sdy.LocalToGlobalShape": MANUAL_EXIT,
 }
-# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of
-# 64 bits.
-_MOST_TRIPS = 1 << 40
-
 # The operand that such an op hands on if it is as large as the result.
 _ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
 
@@ -122,66 +115,6 @@ def _has_shape(flat: Flattener, tree: Tree, shape: Shape) -> bool:
     return all(_has_shape(flat, part, e) for part, e in zip(tree, shape.elements, strict=True))
 
 
-def _while(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
-    body, condition = _body_and_condition(flat.module, instruction)
-    initial = tuple(leaves(operands[0]))
-    trips = instruction.attributes.trip_count
-    if trips is None:
-        trips = _read_trips(flat, instruction, condition, body, operands[0])
-    if trips == 1:  # XLA makes no loop of it, but partitions it as one
-        root = flat.inline(instruction, body.id, operands)
-        flat.ties.extend(zip(initial, leaves(root), strict=True))
-        return root
-    carried = flat.fresh(instruction.shape, len(flat.ops))
-    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
-    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
-    if flat.trip_count > _MOST_TRIPS:
-        raise HloError(
-            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with "
-            "the loops around it; "
-            f"allowed: {_MOST_TRIPS}; plan fewer trips"
-        )
-    root = flat.inline(instruction, body.id, [carried])
-    flat.trip_count = outer
-    result = flat.fresh(instruction.shape, len(flat.ops))
-    flat.emit_with(LOOP_EXIT, tuple(leaves(root)), result, instruction)
-    for group in (initial, leaves(root), leaves(result)):
-        flat.ties.extend(zip(group, leaves(carried), strict=True))
-    return result
-
-
-def _read_trips(
-    flat: Flattener, loop: Instruction, condition: Computation, body: Computation, carried: Tree
-) -> int | None:
-    def initial(element: int) -> int | None:
-        leaf = carried[element] if isinstance(carried, tuple) else None
-        value = flat.constants.get(leaf) if isinstance(leaf, int) else None
-        return value if isinstance(value, int) else None
-
-    trips = trip_count(flat.module, condition, body, initial)
-    where = joined(flat.prefix, loop.op_name) or loop.name
-    if trips.count is None:
-        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
-    elif not trips.is_step_known:
-        flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
-    return trips.count
-
-
-def _body_and_condition(
-    module: Module, instruction: Instruction
-) -> tuple[Computation, Computation]:
-    # The proto lists both callees; the condition is the one that returns a single pred.
-    callees = [module.computations[i] for i in instruction.called]
-    if len(callees) != 2:
-        raise HloError(f"{instruction.name}: a while calls two computations, this {len(callees)}")
-    roots = [_root(c).shape.dtype for c in callees]
-    return (callees[0], callees[1]) if roots[1] == "pred" else (callees[1], callees[0])
-
-
-def _root(computation: Computation) -> Instruction:
-    return next(i for i in computation.instructions if i.id == computation.root_id)
-
-
 def _conditional(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     inputs = flat_leaves(operands)
     flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
@@ -230,7 +163,7 @@ HANDLERS: Mapping[str, Handler] = {
     "custom-call": _custom_call,
     "get-tuple-element": _element,
     "tuple": _tuple,
-    "while": _while,
+    "while": while_loop,
     **dict.fromkeys(_ALL_OF, _sliced),
     **dict.fromkeys(IDENTITIES, _identity),
 }

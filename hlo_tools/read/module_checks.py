@@ -5,8 +5,11 @@
     size            how deep calls nest, and what inlining makes of the module
                                                            -> in: `_check_size`
 
-That ids are known, and computations do not call each other in a circle, is checked while decoding
-(`hlo_tools.read.proto`). XLA has verified what JAX lowers in this process; it is not checked again.
+    references      computations are there, and do not call each other in a circle
+                                                           -> in: `check_references`
+
+The last is checked of every module, while it is decoded (`hlo_tools.read.proto`). The rest XLA has
+verified of what JAX lowers in this process; it is not checked again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -235,3 +238,39 @@ def _text(shapes: Sequence[Shape]) -> str:
         "a tuple" if s.dtype == "tuple" else f"{s.dtype}{list(s.dims[:8])}" for s in shapes[:4]
     ]
     return ", ".join(shown) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
+
+
+def check_references(module: Module) -> None:
+    """Raise `HloError` unless all computations are there, and call each other in no circle."""
+    if module.entry_id not in module.computations:
+        raise HloError(f"module {module.name!r} has no entry computation; dump it again")
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            for called in instruction.called:
+                if called not in module.computations:
+                    raise HloError(
+                        f"{instruction.name}: calls computation {called}, which is missing"
+                    )
+        if all(i.id != computation.root_id for i in reversed(computation.instructions)):
+            raise HloError(f"computation {computation.name!r}: its root is missing")
+    _check_acyclic(module)
+
+
+def _check_acyclic(module: Module) -> None:
+    state: dict[int, bool] = {}  # False while open, True when done
+    stack = [(module.entry_id, False)]
+    while stack:
+        current, leaving = stack.pop()
+        if leaving:
+            state[current] = True
+            continue
+        if current in state:
+            continue
+        state[current] = False
+        stack.append((current, True))
+        for instruction in module.computations[current].instructions:
+            for called in instruction.called:
+                if state.get(called) is False:
+                    raise HloError(f"{instruction.name}: computations call each other in a circle")
+                if called not in state:
+                    stack.append((called, False))

@@ -18,6 +18,7 @@ from hlo_tools.opcodes import COMBINES, PLAIN
 from hlo_tools.read import schema
 from hlo_tools.read.attributes import AttributeReader
 from hlo_tools.read.messages import text
+from hlo_tools.read.module_checks import check_references
 
 
 _MAX_RANK = 256
@@ -50,7 +51,7 @@ def decode_module(data: bytes) -> Module:
             if len(a.output_shape_index) <= 1
         ),
     )
-    _check(module)
+    check_references(module)
     return module
 
 
@@ -218,38 +219,3 @@ def _scalar(constant: Any, shape: Shape) -> int | float | bool | None:
         if numbers:
             return numbers[0]
     return bool(literal.preds[0]) if literal.preds else None
-
-
-def _check(module: Module) -> None:
-    if module.entry_id not in module.computations:
-        raise HloError(f"module {module.name!r} has no entry computation; dump it again")
-    for computation in module.computations.values():
-        for instruction in computation.instructions:
-            for called in instruction.called:
-                if called not in module.computations:
-                    raise HloError(
-                        f"{instruction.name}: calls computation {called}, which is missing"
-                    )
-        if all(i.id != computation.root_id for i in reversed(computation.instructions)):
-            raise HloError(f"computation {computation.name!r}: its root is missing")
-    _check_acyclic(module)
-
-
-def _check_acyclic(module: Module) -> None:
-    state: dict[int, bool] = {}  # False while open, True when done
-    stack = [(module.entry_id, False)]
-    while stack:
-        current, leaving = stack.pop()
-        if leaving:
-            state[current] = True
-            continue
-        if current in state:
-            continue
-        state[current] = False
-        stack.append((current, True))
-        for instruction in module.computations[current].instructions:
-            for called in instruction.called:
-                if state.get(called) is False:
-                    raise HloError(f"{instruction.name}: computations call each other in a circle")
-                if called not in state:
-                    stack.append((called, False))

@@ -7,13 +7,13 @@ from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 
 
-def graph_of(step, *shapes) -> Graph:
+def step_graph(step, *shapes) -> Graph:
     """The graph of a step on float32 arrays of these shapes."""
     args = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
     lowered = jax.jit(step, keep_unused=True).lower(*args)
     return flatten(decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()))
 
 
-def graph_of_text(text: str, user_rules=None) -> Graph:
+def text_graph(text: str, user_rules=None) -> Graph:
     """The graph of HLO text without its first line."""
     return flatten(decode_module(text_to_proto(f"HloModule test\n{text}")), user_rules)

@@ -41,13 +41,13 @@ def test_learns_the_q_of_value_iteration(kind):
     trainer = Trainer(env, config, seed=0)
     trainer.run(6_000)
     exact = env.exact_q(config.gamma)
-    found = trainer.agent.values(env.states_as_seen(np.arange(6)))
-    assert (np.isinf(found) == np.isinf(exact)).all()
-    greedy = found.argmax(1)
+    values = trainer.agent.values(env.states_as_seen(np.arange(6)))
+    assert (np.isinf(values) == np.isinf(exact)).all()
+    greedy = values.argmax(1)
     rows = np.arange(6)
     loss = exact.max(1) - exact[rows, greedy]
     assert loss.max() < 0.05
-    assert np.abs(found[rows, greedy] - exact.max(1)).max() < 0.3
+    assert np.abs(values[rows, greedy] - exact.max(1)).max() < 0.3
 
 
 def test_an_untrained_agent_acts_on_the_baseline_and_only_on_what_is_allowed():
@@ -63,7 +63,7 @@ def test_an_untrained_agent_acts_on_the_baseline_and_only_on_what_is_allowed():
         assert ((counts > 0) == env.allowed[state]).all()
 
 
-def rest_of(trainer: Trainer, env: TableEnv, until: int) -> tuple[np.ndarray, np.ndarray]:
+def remaining_run(trainer: Trainer, env: TableEnv, until: int) -> tuple[np.ndarray, np.ndarray]:
     trainer.run(until)
     return np.array(env.chosen[-20:]), trainer.agent.values(env.states_as_seen(np.arange(6)))
 
@@ -77,14 +77,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     whole.run(800)
     whole.save(tmp_path / "run.safetensors")
     (tmp_path / "resumed.csv").write_bytes((tmp_path / "whole.csv").read_bytes())
-    expected = rest_of(whole, env, 1_600)
+    expected = remaining_run(whole, env, 1_600)
 
     env = environment()
     log = CsvLog(tmp_path / "resumed.csv", resumed_at=800)
     resumed = Trainer(env, config, seed=99, log=log, log_every_steps=160)
     resumed.restore(tmp_path / "run.safetensors")
-    found = rest_of(resumed, env, 1_600)
-    assert all((a == b).all() for a, b in zip(found, expected))
+    resumed_run = remaining_run(resumed, env, 1_600)
+    assert all((a == b).all() for a, b in zip(resumed_run, expected))
     assert (tmp_path / "resumed.csv").read_text() == (tmp_path / "whole.csv").read_text()
 
 

@@ -12,9 +12,8 @@ devices of stages.
 """
 
 from automap.jaxpr.microbatch.dependence import Operator
-from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass, SampleDimension
+from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass, SampleDimension, Sum
 from automap.jaxpr.microbatch.separate import separate
-from automap.jaxpr.microbatch.separation import Sum
 
 
 __all__ = ["MicrobatchProgram", "Operator", "Pass", "SampleDimension", "Sum", "separate"]

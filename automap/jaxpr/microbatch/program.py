@@ -17,7 +17,6 @@ from typing import Any
 
 from automap.jaxpr.microbatch.build import needed_equations, variables
 from automap.jaxpr.microbatch.dependence import Operator
-from automap.jaxpr.microbatch.separation import Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,15 @@ class Slice:
 
     whole: Any
     part: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`total` is made of the values that `term` has in the microbatches."""
+
+    total: Any
+    term: Any
+    operator: Operator
 
 
 @dataclass(frozen=True, slots=True)

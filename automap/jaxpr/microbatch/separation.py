@@ -28,28 +28,19 @@ from automap.jaxpr.microbatch.dependence import (
     Batched,
     Dependence,
     Known,
-    Operator,
     Partial,
     Refusal,
     batch_dim,
     portable,
 )
 from automap.jaxpr.microbatch.elements import literal_elements
+from automap.jaxpr.microbatch.program import Sum
 from automap.jaxpr.microbatch.traces import EquationPair, LevelPair, source_line
 
 
 # What the gradient may do with a sum over the whole batch that a sample needs: keep a scalar factor
 # back until the loop is over, or run the loop twice.
 LateSums = Literal["scale", "second loop"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """`total` is made of the values that `term` has in the microbatches."""
-
-    total: Any
-    term: Any
-    operator: Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ def test_parse_site(name, site):
 PROBE = """
 import json
 import jax, jax.numpy as jnp
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 
 @jax.custom_jvp
@@ -226,7 +227,7 @@ def step(p, key, x):
 args = {"w": jnp.ones((8, 8))}, jax.random.key(0), jnp.ones((4, 8))
 reemitter = Reemitter(jax.jit(step).trace(*args).jaxpr)
 sites = [(s.path, s.primitive, s.in_sources) for s in reemitter.sites]
-print(json.dumps([reemitter.sha256(), sites]))
+print(json.dumps([jaxpr_sha256(reemitter.level), sites]))
 """
 
 

@@ -31,8 +31,8 @@ def _scanned():
 
 def test_stacks_and_what_is_read_of_them_have_the_spec():
     problem = trace_step(jax.jit(_scanned()), arguments(LAYERS)).problem
-    values, of_value = problem.graph.values, problem.imposed.specs_by_value
-    specs = {values[v].dims: spec for v, spec in of_value.items()}
+    values, specs_by_value = problem.graph.values, problem.imposed.specs_by_value
+    specs = {values[v].dims: spec for v, spec in specs_by_value.items()}
     assert specs == {
         (BATCH, HIDDEN): SPEC,
         (1, BATCH, HIDDEN): ((), *SPEC),

@@ -28,7 +28,7 @@ from automap.verify.collectives import compiled_transfers, predicted_transfers
 AXES = {"data": 4, "model": 2}
 
 
-def mesh_of(axes):
+def auto_mesh(axes):
     """A mesh of JAX's devices."""
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
@@ -160,7 +160,7 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_equal_numbers(name):
-    step, args = STEPS[name](mesh_of(AXES))
+    step, args = STEPS[name](auto_mesh(AXES))
     plan = automap.plan(step, args, topology="cpu:8", strategy="greedy")
     assert plan.mesh.axes == tuple(AXES.items())
     assert not [warning for warning in plan.warnings if "rule" in warning]
@@ -175,7 +175,7 @@ def test_planned_without_devices_and_run_on_them():
     assert plan.inputs[-1].spec == (("data", "model"), None)
     run = automap.plan(step, args, topology="cpu:8", strategy="greedy").jit(step)
     np.testing.assert_allclose(
-        run(*args)[1], jax.jit(data_parallel(mesh_of(AXES))[0])(*args)[1], rtol=1e-5
+        run(*args)[1], jax.jit(data_parallel(auto_mesh(AXES))[0])(*args)[1], rtol=1e-5
     )
 
 
@@ -183,13 +183,13 @@ def test_its_collectives_are_counted():
     """A weight that is gathered over "model" in each of three layers, twice as remat makes it
     again; its gradient back.
     """
-    step, args = STEPS["in a scan with remat"](mesh_of(AXES))
+    step, args = STEPS["in a scan with remat"](auto_mesh(AXES))
     plan = automap.plan(step, args, topology="cpu:8", preset="data-parallel")
-    found = Counter()
+    counts = Counter()
     for row in plan.predicted.collectives:
-        found[row.kind, row.axes] += row.count
-    assert found["all-gather", ("model",)] >= 6
-    assert found["reduce-scatter", ("model",)] == 3
+        counts[row.kind, row.axes] += row.count
+    assert counts["all-gather", ("model",)] >= 6
+    assert counts["reduce-scatter", ("model",)] == 3
     gathers = [
         row
         for row in plan.predicted.collectives
@@ -200,7 +200,7 @@ def test_its_collectives_are_counted():
 
 @pytest.mark.parametrize("name", ["ring", "experts", "data parallel"])
 def test_what_is_sent_is_what_is_predicted(name):
-    step, args = STEPS[name](mesh_of(AXES))
+    step, args = STEPS[name](auto_mesh(AXES))
     outcome = find(trace_step(step, args), get_topology("cpu:8"), Options(strategy="greedy"))
     plan = Plan.from_record(build_plan(outcome))
     compiled = plan.jit(step).lower(*args).compile().as_text()
@@ -257,7 +257,7 @@ def test_without_a_mesh_the_one_given_is_meant():
 
 
 def test_a_program_from_a_file_has_no_names_for_its_axes(tmp_path):
-    step, args = data_parallel(mesh_of(AXES))
+    step, args = data_parallel(auto_mesh(AXES))
     path = tmp_path / "step.stablehlo"
     path.write_text(jax.jit(step, keep_unused=True).lower(*args).as_text())
     with pytest.raises(InputError, match="holds a shard_map, whose axes have no names in HLO"):

@@ -15,6 +15,7 @@ import pytest
 
 import automap
 from automap.errors import InputError
+from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.step.user_constraints import constraint_text, named
 from tests.user_shardings import (
@@ -134,7 +135,7 @@ def test_the_fingerprint_is_of_names_not_of_meshes():
 
     def of(sharding):
         step = partial(PROGRAMS["plain"], lax.with_sharding_constraint, sharding)
-        return Reemitter(jax.jit(step).trace(*args).jaxpr).sha256()
+        return jaxpr_sha256(Reemitter(jax.jit(step).trace(*args).jaxpr).level)
 
     devices = np.array(jax.devices()).reshape(2, 4)
     real = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)

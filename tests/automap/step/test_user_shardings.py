@@ -171,9 +171,9 @@ def test_a_spec_alone_is_on_the_mesh_of_its_context_or_of_the_option():
     assert largest_difference(given.jit(step)(*args), expected) < 1e-6
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
-        found = automap.plan(step, args, topology="cpu:8")
-        assert found.mesh.axes == (("data", 4), ("model", 2))
-        assert largest_difference(found.jit(step)(*args), expected) < 1e-6
+        plan = automap.plan(step, args, topology="cpu:8")
+        assert plan.mesh.axes == (("data", 4), ("model", 2))
+        assert largest_difference(plan.jit(step)(*args), expected) < 1e-6
     alone = jax.jit(PLAIN, in_shardings=(None, P("data")))
     with pytest.raises(InputError, match="its in_shardings or out_shardings have a PartitionSpec"):
         automap.plan(alone, args, topology="cpu:8", mesh="data=2,model=4")
@@ -188,8 +188,8 @@ def test_a_mesh_given_binds_the_names():
 def test_names_without_sizes_are_searched():
     topology = get_topology("cpu:8")
     one = UserMesh(("a", "b"), None, ("a",), "here")
-    found = {mesh.axes for mesh in meshes_of(topology, None, one)}
-    assert {frozenset(axes) for axes in found} == {
+    axes_of_meshes = {mesh.axes for mesh in meshes_of(topology, None, one)}
+    assert {frozenset(axes) for axes in axes_of_meshes} == {
         frozenset({("a", size), ("b", 8 // size)}) for size in (1, 2, 4, 8)
     }
     plan = automap.plan(_constrained(on(a=1, b=1)("a", "b")), arguments(), topology="cpu:8")
@@ -236,8 +236,8 @@ def test_too_many_names_without_sizes_are_refused():
 
 def test_sizes_fix_the_mesh_in_every_order():
     own = UserMesh(("a", "b"), (4, 2), ("a",), "here")
-    found = meshes_of(get_topology("v5e:2x4"), None, own)
-    assert {frozenset(mesh.axes) for mesh in found} == {frozenset({("a", 4), ("b", 2)})}
+    meshes = meshes_of(get_topology("v5e:2x4"), None, own)
+    assert {frozenset(mesh.axes) for mesh in meshes} == {frozenset({("a", 4), ("b", 2)})}
     named = point.Mesh(("a", "c"), (2, 4))
     assert {m.names for m in meshes_of(get_topology("cpu:8"), named, own)} <= {
         ("a", "c"),

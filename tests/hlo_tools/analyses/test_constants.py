@@ -40,11 +40,11 @@ def test_what_is_known_is_right(size, names):
         return x
 
     constants, value = _constants(make)
-    found, want = constants.elements(value), np.asarray(make())
+    elements, want = constants.elements(value), np.asarray(make())
     # "and" of two masks is the one step that is not evaluated.
-    assert (found is None) == ("select" in names)
-    if found is not None:
-        np.testing.assert_array_equal(found, want)
+    assert (elements is None) == ("select" in names)
+    if elements is not None:
+        np.testing.assert_array_equal(elements, want)
         assert counts_up(constants, value) == (want.ravel() == np.arange(want.size)).all()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.linkage import op_rules
-from tests.hlo_tools.graphs import graph_of_text
+from tests.hlo_tools.graphs import text_graph
 
 
 COMBINE = "sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }"
@@ -32,7 +32,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_operations(name):
     left, right, op, expected = CASES[name]
-    graph = graph_of_text(
+    graph = text_graph(
         f"{COMBINE}\nENTRY main {{\n x = {left} parameter(0)\n w = {right} parameter(1)\n ROOT y = {op}\n}}"
     )
     (rule,) = op_rules(graph, {})

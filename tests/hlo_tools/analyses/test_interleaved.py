@@ -25,13 +25,13 @@ def _f32(*shape):
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
-def _attention(parts_of):
+def _attention(take_parts):
     """A step of one attention layer; `parts_of(w, x)` are its queries, keys and values [B, T,
     INNER].
     """
 
     def loss(params, x):
-        q, k, v = (y.reshape(BATCH, LENGTH, HEADS, SIZE) for y in parts_of(params["qkv"], x))
+        q, k, v = (y.reshape(BATCH, LENGTH, HEADS, SIZE) for y in take_parts(params["qkv"], x))
         scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
         mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(BATCH, LENGTH, INNER)
         return ((x + mixed @ params["o"]) ** 2).mean()
@@ -55,9 +55,9 @@ def _stored_apart(w, x):
     return [x @ w[:, i] for i in range(3)]
 
 
-def _problem(parts_of, *shape):
+def _problem(take_parts, *shape):
     params = {"qkv": _f32(*shape), "o": _f32(INNER, WIDTH)}
-    return problem_of(_attention(parts_of), (params, _f32(BATCH, LENGTH, WIDTH)))
+    return problem_of(_attention(take_parts), (params, _f32(BATCH, LENGTH, WIDTH)))
 
 
 def _classes(problem):
@@ -65,9 +65,9 @@ def _classes(problem):
     return {path: problem.compute_classes(value) for path, value in inputs.items()}
 
 
-@pytest.mark.parametrize("parts_of", [_split, _sliced])
-def test_fused_heads_are_linked_only_if_interleaved(parts_of):
-    problem = _problem(parts_of, WIDTH, 3 * INNER)
+@pytest.mark.parametrize("take_parts", [_split, _sliced])
+def test_fused_heads_are_linked_only_if_interleaved(take_parts):
+    problem = _problem(take_parts, WIDTH, 3 * INNER)
     assert {f.parts for f in fused_dimensions(problem.graph)} == {3}
     apart, linked = _classes(problem), _classes(interleaved(problem))
     assert apart["[0]['qkv']"][1] != apart["[0]['o']"][0]
@@ -78,19 +78,24 @@ def _megatron_collectives(problem):
     space = Space(problem)
     evaluator = Evaluator(build_tables(problem, "cpu"), problem.n_classes, get_topology("cpu:8"))
     (point,) = PRESETS["megatron"].points(space, Mesh(("model",), (HEADS,)))
-    found = evaluator.collectives(space.split_classes(point))
+    collectives = evaluator.collectives(space.split_classes(point))
     return Counter(
-        dict(zip(zip(found.kind.tolist(), found.n_bytes.tolist()), found.count.tolist()))
+        dict(
+            zip(
+                zip(collectives.kind.tolist(), collectives.n_bytes.tolist()),
+                collectives.count.tolist(),
+            )
+        )
     )
 
 
-@pytest.mark.parametrize("parts_of", [_split, _sliced])
-def test_the_interleaved_problem_is_that_of_the_program_that_stores_parts_apart(parts_of):
-    fused = interleaved(_problem(parts_of, WIDTH, 3 * INNER))
+@pytest.mark.parametrize("take_parts", [_split, _sliced])
+def test_the_interleaved_problem_is_that_of_the_program_that_stores_parts_apart(take_parts):
+    fused = interleaved(_problem(take_parts, WIDTH, 3 * INNER))
     apart = _problem(_stored_apart, WIDTH, 3, INNER)
     assert _megatron_collectives(fused) == _megatron_collectives(apart)
     assert _megatron_collectives(fused) != _megatron_collectives(
-        _problem(parts_of, WIDTH, 3 * INNER)
+        _problem(take_parts, WIDTH, 3 * INNER)
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.narrow import stored_bytes
-from tests.hlo_tools.graphs import graph_of
+from hlo_tools.analyses.liveness import stored_bytes
+from tests.hlo_tools.graphs import step_graph
 
 
 DEPTH, ROWS, WIDTH = 6, 256, 32
@@ -34,7 +34,7 @@ def _scanned(weights, x):
 
 @pytest.mark.parametrize(("platform", "stored_per_layer"), [("cpu", 2), ("cuda", 2), ("tpu", 1)])
 def test_a_relu_is_stored_where_contractions_load_their_operands(platform, stored_per_layer):
-    graph = graph_of(_relu_chain, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    graph = step_graph(_relu_chain, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
     written = [
         a for k in _kernels(graph, platform) for a in k.writes if a.n_bytes == ACTIVATION_BYTES
     ]
@@ -43,14 +43,14 @@ def test_a_relu_is_stored_where_contractions_load_their_operands(platform, store
 
 
 def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
-    graph = graph_of(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    graph = step_graph(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
     (dot,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "dot"]
     loop_counter = 4
     assert {a.n_bytes for a in dot.reads} == {ACTIVATION_BYTES, 4 * WIDTH * WIDTH, loop_counter}
 
 
 def test_a_gather_reads_the_rows_it_returns():
-    graph = graph_of(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
+    graph = step_graph(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
     (gather,) = [k for k in _kernels(graph, "cpu") if graph.ops[k.op].opcode == "gather"]
     assert sum(a.n_bytes for a in gather.reads) <= 4 * WIDTH * 4 + 64
 
@@ -60,7 +60,7 @@ def test_fused_kernels_read_what_they_share_once():
         y = x * 2
         return y.sum(0), y.sum(1), (y * y).sum()
 
-    graph = graph_of(step, (ROWS, WIDTH))
+    graph = step_graph(step, (ROWS, WIDTH))
     read = {
         platform: [sum(a.n_bytes for a in k.reads) for k in _kernels(graph, platform)]
         for platform in ("cpu", "cuda")
@@ -71,19 +71,19 @@ def test_fused_kernels_read_what_they_share_once():
 
 @pytest.mark.parametrize(("platform", "written"), [("cpu", ["dot", "add"]), ("tpu", ["add"])])
 def test_what_alone_uses_a_product_is_fused_with_it_on_tpu(platform, written):
-    graph = graph_of(lambda a, b, c: a @ b + c, (8, 16), (16, 4), (8, 4))
-    found = _kernels(graph, platform)
-    assert [graph.ops[k.op].opcode for k in found if k.writes] == written
-    read = sum(a.n_bytes for k in found for a in k.reads)
+    graph = step_graph(lambda a, b, c: a @ b + c, (8, 16), (16, 4), (8, 4))
+    made = _kernels(graph, platform)
+    assert [graph.ops[k.op].opcode for k in made if k.writes] == written
+    read = sum(a.n_bytes for k in made for a in k.reads)
     product = 4 * 8 * 4
     operands = 4 * (8 * 16 + 16 * 4 + 8 * 4)
     assert read == operands + (product if platform == "cpu" else 0)
 
 
 def test_a_product_that_others_use_too_is_written():
-    graph = graph_of(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
-    found = _kernels(graph, "tpu")
-    assert "dot" in [graph.ops[k.op].opcode for k in found if k.writes]
+    graph = step_graph(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
+    made = _kernels(graph, "tpu")
+    assert "dot" in [graph.ops[k.op].opcode for k in made if k.writes]
 
 
 def test_zeros_that_a_loop_adds_to_are_written_before_it():
@@ -93,7 +93,7 @@ def test_zeros_that_a_loop_adds_to_are_written_before_it():
 
         return jax.grad(loss)(weights)
 
-    graph = graph_of(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    graph = step_graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
     fills = [
         a.n_bytes
         for k in _kernels(graph, "cpu")
@@ -123,7 +123,7 @@ def test_a_table_that_is_given_is_converted_whole_before_rows_are_looked_up(
         table = table if is_input else jnp.sin(table)
         return table.astype("bfloat16")[jnp.arange(8) * 3]
 
-    graph = graph_of(step, (64, WIDTH))
+    graph = step_graph(step, (64, WIDTH))
     made = {
         graph.ops[k.op].opcode
         for k in _kernels(graph, platform)

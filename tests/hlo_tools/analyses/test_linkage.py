@@ -7,11 +7,11 @@ import pytest
 from hlo_tools.analyses.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.analyses.folding import fold
 from hlo_tools.analyses.linkage import components, link, op_rules
-from tests.hlo_tools.graphs import graph_of_text
+from tests.hlo_tools.graphs import text_graph
 
 
 def _linkage(body):
-    graph = graph_of_text(f"ENTRY main {{\n{body}\n}}")
+    graph = text_graph(f"ENTRY main {{\n{body}\n}}")
     return link(graph, op_rules(graph, {}))
 
 

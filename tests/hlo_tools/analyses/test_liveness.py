@@ -1,19 +1,18 @@
-"""What is alive at once: small steps with the peak by hand."""
+"""What is alive at once, and what is kept rounded: small steps with the answer by hand."""
 
 import jax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 import numpy as np
 import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import buffers
-from hlo_tools.analyses.narrow import stored_bytes
+from hlo_tools.analyses.liveness import buffers, narrow_values, stored_bytes
 from hlo_tools.analyses.phases import Phase, phases
 from hlo_tools.graph import DTYPE_BITS, flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
-from tests.hlo_tools.graphs import graph_of
+from tests.hlo_tools.graphs import step_graph
 
 
 DEPTH, ROWS, WIDTH = 6, 256, 32
@@ -80,7 +79,7 @@ def test_the_peak_does_not_depend_on_how_the_program_is_written_down(platform):
 
 def test_late_updates_keep_every_gradient_until_the_last():
     wide = 512
-    graph = graph_of(_relu_step_flat, *[(wide, wide)] * DEPTH, (8, wide))
+    graph = step_graph(_relu_step_flat, *[(wide, wide)] * DEPTH, (8, wide))
     kinds = phases(graph, {n: n for n in range(len(graph.outputs) - 1)})
     peaks = []
     for updates in ("early", "late"):
@@ -107,12 +106,78 @@ def test_an_elementwise_kernel_writes_over_what_it_reads_last(is_last, make):
         second = jnp.sort(make(first))
         return second if is_last else second + first
 
-    graph = graph_of(step, (4096,))
+    graph = step_graph(step, (4096,))
     live = buffers(
         graph, _kernels(graph, "cpu"), [Phase.FORWARD] * len(graph.ops), {}, _wide(graph)
     )
     first, second = (op for op in graph.ops if op.opcode == "sort")
-    buffer_of = {int(value): b for b, value in enumerate(live.value)}
-    read, made = buffer_of[first.outputs[0]], buffer_of[second.inputs[0]]
+    buffer_by_value = {int(value): b for b, value in enumerate(live.value)}
+    read, made = buffer_by_value[first.outputs[0]], buffer_by_value[second.inputs[0]]
     overlap = live.death[read] >= live.birth[made]
     assert overlap == (not is_last or make is jnp.cumsum)
+
+
+def _narrow_inside(graph, opcode):
+    narrow = narrow_values(graph)
+    return [narrow[v] for op in graph.ops if op.opcode == opcode for v in op.outputs]
+
+
+def test_what_only_products_read_is_narrow():
+    graph = step_graph(lambda a, b: jnp.tanh(jnp.sin(a) @ b.T), (8, 16), (8, 16))
+    assert _narrow_inside(graph, "sine") == [True]
+    assert _narrow_inside(graph, "dot") == [False]  # tanh reads it
+    assert _narrow_inside(graph, "tanh") == [False]  # a result of the step
+
+
+def test_products_of_high_precision_read_whole_floats():
+    graph = step_graph(
+        lambda a, b: jnp.matmul(jnp.sin(a), b, precision="highest"), (8, 16), (16, 8)
+    )
+    assert _narrow_inside(graph, "sine") == [False]
+
+
+def test_residuals_of_products_are_stacked_narrow_and_others_are_not():
+    def loss(weights, x):
+        def layer(c, w):
+            # Of the sine the weight's gradient needs the value, a product; its own gradient the
+            # cosine, as it is.
+            return jnp.sin(c) @ w + c, None
+
+        return lax.scan(layer, x, weights)[0].sum()
+
+    shapes = [(DEPTH, WIDTH, WIDTH), (ROWS, WIDTH)]
+    graph = step_graph(lambda w, x: jax.grad(loss)(w, x), *shapes)
+    narrow = narrow_values(graph)
+    stacks = [
+        narrow[op.outputs[0]]
+        for op in graph.ops
+        if op.opcode == "dynamic-update-slice"
+        and graph.values[op.outputs[0]].dims == (DEPTH, ROWS, WIDTH)
+    ]
+    assert sorted(stacks) == [False, True]
+
+
+def test_a_loop_that_multiplies_what_it_does_not_change_has_a_rounded_copy():
+    def step(weights, x):
+        grown = lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ weights), x)
+        return grown, weights * 2
+
+    graph = step_graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    narrow = narrow_values(graph)
+    sizes = stored_bytes(graph, narrow)
+    live = buffers(
+        graph, kernels(graph, backend_for("tpu").fuser, sizes), phases(graph, {}), {}, narrow
+    )
+    stored = sorted(sizes[v] for v in live.value if graph.values[v].dims == (WIDTH, WIDTH))
+    whole = 4 * WIDTH * WIDTH
+    assert stored == [whole // 2, whole, whole]  # the copy, the input, the result
+
+
+def test_narrow_values_are_a_fixed_point_that_no_value_could_join():
+    graph = step_graph(_relu_step_flat, *[(WIDTH, WIDTH)] * DEPTH, (ROWS, WIDTH))
+    narrow = narrow_values(graph)
+    for value, users in enumerate(graph.users):
+        if narrow[value]:
+            assert graph.values[value].dtype == "f32" and value not in graph.outputs
+            for user in (graph.ops[u] for u in users):
+                assert user.opcode == "dot" or any(narrow[v] for v in user.outputs)

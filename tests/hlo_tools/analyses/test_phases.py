@@ -1,7 +1,7 @@
 """Forward, backward and update, on HLO whose phases are known."""
 
 from hlo_tools.analyses.phases import Phase, after_backward, data, phases
-from tests.hlo_tools.graphs import graph_of, graph_of_text
+from tests.hlo_tools.graphs import step_graph, text_graph
 
 
 F, B, U = Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE
@@ -25,14 +25,14 @@ ENTRY main {
 """
 
 
-def _by_opcode(graph, found):
-    return [(op.opcode, phase) for op, phase in zip(graph.ops, found)]
+def _by_opcode(graph, by_op):
+    return [(op.opcode, phase) for op, phase in zip(graph.ops, by_op)]
 
 
 def test_names_say_the_phase_and_data_flow_says_it_of_the_rest():
-    graph = graph_of_text(NAMED)
-    found = phases(graph, {0: 0})
-    assert _by_opcode(graph, found) == [
+    graph = text_graph(NAMED)
+    by_op = phases(graph, {0: 0})
+    assert _by_opcode(graph, by_op) == [
         ("multiply", F),  # outside of what is differentiated, and leads into it
         ("tanh", F),
         ("multiply", F),
@@ -42,13 +42,13 @@ def test_names_say_the_phase_and_data_flow_says_it_of_the_rest():
         ("negate", U),
         ("add", U),
     ]
-    after = after_backward(graph, found)
+    after = after_backward(graph, by_op)
     made_after = [graph.values[v].producer for v, is_after in enumerate(after) if is_after]
     assert [graph.ops[p].opcode for p in made_after] == ["multiply", "negate", "add"]
 
 
 def test_data_comes_from_arrays_that_are_no_state_and_not_through_gradients():
-    graph = graph_of_text(NAMED)
+    graph = text_graph(NAMED)
     is_data = data(graph, phases(graph, {0: 0}), frozenset({0}))
     w, x = graph.inputs
     assert is_data[x] and not is_data[w]
@@ -62,7 +62,7 @@ def test_without_a_name_that_says_transpose_the_data_flow_decides():
         # The gradient of sum(error ** 2) / 2, by hand.
         return w - x.T @ error, (error**2).sum()
 
-    graph = graph_of(step, (16, 4), (8, 16), (8, 4))
+    graph = step_graph(step, (16, 4), (8, 16), (8, 4))
     result = phases(graph, {0: 0})
     dots = [phase for op, phase in zip(graph.ops, result) if op.opcode == "dot"]
     assert dots == [F, B]
@@ -71,5 +71,5 @@ def test_without_a_name_that_says_transpose_the_data_flow_decides():
 
 
 def test_a_step_of_inference_is_all_forward():
-    graph = graph_of(lambda cache, x: (cache + x,), (4,), (4,))
+    graph = step_graph(lambda cache, x: (cache + x,), (4,), (4,))
     assert set(phases(graph, {0: 0})) == {F}

@@ -11,7 +11,7 @@ from hlo_tools.analyses.roles import Role, longest_common_run, match_state, role
 from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
-from tests.hlo_tools.graphs import graph_of, graph_of_text
+from tests.hlo_tools.graphs import step_graph, text_graph
 
 
 items = st.lists(st.integers(0, 3), max_size=12)
@@ -35,12 +35,12 @@ def test_state_is_the_longest_run_of_equal_arrays():
         return (x @ w).sum(), w + 1, b + y
 
     # The results are a number, [4, 8] and [8]: as the inputs 1 and 2.
-    assert match_state(graph_of(step, (2, 4), (4, 8), (8,), (8,))) == {1: 1, 2: 2}
+    assert match_state(step_graph(step, (2, 4), (4, 8), (8,), (8,))) == {1: 1, 2: 2}
 
 
 @pytest.mark.parametrize(("reads", "expected"), [("w", {0: 1}), ("x", {})])
 def test_a_single_array_is_state_only_if_the_result_reads_it(reads, expected):
-    graph = graph_of_text(f"""
+    graph = text_graph(f"""
 ENTRY main {{
   x = f32[4] parameter(0)
   w = f32[8] parameter(1)
@@ -64,7 +64,7 @@ ENTRY main {
 
 
 def test_roles_that_shapes_and_types_say():
-    graph = graph_of_text("""
+    graph = text_graph("""
 ENTRY main {
   w = f32[4,8] parameter(0)
   x = f32[2,4] parameter(1)
@@ -73,8 +73,8 @@ ENTRY main {
   ROOT y = f32[2,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """)
-    found = roles(graph, phases(graph, {}), {})
+    input_roles = roles(graph, phases(graph, {}), {})
     # Of inference the weight is what shares no leading size with the answer.
-    assert found == (Role.PARAMETER, Role.BATCH, Role.RNG, Role.CONSTANT)
+    assert input_roles == (Role.PARAMETER, Role.BATCH, Role.RNG, Role.CONSTANT)
     typed = roles(graph, phases(graph, {}), {}, rng_inputs=frozenset({3}))
     assert typed[3] is Role.RNG

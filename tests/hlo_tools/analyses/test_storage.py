@@ -8,7 +8,7 @@ from hlo_tools.analyses.linkage import link, op_rules
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 from hlo_tools.analyses.storage import Side, storage
-from tests.hlo_tools.graphs import graph_of_text
+from tests.hlo_tools.graphs import text_graph
 
 
 STEP = """
@@ -33,7 +33,7 @@ ROLES = [Role.PARAMETER, Role.OPTIMIZER, Role.BATCH, Role.BATCH]
 
 
 def _stored():
-    graph = graph_of_text(STEP)
+    graph = text_graph(STEP)
     linkage = link(graph, op_rules(graph, {}))
     return linkage, storage(linkage, PHASES, ROLES, STATE)
 

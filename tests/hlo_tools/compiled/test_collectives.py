@@ -9,7 +9,7 @@ import pytest
 from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
-from hlo_tools.read.groups import read_groups
+from hlo_tools.read.attributes import read_groups
 from hlo_tools.read.proto import decode_module
 from hlo_tools.read.schema import INSTRUCTION
 
@@ -28,13 +28,13 @@ def _collectives(text):
 
 
 def _all_reduce(groups):
-    (found,) = _collectives(
+    (collective,) = _collectives(
         f"""ENTRY %e (p: f32[8]) -> f32[8] {{
   %p = f32[8]{{0}} parameter(0)
   ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=%add
 }}"""
     )
-    return found
+    return collective
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_groups_that_contradict_themselves_are_refused(raw):
 
 
 def test_tensors_of_every_kind():
-    found = _collectives(
+    collectives = _collectives(
         """ENTRY %e (p: f32[8], q: bf16[4,2]) -> f32[8] {
   %p = f32[8]{0} parameter(0)
   %q = bf16[4,2]{1,0} parameter(1)
@@ -127,7 +127,7 @@ def test_tensors_of_every_kind():
   ROOT %m = f32[8]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}
 }"""
     )
-    assert [(c.kind, c.n_bytes) for c in found] == [
+    assert [(c.kind, c.n_bytes) for c in collectives] == [
         ("all-reduce", 32),
         ("all-reduce", 16),
         ("all-gather", 256),
@@ -136,11 +136,11 @@ def test_tensors_of_every_kind():
         ("all-to-all", 32),
         ("collective-permute", 32),
     ]
-    assert found[-1].groups == ((0, 1), (1, 0))
+    assert collectives[-1].groups == ((0, 1), (1, 0))
 
 
 def test_a_loop_counts_its_collectives_once_per_trip():
-    found = _collectives(
+    collectives = _collectives(
         """%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
   %s = (s32[], f32[8]) parameter(0)
   %i = s32[] get-tuple-element(%s), index=0
@@ -157,7 +157,7 @@ ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   ROOT %w = (s32[], f32[8]) while(%p), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
 }"""
     )
-    assert [(c.kind, c.count) for c in found] == [("all-reduce", 7)]
+    assert [(c.kind, c.count) for c in collectives] == [("all-reduce", 7)]
 
 
 def test_a_collective_written_in_steps_counts_once():
@@ -166,14 +166,14 @@ def test_a_collective_written_in_steps_counts_once():
         "dimensions={0}"
         for i in range(3)
     )
-    found = _collectives(
+    collectives = _collectives(
         f"""ENTRY %e (p: f32[8]) -> f32[8] {{
   %p = f32[8]{{0}} parameter(0)
 {steps}
   ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=3, replica_groups={{}}, to_apply=%add
 }}"""
     )
-    assert [(c.kind, c.n_bytes) for c in found] == [("all-gather", 256), ("all-reduce", 32)]
+    assert [(c.kind, c.n_bytes) for c in collectives] == [("all-gather", 256), ("all-reduce", 32)]
 
 
 def test_steps_that_are_fused_into_other_ops_count_once():
@@ -184,14 +184,14 @@ def test_steps_that_are_fused_into_other_ops_count_once():
         f', metadata={{op_name="{name}"}}'
         for i, name in enumerate(names)
     )
-    found = _collectives(
+    collectives = _collectives(
         f"""ENTRY %e (p: f32[8]) -> f32[64] {{
   %p = f32[8]{{0}} parameter(0)
 {steps}
   ROOT %s = f32[64]{{0}} add(%g0, %g2)
 }}"""
     )
-    assert [(c.kind, c.n_bytes, c.op_name) for c in found] == [("all-gather", 256, "q")]
+    assert [(c.kind, c.n_bytes, c.op_name) for c in collectives] == [("all-gather", 256, "q")]
 
 
 def test_steps_in_a_loop_of_which_one_is_fused_count_once():
@@ -202,7 +202,7 @@ def test_steps_in_a_loop_of_which_one_is_fused_count_once():
         "all-gather(%x), channel_id=3, replica_groups={}, dimensions={0}"
         ', metadata={op_name="squeeze"}'
     )
-    found = _collectives(
+    collectives = _collectives(
         f"""%fused (x: f32[8]) -> f32[64] {{
   %x = f32[8] parameter(0)
   ROOT %g = f32[64] {gather}
@@ -225,11 +225,11 @@ ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {{
     backend_config={{"known_trip_count":{{"n":"7"}}}}, metadata={{op_name="step/while"}}
 }}"""
     )
-    assert [(c.op_name, c.count) for c in found] == [("step/while/squeeze", 7)]
+    assert [(c.op_name, c.count) for c in collectives] == [("step/while/squeeze", 7)]
 
 
 def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
-    found = _collectives(
+    collectives = _collectives(
         """%all-reduce-scatter (p: f32[64]) -> f32[8] {
   %p = f32[64]{0} parameter(0)
   %r = f32[64]{0} all-reduce(%p), channel_id=3, replica_groups={}, to_apply=%add
@@ -241,7 +241,7 @@ ENTRY %e (p: f32[64]) -> f32[8] {
   ROOT %f = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter
 }"""
     )
-    assert [(c.kind, c.n_bytes) for c in found] == [("reduce-scatter", 256)]
+    assert [(c.kind, c.n_bytes) for c in collectives] == [("reduce-scatter", 256)]
 
 
 def test_merged_reduce_scatters_are_slices_of_a_merged_all_reduce():
@@ -262,8 +262,8 @@ ENTRY %e (p: f32[64], q: f32[32]) -> (f32[8], f32[4]) {
   %q = f32[32]{0} parameter(1)
   ROOT %f = (f32[8]{0}, f32[4]{0}) fusion(%p, %q), kind=kCustom, calls=%all-reduce-scatter
 }"""
-    found = _collectives(text)
-    assert [(c.kind, c.n_bytes, c.message) for c in found] == [
+    collectives = _collectives(text)
+    assert [(c.kind, c.n_bytes, c.message) for c in collectives] == [
         ("reduce-scatter", 256, 0),
         ("reduce-scatter", 128, 0),
     ]

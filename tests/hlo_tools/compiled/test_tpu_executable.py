@@ -95,8 +95,8 @@ def _operands_at_update(module: bytes) -> bytes:
     """
     message = schema.MODULE.parse(module)
     (entry,) = (c for c in message.computations if c.id == message.computations[-1].id)
-    of_opcode = {i.opcode: i for i in entry.instructions}
-    start, update = of_opcode[b"async-start"], of_opcode[b"async-update"]
+    by_opcode = {i.opcode: i for i in entry.instructions}
+    start, update = by_opcode[b"async-start"], by_opcode[b"async-update"]
     update.operands.extend(list(start.operands))
     start.ClearField("operands")
     return message.SerializeToString()

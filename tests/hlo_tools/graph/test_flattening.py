@@ -7,7 +7,7 @@ from hlo_tools.graph import HandOver, flatten, sources_by_output
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import parse_notation
-from tests.hlo_tools.graphs import graph_of_text
+from tests.hlo_tools.graphs import text_graph
 
 
 CALLS = """
@@ -65,7 +65,7 @@ def _opcodes(graph):
 
 
 def test_calls_are_inlined_and_tuples_and_copies_are_no_ops():
-    graph = graph_of_text(CALLS)
+    graph = text_graph(CALLS)
     assert _opcodes(graph) == ["multiply", "multiply", "add"]
     assert [op.inputs for op in graph.ops] == [(0, 0), (1, 1), (2, 0)]
     assert graph.inputs == (0,) and graph.outputs == (3,)
@@ -74,13 +74,13 @@ def test_calls_are_inlined_and_tuples_and_copies_are_no_ops():
 
 
 def test_a_function_that_the_user_has_a_rule_for_is_one_custom_call():
-    graph = graph_of_text(CALLS, {"scale": parse_notation("i->i")})
+    graph = text_graph(CALLS, {"scale": parse_notation("i->i")})
     assert _opcodes(graph) == ["custom-call", "custom-call", "add"]
     assert graph.ops[0].instruction.attributes.custom_call_target == "scale"
 
 
 def test_a_loop_is_two_ops_around_its_body_which_stands_once():
-    graph = graph_of_text(LOOP)
+    graph = text_graph(LOOP)
     assert _opcodes(graph) == ["constant", "while", "constant", "add", "multiply", "while-exit"]
     enter, leave = graph.ops[1], graph.ops[5]
     assert [op.trip_count for op in graph.ops] == [1, 1, 5, 5, 5, 1]
@@ -108,7 +108,7 @@ def test_a_loop_is_two_ops_around_its_body_which_stands_once():
 
 
 def test_both_branches_stand_between_two_ops_and_end_in_one_result():
-    graph = graph_of_text(BRANCHES)
+    graph = text_graph(BRANCHES)
     assert _opcodes(graph) == ["conditional", "add", "conditional-exit"]
     _, x, y = graph.inputs
     doubled = graph.ops[1].outputs[0]
@@ -129,7 +129,7 @@ def test_a_fusion_is_inlined_or_kept_as_it_runs():
 
 @pytest.mark.parametrize(("dims", "opcodes"), [("4,8", []), ("2,8", ["constant", "dynamic-slice"])])
 def test_a_slice_of_all_there_is_is_no_op(dims, opcodes):
-    graph = graph_of_text(f"""
+    graph = text_graph(f"""
 ENTRY main {{
   x = f32[4,8] parameter(0)
   zero = s32[] constant(0)
@@ -141,7 +141,7 @@ ENTRY main {{
 
 def test_what_runs_more_often_than_can_be_counted_is_refused():
     text = LOOP.replace("constant(5)", "constant(2000000000)")
-    assert max(op.trip_count for op in graph_of_text(text).ops) == 2_000_000_000
+    assert max(op.trip_count for op in text_graph(text).ops) == 2_000_000_000
     nested = """
 inner_body {
   c = (s32[]) parameter(0)
@@ -173,4 +173,4 @@ ENTRY main {
 }
 """
     with pytest.raises(HloError, match="runs 4000000000000 times in a step"):
-        graph_of_text(nested)
+        text_graph(nested)

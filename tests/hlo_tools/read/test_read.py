@@ -88,10 +88,10 @@ def test_a_truncated_proto_is_refused_unless_the_program_is_whole(at):
     these.
     """
     try:
-        found = _opcodes(decode_module(PROTO[:at]))
+        opcodes = _opcodes(decode_module(PROTO[:at]))
     except HloError:
         return
-    assert found == _opcodes(decode_module(PROTO))
+    assert opcodes == _opcodes(decode_module(PROTO))
 
 
 @given(st.integers(0, len(PROTO) - 1), st.integers(0, 255))

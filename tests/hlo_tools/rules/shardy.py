@@ -29,7 +29,7 @@ _NAMES = {
 }
 
 
-def rules_of(function, arguments, opcode):
+def shardy_rules(function, arguments, opcode):
     """Rules as algebra of the ops that lower to `opcode`; None if there is no such pass."""
     if passmanager is None:
         return None
@@ -78,11 +78,11 @@ def _algebra(text):
     What stands in one place and is replicated or permuted, or is a custom call's, stays whole: size
     one.
     """
-    found = _RULE.search(text)
-    pairs = (pair.split("=") for pair in (found["sizes"] or "").split(", ") if pair)
+    rule = _RULE.search(text)
+    pairs = (pair.split("=") for pair in (rule["sizes"] or "").split(", ") if pair)
     sizes = {name: int(size) for name, size in pairs}
-    places = _FACTOR.findall(found["left"] + found["right"])
-    lists = re.findall(r"(?:need_replication|permutation)=\{(.*?)\}", found["kinds"])
+    places = _FACTOR.findall(rule["left"] + rule["right"])
+    lists = re.findall(r"(?:need_replication|permutation)=\{(.*?)\}", rule["kinds"])
     whole = places if text.endswith("custom>") else _FACTOR.findall(" ".join(lists))
     sizes |= {f: 1 for f in whole if places.count(f) == 1}
     letter = {}
@@ -96,9 +96,9 @@ def _algebra(text):
         inner = re.findall(r"\[(.*?)\]", tensors)
         return ",".join("".join(map(dim, t.split(", "))) if t else "." for t in inner)
 
-    result = side(found["left"]) + "->" + side(found["right"])
+    result = side(rule["left"]) + "->" + side(rule["right"])
     for theirs in ("reduction", "permutation", "need_replication"):
-        kind = re.search(rf"{theirs}=\{{(.*?)\}}", found["kinds"])
+        kind = re.search(rf"{theirs}=\{{(.*?)\}}", rule["kinds"])
         names = sorted(letter[f] for f in _FACTOR.findall(kind[1]) if f in letter) if kind else []
         if names:
             result += f" {_KINDS[theirs]}={','.join(names)}"

@@ -38,10 +38,10 @@ def _gradient(argument, **options):
         result = jax.eval_shape(lambda: _conv(x, w, **options))
         operands = [x, w]
 
-        def of_one(operand):
+        def with_argument(operand):
             return _conv(*operands[:argument], operand, *operands[argument + 1 :], **options)
 
-        return jax.vjp(of_one, operands[argument])[1](jnp.ones(result.shape))[0]
+        return jax.vjp(with_argument, operands[argument])[1](jnp.ones(result.shape))[0]
 
     return gradient
 
@@ -200,14 +200,14 @@ def rules_and_shapes(opcode, function, shapes):
 @pytest.mark.parametrize("row", GOLDEN, ids=lambda row: f"{row[0]} {row[3]}")
 def test_rule_is_the_golden_one(row):
     opcode, function, shapes, expected, *_ = row
-    found = [str(rule) for rule in _rules(function, shapes, opcode)]
-    assert expected in found, found
+    printed = [str(rule) for rule in _rules(function, shapes, opcode)]
+    assert expected in printed, printed
 
 
 @pytest.mark.parametrize("row", GOLDEN, ids=lambda row: f"{row[0]} {row[3]}")
 def test_rule_is_shardys_or_differs_as_stated(row):
     opcode, function, shapes, ours, *different = row
-    theirs = shardy.rules_of(function, list(map(_argument, shapes)), opcode)
+    theirs = shardy.shardy_rules(function, list(map(_argument, shapes)), opcode)
     if theirs is None:
         pytest.skip("this jaxlib does not run Shardy's passes")
     if different:

@@ -1,19 +1,27 @@
-"""How often a while loop runs, by its counter.
+"""A while loop as ops: its body once, between an op that enters it and one that leaves it, each op
+of the body with the number of trips                                        -> in: `while_loop`
 
-A counter is an element c of what the loop carries, with condition c < limit and c <- c + step in
-the body, so that
+The number is what XLA has written beside the loop, or is read from its counter. A counter is an
+element c of what the loop carries, with condition c < limit and c <- c + step in the body, so that
 
     trips = ceil((limit - start) / step)                                    -> in: `trip_count`
 
-The step need not be one: a TPU runs two rounds of a ring in each trip.
+The step need not be one: a TPU runs two rounds of a ring in each trip. A loop whose number cannot
+be read is counted once and named in `Graph.assumptions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hlo_tools.errors import HloError
+from hlo_tools.graph.flattener import Flattener, Tree, joined, leaves
 from hlo_tools.module import Computation, Instruction, Module
-from hlo_tools.opcodes import SAME_NUMBER
+from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, SAME_NUMBER
 
+
+# A million steps of a thousand layers of a thousand trips each; sums over ops stay whole numbers of
+# 64 bits.
+_MOST_TRIPS = 1 << 40
 
 # The first value of an element of what a loop carries, None if it is not known.
 Initial = Callable[[int], int | None]
@@ -38,6 +46,66 @@ class _Counter:
 
 _Known = int | _Counter | None
 _ById = Mapping[int, Instruction]
+
+
+def while_loop(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    """The handler of `while`. Raises `HloError` if its body runs too often in a step."""
+    body, condition = _body_and_condition(flat.module, instruction)
+    initial = tuple(leaves(operands[0]))
+    trips = instruction.attributes.trip_count
+    if trips is None:
+        trips = _read_trips(flat, instruction, condition, body, operands[0])
+    if trips == 1:  # XLA makes no loop of it, but partitions it as one
+        root = flat.inline(instruction, body.id, operands)
+        flat.ties.extend(zip(initial, leaves(root), strict=True))
+        return root
+    carried = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_ENTER, initial, carried, instruction)
+    outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
+    if flat.trip_count > _MOST_TRIPS:
+        raise HloError(
+            f"{instruction.name}: this loop's body runs {flat.trip_count} times in a step, with "
+            f"the loops around it; allowed: {_MOST_TRIPS}; plan fewer trips"
+        )
+    root = flat.inline(instruction, body.id, [carried])
+    flat.trip_count = outer
+    result = flat.fresh(instruction.shape, len(flat.ops))
+    flat.emit_with(LOOP_EXIT, tuple(leaves(root)), result, instruction)
+    for group in (initial, leaves(root), leaves(result)):
+        flat.ties.extend(zip(group, leaves(carried), strict=True))
+    return result
+
+
+def _read_trips(
+    flat: Flattener, loop: Instruction, condition: Computation, body: Computation, carried: Tree
+) -> int | None:
+    def initial(element: int) -> int | None:
+        leaf = carried[element] if isinstance(carried, tuple) else None
+        value = flat.constants.get(leaf) if isinstance(leaf, int) else None
+        return value if isinstance(value, int) else None
+
+    trips = trip_count(flat.module, condition, body, initial)
+    where = joined(flat.prefix, loop.op_name) or loop.name
+    if trips.count is None:
+        flat.assumptions.append(f"loop {where}: trip count not known, counted once")
+    elif not trips.is_step_known:
+        flat.assumptions.append(f"loop {where}: its counter is taken to go by one")
+    return trips.count
+
+
+def _body_and_condition(
+    module: Module, instruction: Instruction
+) -> tuple[Computation, Computation]:
+    # The proto lists both callees; the condition is the one that returns a single pred.
+    callees = [module.computations[i] for i in instruction.called]
+    if len(callees) != 2:
+        raise HloError(f"{instruction.name}: a while calls two computations, this {len(callees)}")
+    roots = [_root(c).shape.dtype for c in callees]
+    return (callees[0], callees[1]) if roots[1] == "pred" else (callees[1], callees[0])
+
+
+def _root(computation: Computation) -> Instruction:
+    return next(i for i in computation.instructions if i.id == computation.root_id)
 
 
 def trip_count(

@@ -1,4 +1,4 @@
-"""Targets by hand and against brute force."""
+"""The agent's targets by hand and against brute force."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rl.agent import Head, Step, errors, projected  # noqa: E402
 from rl.config import Distribution  # noqa: E402
 from rl.env import Observation  # noqa: E402
 from rl.networks import duel, network_inputs  # noqa: E402
-from rl.targets import Head, Step, errors, projected  # noqa: E402
 
 
 def inputs(rows, baseline=(0.0, 0.0), mask=(True, True)):
@@ -48,15 +48,15 @@ STEP = Step(
 def test_double_q_by_hand():
     # Online after: 0.25 + 4, 0.5 + 3: the first is best. Target after: 0.25 - 4. Target 1 + 0.5 *
     # -3.75 = -0.875, online now 10 + 1. The second has ended: target -1, online now 20 + 5.
-    found = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), STEP)
-    assert found.surprises.tolist() == [11.875, 26.0]
-    assert found.losses.tolist() == [11.375, 25.5]
+    result = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), STEP)
+    assert result.surprises.tolist() == [11.875, 26.0]
+    assert result.losses.tolist() == [11.375, 25.5]
 
 
 def test_what_is_not_allowed_is_never_the_best_action_after():
     masked = replace(STEP, after=inputs([[4.0, 3.0], [6.0, 8.0]], mask=(False, True)))
-    found = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), masked)
-    assert found.surprises[0].item() == abs(1.0 + 0.5 * 300.0 - 11.0)
+    result = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), masked)
+    assert result.surprises[0].item() == abs(1.0 + 0.5 * 300.0 - 11.0)
 
 
 def test_advantages_are_free_of_what_is_not_allowed():
@@ -80,10 +80,10 @@ def test_projection_against_brute_force():
     probabilities = source.dirichlet(np.ones(11), size=50)
     places = source.normal(scale=3.0, size=(50, 11))
     places[0] = atoms
-    found = projected(*(torch.from_numpy(a) for a in (probabilities, places, atoms)))
+    result = projected(*(torch.from_numpy(a) for a in (probabilities, places, atoms)))
     expected = [project_by_hand(p, x, atoms) for p, x in zip(probabilities, places)]
-    assert np.allclose(found, np.array(expected))
-    assert np.allclose(found[0], probabilities[0])
+    assert np.allclose(result, np.array(expected))
+    assert np.allclose(result[0], probabilities[0])
 
 
 class Logits(torch.nn.Module):
@@ -102,11 +102,11 @@ def test_distributional_loss_is_a_cross_entropy_to_the_moved_distribution():
     online, target = Logits([[0.0, 0.0, 9.0], [0.0, 1.0, 2.0]]), Logits([[0.0, 0.0, 3.0]] * 2)
     step = replace(STEP, now=inputs([[0.0, 0.0]] * 2), after=inputs([[0.0, 0.0]] * 2, (0.5, 0.0)))
     step = replace(step, returns=torch.tensor([0.25, 5.0]))
-    found = errors(online, target, head, step)
+    result = errors(online, target, head, step)
     after = np.exp([0.0, 0.0, 3.0]) / np.exp([0.0, 0.0, 3.0]).sum()
     # Atoms -1, 0, 1 of the best action, its baseline 0.5: 0.25 + 0.5 * (0.5 + z).
     first = project_by_hand(after, [0.0, 0.5, 1.0], [-1.0, 0.0, 1.0])
     logs = np.log(np.exp([[0.0, 0.0, 9.0], [0.0, 1.0, 2.0]]))
     logs -= np.log(np.exp(logs).sum(1, keepdims=True))
     # The second has ended with 5: all on the last atom.
-    assert np.allclose(found.losses, [-(first * logs[0]).sum(), -logs[1, 2]])
+    assert np.allclose(result.losses, [-(first * logs[0]).sum(), -logs[1, 2]])

@@ -58,7 +58,7 @@ def pieces(dtype="float32"):
     return adapters, base, array(BATCH, WIDTH), array(BATCH, WIDTH)
 
 
-def roles_of(step, *args):
+def role_by_leaf(step, *args):
     problem = trace_step(step, args, platform="tpu").problem
     return dict(zip(problem.paths, problem.roles, strict=True))
 
@@ -82,9 +82,9 @@ def test_presets_are_those_of_a_step_that_carries_the_base():
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float8_e4m3fn"])
 def test_all_of_a_base_are_parameters_whatever_their_numbers(dtype):
     adapters, base, *batch = pieces(dtype)
-    found = roles_of(with_argument, adapters, base, *batch)
-    assert {path for path, role in found.items() if role is Role.BATCH} == {"[2]", "[3]"}
-    assert all(found[f"[1]['{name}']"] is Role.PARAMETER for name in base)
+    role_by_path = role_by_leaf(with_argument, adapters, base, *batch)
+    assert {path for path, role in role_by_path.items() if role is Role.BATCH} == {"[2]", "[3]"}
+    assert all(role_by_path[f"[1]['{name}']"] is Role.PARAMETER for name in base)
 
 
 def sgd(loss):
@@ -119,8 +119,8 @@ def over_time(state, inputs, targets):
         h = jnp.tanh(x @ state["a"] + h @ state["c"])
         return h, h @ state["b"]
 
-    found = lax.scan(cell, jnp.zeros((32, WIDTH)), inputs)[1]
-    return jnp.mean((found - targets) ** 2)
+    outputs = lax.scan(cell, jnp.zeros((32, WIDTH)), inputs)[1]
+    return jnp.mean((outputs - targets) ** 2)
 
 
 STATE = {"a": array(64, WIDTH), "b": array(WIDTH, 64), "c": array(WIDTH, WIDTH)}
@@ -135,5 +135,7 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_what_comes_with_each_step_stays_the_batch(name):
     loss, *batch = BATCHES[name]
-    found = roles_of(sgd(loss), STATE, *batch)
-    assert all(role is Role.BATCH for path, role in found.items() if not path.startswith("[0]"))
+    role_by_path = role_by_leaf(sgd(loss), STATE, *batch)
+    assert all(
+        role is Role.BATCH for path, role in role_by_path.items() if not path.startswith("[0]")
+    )
