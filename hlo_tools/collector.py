@@ -22,6 +22,6 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def spare_the_last_collection() -> None:
+def skip_final_collection() -> None:
     """Have the interpreter end without looking for cycles in what ends with it."""
     atexit.register(gc.freeze)

@@ -231,9 +231,9 @@ def pass_seconds(log: str) -> float | None:
     begun, ended = _BEGUN.search(log), _ENDED.search(log)
     if begun is None or ended is None:
         return None
-    return (_of_day(ended) - _of_day(begun)) % 86_400
+    return (_seconds_of_day(ended) - _seconds_of_day(begun)) % 86_400
 
 
-def _of_day(stamp: re.Match[str]) -> float:
+def _seconds_of_day(stamp: re.Match[str]) -> float:
     hours, minutes, seconds = stamp.groups()
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)

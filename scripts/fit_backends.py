@@ -34,7 +34,7 @@ class Error:
         return max(abs(self.value / self.least - 1), abs(self.value / self.most - 1))
 
 
-def errors_of(file: FittedFile) -> Iterator[Error]:
+def fit_errors(file: FittedFile) -> Iterator[Error]:
     """The errors of the numbers whose measurements are in a file."""
     for name, entry in entries(file).items():
         for device, least, most in entry.get("measured", ()):
@@ -50,7 +50,7 @@ def main() -> None:
         for name, entry in entries(file).items():
             click.echo(f"  {name} = {entry['value']}  ({entry['unit']})")
             click.echo(f"      fitted on {entry['fitted_on']}; error: {entry['error']}")
-        for row in errors_of(file):
+        for row in fit_errors(file):
             click.echo(
                 f"  {row.name} on {row.device}: {row.value:g} beside {row.least:g} to "
                 f"{row.most:g}, {row.worst:.0%} at worst"

@@ -20,7 +20,7 @@ from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible
 from automap.terminal import say
-from hlo_tools.collector import spare_the_last_collection
+from hlo_tools.collector import skip_final_collection
 
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -39,7 +39,7 @@ class Group(click.Group):
     ) -> Any:
         """Run the command line and exit; `args` are None in the process that is the command."""
         if args is None:
-            spare_the_last_collection()
+            skip_final_collection()
         try:
             with without_notices(), own_stdout(), interruptible(), warnings.catch_warnings():
                 warnings.showwarning = _say_warning(warnings.showwarning)

@@ -106,12 +106,12 @@ class Problem:
     def limits(self) -> np.ndarray:
         """Greatest number of equal parts of each class, int64 [n_classes]."""
         limits = np.zeros(self.n_classes, np.int64)
-        for of_group, group_limits, first in (
+        for class_by_group, group_limits, first in (
             (self.class_of_group, self.linkage.limits, 0),
             (self.class_of_storage_group, self.storage.limits, self.n_compute),
         ):
             for group, limit in enumerate(group_limits.tolist()):
-                index = first + int(of_group[group])
+                index = first + int(class_by_group[group])
                 limits[index] = np.gcd(limits[index], limit)
         limits[self.n_split :] = limits[list(self.regions.classes)]
         return limits
@@ -139,8 +139,8 @@ class Problem:
 
     def _regional(self, compute_class: np.ndarray) -> np.ndarray:
         number = np.full(self.n_compute + 1, self.n_classes)
-        for index, of in enumerate(self.regions.classes):
-            number[of] = self.n_split + index
+        for index, split_class in enumerate(self.regions.classes):
+            number[split_class] = self.n_split + index
         return number[compute_class]
 
     def regional_classes(self, value: int) -> tuple[int, ...]:
@@ -204,16 +204,16 @@ class Problem:
         """Classes along which a loop steps: slices at a run-time offset would have to gather
         them.
         """
-        stepped = set[int]()
+        indexed = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
             if op.opcode in AT_RUN_TIME_OFFSET:
                 classes = self.compute_classes(op.inputs[0])
-                stepped.update(
+                indexed.update(
                     c
                     for c, factors in zip(classes, rule.operands[0])
                     if factors and rule.factors[factors[0]].kind is FactorKind.REPLICATION
                 )
-        return frozenset(stepped)
+        return frozenset(indexed)
 
     @cached_property
     def leading(self) -> Mapping[int, int]:
@@ -253,8 +253,10 @@ class Problem:
         return small_parts(self.linkage, self.compute_class_of_node, self.class_of_group)
 
 
-def _class_of_node(group: np.ndarray, of_group: np.ndarray, first: int, none: int) -> np.ndarray:
-    padded = np.append(of_group + first, none)
+def _class_of_node(
+    group: np.ndarray, class_by_group: np.ndarray, first: int, none: int
+) -> np.ndarray:
+    padded = np.append(class_by_group + first, none)
     return padded[group]
 
 

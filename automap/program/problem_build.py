@@ -200,9 +200,9 @@ def with_frozen(
         return roles
     trained = {
         c
-        for of, role in zip(classes, roles)
+        for input_classes, role in zip(classes, roles)
         if role in (Role.PARAMETER, Role.OPTIMIZER)
-        for c in of
+        for c in input_classes
     }
     work = step_work(linkage, class_of_group)
     done = work.by_class

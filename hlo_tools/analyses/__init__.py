@@ -3,16 +3,14 @@
 `hlo_tools.analyses.batches`      ops that have one rule, together: a large graph has few
                                   different rules, so work is done per rule
 `hlo_tools.analyses.conflicts`    conflicts: places where groups compete, as explicit objects
-`hlo_tools.analyses.constants`    constants: values of small integer arrays that depend on no
-                                  input, as far as indices are made of them
 `hlo_tools.analyses.flops`        FLOPs of an op, from its rule and shapes; bytes are those of
                                   its values (`Value.n_bytes`)
 `hlo_tools.analyses.folding`      folding: groups that play the same part in repeated layers
                                   share one decision
 `hlo_tools.analyses.interleaved`  fused dimensions: several equal parts side by side in one
                                   dimension (q, k, v; the gates of an LSTM)
-`hlo_tools.analyses.invariants`   how often a value changes in a step: what a loop only carries
-                                  along is the same in every trip
+`hlo_tools.analyses.invariants`   how often a value changes in a step, and the elements of small
+                                  integer arrays that no input changes
 `hlo_tools.analyses.kernels`      kernels: which values XLA writes to memory, and what each
                                   kernel reads
 `hlo_tools.analyses.linkage`      linkage groups: the (value, dimension) nodes that one

@@ -40,10 +40,10 @@ def fold(linkage: Linkage) -> np.ndarray:
     group, kind = np.divmod(pairs, base)
     bounds = np.searchsorted(group, np.arange(linkage.n_groups + 1)).tolist()
     rows = np.stack([kind, counts], axis=1)
-    return numbered([rows[a:b].tobytes() for a, b in zip(bounds, bounds[1:])])
+    return number_keys([rows[a:b].tobytes() for a, b in zip(bounds, bounds[1:])])
 
 
-def numbered(keys: Sequence[object]) -> np.ndarray:
+def number_keys(keys: Sequence[object]) -> np.ndarray:
     """Consecutive numbers for equal keys, in order of first appearance; int64 [len(keys)]."""
     ids: dict[object, int] = {}
     return np.array([ids.setdefault(key, len(ids)) for key in keys], np.int64)
@@ -78,7 +78,7 @@ def fold_storage(
         for dim, group in enumerate(update_groups(linkage, stored, graph.outputs[output])):
             if group >= 0:
                 leaf_keys[group].add((Side.OPTIMIZER, graph.values[value].dims, classes, dim))
-    return numbered([frozenset(leaf or other) for leaf, other in zip(leaf_keys, value_keys)])
+    return number_keys([frozenset(leaf or other) for leaf, other in zip(leaf_keys, value_keys)])
 
 
 def update_groups(linkage: Linkage, stored: Storage, output: int) -> tuple[int, ...]:

@@ -99,14 +99,14 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
         reads: dict[int, int] = {}
         for position, value in enumerate(op.inputs):
             part = _part_of_operand(n_bytes, op, position)
-            for source, of_source in sources.of(value):
-                reads[source] = max(reads.get(source, 0), min(of_source, part))
+            for source, n_read in sources.reads(value):
+                reads[source] = max(reads.get(source, 0), min(n_read, part))
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
         result.append(
             Kernel(
                 op=index,
-                reads=tuple(Access(source, of_source) for source, of_source in reads.items()),
+                reads=tuple(Access(source, n_read) for source, n_read in reads.items()),
                 # What is scattered into zeros writes all of them first.
                 writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
@@ -236,19 +236,19 @@ class _Sources:
         self.graph = graph
         self.stored = stored
         self.n_bytes = n_bytes
-        self._of: list[dict[int, int]] = [{} for _ in graph.values]
+        self._bytes_by_source: list[dict[int, int]] = [{} for _ in graph.values]
         for value, is_stored in enumerate(stored):
             if is_stored:
-                self._of[value] = {value: n_bytes[value]}
+                self._bytes_by_source[value] = {value: n_bytes[value]}
         for op in graph.ops:
             # What a contraction makes and does not store is at hand for the op that it is fused
             # with.
             if op.opcode not in CONTRACTIONS:
                 self._visit(op)
 
-    def of(self, value: int) -> Sequence[tuple[int, int]]:
+    def reads(self, value: int) -> Sequence[tuple[int, int]]:
         """(stored value, bytes read of it) to have `value`, in a fixed order."""
-        return sorted(self._of[value].items())
+        return sorted(self._bytes_by_source[value].items())
 
     def _visit(self, op: Op) -> None:
         for value in op.outputs:
@@ -257,10 +257,10 @@ class _Sources:
             sources: dict[int, int] = {}
             for position, operand in enumerate(op.inputs):
                 part = _part_of_operand(self.n_bytes, op, position)
-                for source, of_source in self._of[operand].items():
-                    sources[source] = max(sources.get(source, 0), min(of_source, part))
+                for source, n_read in self._bytes_by_source[operand].items():
+                    sources[source] = max(sources.get(source, 0), min(n_read, part))
             if len(self.graph.users[value]) > 1:
                 if sum(sources.values()) > _RECOMPUTE_RATIO * self.graph.values[value].n_bytes:
                     self.stored[value] = True
                     sources = {value: self.n_bytes[value]}
-            self._of[value] = sources
+            self._bytes_by_source[value] = sources

@@ -185,7 +185,7 @@ class Edges:
     def groups(self, members: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(group of each node or -1, limit of each group) of the nodes `members` of these sizes."""
         label = self.labels()
-        group_of_node, count = numbered(label, members)
+        group_of_node, count = number_components(label, members)
         nodes = np.concatenate([members, *(nodes for nodes, _ in self._limits)])
         limits = [np.full(len(nodes), size, np.int64) for nodes, size in self._limits]
         group = group_of_node[nodes]
@@ -218,7 +218,7 @@ def _flat(label: np.ndarray) -> np.ndarray:
         label = further
 
 
-def numbered(label: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, int]:
+def number_components(label: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, int]:
     """(number of each node's component, -1 for one that is no member; how many there are).
 
     `members` are node indices; components are numbered in order of their first member.

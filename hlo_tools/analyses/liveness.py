@@ -232,7 +232,7 @@ def narrow_values(graph: Graph) -> list[bool]:
         wide[value] = True
     if not any(_rounds(op) for op in graph.ops):
         return [False] * len(wide)
-    kept = _kept(graph)
+    invariant = _loop_invariant(graph)
     # Zeros that several stacks start from are made for each.
     ties = [(a, b) for a, b in graph.ties if graph.varies[a]]
     changed = True
@@ -241,7 +241,7 @@ def narrow_values(graph: Graph) -> list[bool]:
         for index in range(len(graph.ops) - 1, -1, -1):
             _widen(graph, graph.ops[index], wide)
         for outside, carried in ties:
-            if wide[carried] or (wide[outside] and carried not in kept):
+            if wide[carried] or (wide[outside] and carried not in invariant):
                 wide[outside] = wide[carried] = True
         changed = sum(wide) != before
     return [not w for w in wide]
@@ -273,7 +273,7 @@ def _keeps_bits(graph: Graph, op: Op) -> bool:
     return all(graph.values[v].dtype in ("f32", "bf16") for v in op.outputs)
 
 
-def _kept(graph: Graph) -> frozenset[int]:
+def _loop_invariant(graph: Graph) -> frozenset[int]:
     """Values that a loop carries along unchanged: inside they may be narrow though they are wide
     outside.
     """

@@ -11,7 +11,7 @@ stands outside of one. What stands outside, o, by data flow:
                 in a step
     forward     after(o), and o is or depends on a contraction of new parameters with data that
                 leads to a further forward pass: the next episode, a target of the next update
-                                                                          -> in: `_begin_again`
+                                                                    -> in: `_next_forward_pass`
 
 *Data* is what depends on a non-state array, or on a contraction of a forward pass, and on no
 backward pass. Ops without a name take the phase of their users. A program in which no name says
@@ -78,7 +78,7 @@ def _by_name(graph: Graph, state_inputs: frozenset[int]) -> list[Phase]:
     named = _inner_gradients(graph, [_phase_by_name(op.op_name) for op in graph.ops])
     after = after_backward(graph, named)
     result, leads = _before_backward(graph, named, after)
-    return _fill(graph, _begin_again(graph, result, leads, after, state_inputs))
+    return _fill(graph, _next_forward_pass(graph, result, leads, after, state_inputs))
 
 
 def _phase_by_name(op_name: str) -> Phase | None:
@@ -125,7 +125,7 @@ def _before_backward(
     return result, leads
 
 
-def _begin_again(
+def _next_forward_pass(
     graph: Graph,
     known: Sequence[Phase | None],
     leads: Sequence[bool],
@@ -136,7 +136,7 @@ def _begin_again(
     says nothing of its users.
     """
     is_data = data(graph, known, state_inputs)
-    begun = [False] * len(graph.values)
+    in_next_pass = [False] * len(graph.values)
     result = list(known)
     for index, op in enumerate(graph.ops):
         if known[index] is not Phase.UPDATE:
@@ -147,10 +147,10 @@ def _begin_again(
             and any(is_data[v] and not after[v] and graph.values[v].dims for v in op.inputs)
         )
         for output, sources in sources_by_output(op):
-            is_begun = (meets and leads[output]) or any(begun[v] for v in sources)
-            if is_begun:
+            is_in_next_pass = (meets and leads[output]) or any(in_next_pass[v] for v in sources)
+            if is_in_next_pass:
                 result[index] = Phase.FORWARD
-            begun[output] = is_begun and bool(graph.values[output].dims)
+            in_next_pass[output] = is_in_next_pass and bool(graph.values[output].dims)
     return result
 
 

@@ -9,16 +9,16 @@ Let s be a leaf's old value, s' its new one.
                   numbers (not of a test, or an index). Where it meets data in a contraction, as in
                   an episode played with new parameters, it has to be of the leaf's own shape
                                                                             -> in: `_is_trained`
-    kept(s)       s' is made of s and constants alone, element by element, or also of arrays that
+    frozen(s)     s' is made of s and constants alone, element by element, or also of arrays that
                   no forward pass reads, as the moments of a gradient that is zero
-                                                                            -> in: `_is_kept`
+                                                                            -> in: `_is_frozen`
     copied(s)     s' is made of parameters of its shape and counters, element by element
     data(s')      s' depends on the batch or on activations, and not by way of a gradient
                                                               -> `hlo_tools.analyses.phases`
     serves(s)     s reaches the new value of a parameter through ops outside of differentiated
                   functions
 
-    parameter         read(s) and (trained(s) or kept(s) or copied(s)): weights, frozen ones,
+    parameter         read(s) and (trained(s) or frozen(s) or copied(s)): weights, frozen ones,
                       target networks
     other state       read(s) else: hidden states, environments, done masks, the scale of a loss
     optimizer state   trained(s) or serves(s): moments, masks of the update
@@ -110,7 +110,7 @@ class StateRoles:
         changed = {
             position
             for position, elements in made.items()
-            if self._is_trained(position) or self._is_kept(position, elements)
+            if self._is_trained(position) or self._is_frozen(position, elements)
         }
         dims = {position: graph.values[graph.inputs[position]].dims for position in made}
         copied = {
@@ -186,7 +186,7 @@ class StateRoles:
             return False
         return not meets_data[new] or self._has_own_gradient(position)
 
-    def _is_kept(self, position: int, elements: _Elements) -> bool:
+    def _is_frozen(self, position: int, elements: _Elements) -> bool:
         inputs, values = self._graph.inputs, self._graph.values
         others = [inputs[i] for i in elements.inputs - {position}]
         is_of_moments = any(values[v].dims for v in others) and not any(

@@ -123,19 +123,21 @@ def _update_region(
         other_use[value] |= position not in state_outputs
     for index in range(len(graph.ops) - 1, -1, -1):
         op, rule = graph.ops[index], linkage.rules[index]
-        good = [used[v] and not other_use[v] for v in op.outputs]
+        for_update = [used[v] and not other_use[v] for v in op.outputs]
         if op.opcode in (LOOP_EXIT, BRANCH_EXIT):
-            for (_, sources), is_good in zip(sources_by_output(op), good, strict=True):
+            for (_, sources), is_for_update in zip(sources_by_output(op), for_update, strict=True):
                 for source in sources:
                     used[source] = True
-                    other_use[source] |= not is_good
+                    other_use[source] |= not is_for_update
             continue
         if op.opcode == BRANCH_ENTER:
             # The branches read themselves what is handed to them.
             used[op.inputs[0]] = other_use[op.inputs[0]] = True
             continue
         if op.opcode not in STRUCTURAL and index not in graph.local_ops:
-            serves[index] = phases[index] is Phase.UPDATE or (is_local[id(rule)] and all(good))
+            serves[index] = phases[index] is Phase.UPDATE or (
+                is_local[id(rule)] and all(for_update)
+            )
         for value in op.inputs:
             used[value] = True
             other_use[value] |= not serves[index]

@@ -41,14 +41,14 @@ _MANUAL_TARGETS: Mapping[str, str] = {
     "xla.sdy.LocalToGlobalShape": MANUAL_EXIT,
 }
 # The operand that such an op hands on if it is as large as the result.
-_ALL_OF: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
+_WHOLE_OPERAND: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
 
 
 def _sliced(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     """A slice or an update of all there is, as of a stack in a loop of one trip, is no op: offsets
     are clamped to 0.
     """
-    whole = operands[_ALL_OF[instruction.opcode]]
+    whole = operands[_WHOLE_OPERAND[instruction.opcode]]
     if _has_shape(flat, whole, instruction.shape):
         return whole
     return flat.emit(instruction.opcode, flat_leaves(operands), instruction)
@@ -164,10 +164,10 @@ HANDLERS: Mapping[str, Handler] = {
     "get-tuple-element": _element,
     "tuple": _tuple,
     "while": while_loop,
-    **dict.fromkeys(_ALL_OF, _sliced),
+    **dict.fromkeys(_WHOLE_OPERAND, _sliced),
     **dict.fromkeys(IDENTITIES, _identity),
 }
-_RUN_AS_OPS = frozenset({"fusion", *_ALL_OF})
+_RUN_AS_OPS = frozenset({"fusion", *_WHOLE_OPERAND})
 KEEPING_FUSIONS = {
     **{name: handler for name, handler in HANDLERS.items() if name not in _RUN_AS_OPS},
     "copy": _copy,

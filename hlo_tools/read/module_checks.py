@@ -168,7 +168,7 @@ def _check_size(module: Module) -> None:
     for computation in _callees_first(module):
         size = _Size(0, 0, 0)
         for instruction in computation.instructions:
-            size = size.beside(_size_of(instruction.shape, size_by_shape))
+            size = size.beside(_result_size(instruction.shape, size_by_shape))
             if instruction.opcode in _INLINED:
                 for called in instruction.called:
                     size = size.around(sizes[called])
@@ -207,13 +207,13 @@ class _Size:
         return None
 
 
-def _size_of(shape: Shape, known: dict[int, _Size]) -> _Size:
+def _result_size(shape: Shape, known: dict[int, _Size]) -> _Size:
     """The size of what has this shape; equal shapes are mostly one object."""
     size = known.get(id(shape))
     if size is None:
         size = _Size(1, math.prod(shape.dims) * DTYPE_BITS.get(shape.dtype, 0) // 8, 0)
         for element in shape.elements:
-            size = size.beside(_size_of(element, known))
+            size = size.beside(_result_size(element, known))
         known[id(shape)] = size
     return size
 

@@ -15,9 +15,9 @@ def broadcast(instruction: Instruction, operands: list[Dims], results: list[Dims
     """Operand dimension d is result dimension dimensions[d]; the others are new and free."""
     builder = RuleBuilder(operands, results)
     target = builder.result()
-    source_of = {out: dim for dim, out in enumerate(instruction.dimensions)}
+    source_by_result = {out: dim for dim, out in enumerate(instruction.dimensions)}
     for out, size in enumerate(results[0]):
-        dim = source_of.get(out)
+        dim = source_by_result.get(out)
         same = dim is not None and operands[0][dim] == size
         places = [(0, dim), (target, out)] if dim is not None and same else [(target, out)]
         builder.add(*places, size=size)

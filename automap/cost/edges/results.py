@@ -18,7 +18,7 @@ from automap.cost.edges.table import (
     rank_of,
 )
 from automap.program.problem import Problem
-from hlo_tools.analyses.constants import Constants, counts_up
+from hlo_tools.analyses.invariants import Constants, counts_up
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, SUMS_APART, SUMS_AT_ONCE

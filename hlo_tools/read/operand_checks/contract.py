@@ -65,10 +65,10 @@ def convolution(instruction: Instruction, operands: Sequence[Shape]) -> str | No
         ),
         ("output", out, (numbers.output_batch, numbers.output_feature, *numbers.output_spatial)),
     )
-    for name, dims, of_tensor in tensors:
-        wrong = bad_numbers(f"{name} dimensions", of_tensor, dims)
-        if wrong or len(of_tensor) != len(dims):
-            return wrong or f"{len(of_tensor)} {name} dimensions for {list(dims)}"
+    for name, dims, tensor_dims in tensors:
+        wrong = bad_numbers(f"{name} dimensions", tensor_dims, dims)
+        if wrong or len(tensor_dims) != len(dims):
+            return wrong or f"{len(tensor_dims)} {name} dimensions for {list(dims)}"
     windows = attributes.window
     if [w.size for w in windows] != [rhs[d] for d in numbers.kernel_spatial]:
         return "a window that is not the kernel's size"
