@@ -1,4 +1,4 @@
-"""Golden sets: what each opcode is was written down here in other files before there was one table."""
+"""Golden sets: what each opcode is was written down in other files before there was one table."""
 
 import pytest
 

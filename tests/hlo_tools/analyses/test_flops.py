@@ -33,7 +33,8 @@ CASES = {
 def test_operations(name):
     left, right, op, expected = CASES[name]
     graph = text_graph(
-        f"{COMBINE}\nENTRY main {{\n x = {left} parameter(0)\n w = {right} parameter(1)\n ROOT y = {op}\n}}"
+        f"{COMBINE}\nENTRY main {{\n x = {left} parameter(0)\n w = {right} parameter(1)\n "
+        f"ROOT y = {op}\n}}"
     )
     (rule,) = op_rules(graph, {})
     assert flops(graph, graph.ops[0], rule) == expected

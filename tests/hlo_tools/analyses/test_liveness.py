@@ -99,7 +99,7 @@ def test_late_updates_keep_every_gradient_until_the_last():
     ("is_last", "make"), [(True, jnp.exp), (False, jnp.exp), (True, jnp.cumsum)]
 )
 def test_an_elementwise_kernel_writes_over_what_it_reads_last(is_last, make):
-    """Sorts are kernels of their own: what is made of one is in memory, as the next one reads it."""
+    """Sorts are kernels of their own: what is made of one is in memory, as the next reads it."""
 
     def step(x):
         first = jnp.sort(x)

@@ -16,7 +16,8 @@ ENTRY main {
   t = f32[8] tanh(w), metadata={op_name="jit(f)/jvp(loss)/tanh"}
   y = f32[8] multiply(t, scale), metadata={op_name="jit(f)/jvp(loss)/mul"}
   zero = f32[] constant(0)
-  loss = f32[] reduce(y, zero), dimensions={0}, to_apply=add, metadata={op_name="jit(f)/jvp(loss)/sum"}
+  loss = f32[] reduce(y, zero), dimensions={0}, to_apply=add,
+    metadata={op_name="jit(f)/jvp(loss)/sum"}
   g = f32[8] multiply(scale, t), metadata={op_name="jit(f)/transpose(jvp(loss))/mul"}
   unnamed = f32[8] negate(g)
   new = f32[8] add(w, unnamed), metadata={op_name="jit(f)/add"}

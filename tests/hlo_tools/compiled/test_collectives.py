@@ -31,7 +31,8 @@ def _all_reduce(groups):
     (collective,) = _collectives(
         f"""ENTRY %e (p: f32[8]) -> f32[8] {{
   %p = f32[8]{{0}} parameter(0)
-  ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=%add
+  ROOT %r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups},
+    use_global_device_ids=true, to_apply=%add
 }}"""
     )
     return collective
@@ -154,7 +155,8 @@ def test_a_loop_counts_its_collectives_once_per_trip():
 }
 ENTRY %e (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %p = (s32[], f32[8]) parameter(0)
-  ROOT %w = (s32[], f32[8]) while(%p), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
+  ROOT %w = (s32[], f32[8]) while(%p), condition=%condition, body=%body,
+    backend_config={"known_trip_count":{"n":"7"}}
 }"""
     )
     assert [(c.kind, c.count) for c in collectives] == [("all-reduce", 7)]

@@ -60,15 +60,20 @@ ENTRY e {
   part = f32[32] slice(flat), slice={[0:64:2]}
   padded = f32[40] pad(part, zero), padding=3_5
   joined = f32[72] concatenate(padded, part), dimensions={0}
-  rows = f32[4,16] gather(w, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,16}
-  put = f32[8,16] scatter(w, ids, rows), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
-  seen = f32[1,8,8,4] convolution(image, kernel), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
-  pooled = f32[1,4,4,4] reduce-window(seen, zero), window={size=1x2x2x1 stride=1x2x2x1}, to_apply=add
+  rows = f32[4,16] gather(w, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
+    index_vector_dim=1, slice_sizes={1,16}
+  put = f32[8,16] scatter(w, ids, rows), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  seen = f32[1,8,8,4] convolution(image, kernel), window={size=3x3 pad=1_1x1_1},
+    dim_labels=b01f_01io->b01f
+  pooled = f32[1,4,4,4] reduce-window(seen, zero), window={size=1x2x2x1 stride=1x2x2x1},
+    to_apply=add
   sorted = f32[72] sort(joined), dimensions={0}, to_apply=less2
   count = s32[4] iota(), iota_dimension=0
   cut = f32[2,8] dynamic-slice(x, start, start), dynamic_slice_sizes={2,8}
   set = f32[4,8] dynamic-update-slice(x, cut, start, start)
-  ROOT all = (f32[4,16], f32[8,16], f32[1,4,4,4], f32[72], s32[4], f32[4,8]) tuple(rows, put, pooled, sorted, count, set)
+  ROOT all = (f32[4,16], f32[8,16], f32[1,4,4,4], f32[72], s32[4], f32[4,8])
+    tuple(rows, put, pooled, sorted, count, set)
 }
 """.replace(
     "ENTRY e {",

@@ -216,7 +216,10 @@ ENTRY %e (p: f32[8,8]) -> f32[8,8] {
 
 
 def test_protobuf_without_its_compiled_part_reads_the_same():
-    code = "import sys; from hlo_tools.read import proto; print(proto.decode_module(sys.stdin.buffer.read()))"
+    code = (
+        "import sys; from hlo_tools.read import proto; "
+        "print(proto.decode_module(sys.stdin.buffer.read()))"
+    )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         input=PROTO,
