@@ -64,6 +64,10 @@ def _windows(x, i):
     return lax.gather(x, i, numbers, (2, 6), mode="clip")
 
 
+def _ragged_gradient(x, w, n):
+    return jax.vjp(lambda w: lax.ragged_dot(x, w, n), w)[1](jnp.ones((8, 6)))[0]
+
+
 ALIGNED = "our windows know where they need no neighbour: the parts are cut at the same places"
 STRIDED = "Shardy cuts a strided window in (stride, position) factors, we let the sizes differ"
 CUT = "Shardy keeps a name for what is cut off, though it may not be split"
@@ -165,8 +169,7 @@ GOLDEN_ON_TPU = [
     ("cholesky", lax.linalg.cholesky, [(3, 4, 4)], "abc->ade replicate=b,c,d,e"),
     ("custom-call", jnp.linalg.qr, [(3, 4, 4)], "abc->ade,af replicate=b,c,d,e,f"),
     ("ragged-dot", lax.ragged_dot, [ROWS, MATRICES, COUNTS], "ab,cbd,c->ad reduce=b,c replicate=a"),
-    ("ragged-dot", lambda x, w, n: jax.vjp(lambda w: lax.ragged_dot(x, w, n), w)[1](jnp.ones((8, 6)))[0],
-     [ROWS, MATRICES, COUNTS], "ab,ac,d->dbc replicate=a"),
+    ("ragged-dot", _ragged_gradient, [ROWS, MATRICES, COUNTS], "ab,ac,d->dbc replicate=a"),
     ("triangular-solve", lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True),
      [(3, 4, 4), (3, 4, 5)],
      "abc,ade->afg replicate=b,c,d,e,f,g"),
@@ -182,7 +185,8 @@ GOLDEN_AS_TEXT = [
     ("reduce-scatter", "f32[2,6] reduce-scatter(%p), dimensions={0}, to_apply=%add",
      "ab->ab replicate=a"),
     ("custom-call", 'f32[4,6] custom-call(%p), custom_call_target="cu_threefry2x32_ffi"', "ab->ab"),
-    ("sharding-constraint", 'f32[4,6] custom-call(%p), custom_call_target="sharding-constraint:x,null"', "ab->ab"),
+    ("sharding-constraint",
+     'f32[4,6] custom-call(%p), custom_call_target="sharding-constraint:x,null"', "ab->ab"),
     ("custom-call", 'f32[2,6] custom-call(%p), custom_call_target="SPMDFullToShardShape"',
      "ab->ab replicate=a"),
     ("custom-call", 'f32[4,6] custom-call(%p), custom_call_target="nobody_knows"',
