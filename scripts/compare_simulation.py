@@ -20,7 +20,7 @@ from rich.progress import track
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
-from automap.simulate.issue import on_two_lanes
+from automap.simulate.spmd import list_schedule
 from automap.simulate.spmd_program import device_program
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -87,7 +87,7 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
         }
         for point, preset in split_classes.items():
             start = time.perf_counter()
-            seconds = on_two_lanes(device_program(tables, evaluator.priced(point))).seconds
+            seconds = list_schedule(device_program(tables, evaluator.priced(point))).seconds
             took = time.perf_counter() - start
             yield Difference(
                 name, preset, seconds / evaluator.evaluate(point).step_seconds - 1, took

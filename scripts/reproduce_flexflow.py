@@ -31,8 +31,7 @@ from automap.program.problem_build import build_problem
 from automap.search.soap import SoapBudget, SoapResult, soap_search
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
-from automap.simulate.operators.graph import OperatorGraph
-from automap.simulate.operators.layers import Layer, graph_layers
+from automap.simulate.operators.graph import Layer, OperatorGraph, graph_layers
 from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology

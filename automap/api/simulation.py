@@ -24,8 +24,7 @@ from automap.planner.rebuild import planned_call, planned_workload, rebuilt
 from automap.program.trace import Workload
 from automap.quantities import seconds_text
 from automap.report import pipelined, simulation
-from automap.simulate.naming import spmd_events
-from automap.simulate.recorded import recorded_program, recorded_region
+from automap.simulate.recorded import recorded_program, recorded_region, spmd_events
 from automap.simulate.simulation import SimulationRecord, summary
 from automap.simulate.spmd import simulate_spmd
 from automap.topology import Topology, get_topology

@@ -29,7 +29,7 @@ from automap.simulate.operators.configuration import (
     random_split,
     spread,
 )
-from automap.simulate.operators.layers import Layer
+from automap.simulate.operators.graph import Layer
 from automap.simulate.operators.simulator import Method, Simulator
 
 

@@ -1,11 +1,9 @@
 """Execution simulated task by task: full and delta simulation of FlexFlow, plans, traces.
 
-`automap.simulate.naming`      the tasks of a plan's step as events of a trace: what each is,
-                               and where in the user's code it comes from
 `automap.simulate.operators`   FlexFlow's execution simulator: operators with configurations on
                                devices, full and delta simulation
 `automap.simulate.recorded`    the program of one device as a plan keeps it
-                               (`automap.plan.program`), and back
+                               (`automap.plan.program`), and back; its tasks as events of a trace
 `automap.simulate.simulation`  what a simulated step says: how long, how busy, what is waited
                                for, and the longest of everything
 `automap.simulate.spmd`        a plan's step on one representative device and its links as a

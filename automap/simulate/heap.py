@@ -2,8 +2,8 @@
 
     seconds[0 .. n)   keys; task[0 .. n) what they belong to; rank[t] breaks ties
 
-The entry at i has its children at 2i + 1 and 2i + 2. Ranks of different tasks differ, so the order in
-which tasks leave is determined                                                 -> in: `push`, `pop`
+The entry at i has its children at 2i + 1 and 2i + 2. Ranks of different tasks differ, so the order
+in which tasks leave is determined                                              -> in: `push`, `pop`
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ def _before(key: float, task: int, other_key: float, other: int, rank: Array) ->
 @inner
 def push(seconds: Array, tasks: Array, n: int, key: Any, task: int, rank: Array) -> int:
     """Put a task in; returns the new number of entries."""
+    # The gap begins at the new last place and moves up past larger parents.
     i = n
     while i > 0:
         parent = (i - 1) >> 1
@@ -33,6 +34,8 @@ def push(seconds: Array, tasks: Array, n: int, key: Any, task: int, rank: Array)
 @inner
 def pop(seconds: Array, tasks: Array, n: int, rank: Array) -> int:
     """Drop the first entry; returns the new number of entries."""
+    # The last entry fills the gap at the root, which moves down past smaller children. The caller
+    # has read the first entry before: seconds[0], tasks[0].
     n -= 1
     key, task = seconds[n], tasks[n]
     i = 0

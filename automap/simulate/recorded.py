@@ -1,14 +1,16 @@
 """The program of one device as a plan keeps it (`automap.plan.program`), and back.
 
-priced point -> region (`automap.simulate.spmd_program`) -> record, with what each task is and where
-it comes from record -> region, whose nodes are numbered as the record's tasks
+priced point -> region (`automap.simulate.spmd_program`) -> record, with what each task is and
+                where in the user's code it comes from          -> in: `recorded_program`
+record -> region, whose nodes are numbered as the record's tasks -> in: `recorded_region`
+record, timeline of that region -> events of a trace             -> in: `spmd_events`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 import re
-from typing import Final
+from typing import Any, Final
 
 from automap.cost.evaluate import Evaluator, Priced
 from automap.cost.traffic.flows import KINDS
@@ -16,7 +18,9 @@ from automap.jaxpr.names import TAG, readable
 from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem
 from automap.simulate.region import Node, NodeKind, Region
+from automap.simulate.spmd import LINK, Run, SpmdTimeline
 from automap.simulate.spmd_program import NEW_MEMORY, device_program
+from automap.simulate.trace import Event, Lane
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Op
 
@@ -42,6 +46,8 @@ def recorded_program(
     """What one device does in a step of a priced point; `source_of_site` has the lines of code by
     equation.
     """
+    # The lines of code are asked for by the equation that an op was made from, which JAX keeps as a
+    # tag in the op's name.
     names = _Names(evaluator.tables.program.problem, priced, mesh_names, source_of_site)
     rows = _Rows(names)
     rows.add(device_program(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
@@ -57,6 +63,7 @@ def recorded_region(record: ProgramRecord) -> Region:
 
 
 def _region(record: ProgramRecord, members: Mapping[int, Sequence[int]], loop: int) -> Region:
+    # `after` of a record counts tasks of the whole program, that of a node those of its region.
     tasks = members.get(loop, ())
     place = dict(zip(tasks, count()))
     nodes = []
@@ -89,6 +96,7 @@ class _Names:
     def of(self, node: Node) -> tuple[TaskText, float]:
         """The texts of a node, and the bytes of a collective."""
         graph, collectives = self.problem.graph, self.priced.found
+        # Taking new memory is no op of the program; it comes before the forward pass.
         if node.number == NEW_MEMORY:
             phase = _name(Phase.FORWARD)
             return TaskText(
@@ -105,6 +113,7 @@ class _Names:
                 axes="",
             )
             return text, 0.0
+        # The mask has a bit for each axis of the mesh, the first axis the lowest.
         mask, value = int(collectives.mask[node.number]), graph.values[node.edge_value]
         text = TaskText(
             op=KINDS[int(collectives.kind[node.number])].value,
@@ -134,6 +143,7 @@ class _Rows:
         """Add the nodes of a region, which is the body of a loop, or of none."""
         task_by_node: dict[int, int] = {}
         for index, node in enumerate(region.nodes):
+            # A loop is numbered before its body, and all before what waits for them.
             task_by_node[index] = task = len(self.tasks)
             self.tasks.append((node, loop, tuple(task_by_node[before] for before in node.after)))
             if node.body is not None:
@@ -143,6 +153,7 @@ class _Rows:
         """The record of all tasks."""
         nodes = [node for node, _, _ in self.tasks]
         named = [self.names.of(node) for node in nodes]
+        # Each text is kept once: thousands of tasks have the same few layers' names.
         number: dict[str, int] = {}
 
         def column(name: str) -> tuple[int, ...]:
@@ -166,3 +177,50 @@ class _Rows:
 
 def _name(phase: Phase) -> str:
     return phase.name.lower()
+
+
+_LANES = {LINK: Lane(device=0, name="link: collectives")}
+_COMPUTE = Lane(device=0, name="compute")
+
+
+def spmd_events(record: ProgramRecord, simulated: SpmdTimeline) -> Iterator[Event]:
+    """One event per task run, in their order; `trips` says for how many runs one stands."""
+    # A task is named once, however many trips of a loop run it.
+    named: dict[int, tuple[str, dict[str, Any]]] = {}
+    times = zip(
+        simulated.timeline.start_seconds.tolist(), simulated.tasks.seconds.tolist(), strict=True
+    )
+    lanes = simulated.tasks.resource.tolist()
+    for run, lane, (start, seconds) in zip(simulated.runs, lanes, times, strict=True):
+        task = run.node.number
+        if task not in named:
+            named[task] = _named(record, task)
+        name, details = named[task]
+        yield Event(
+            lane=_LANES.get(lane, _COMPUTE),
+            name=name,
+            category=details["phase"],
+            start_seconds=start,
+            seconds=seconds,
+            details={**details, **_trips(run)},
+        )
+
+
+def _named(record: ProgramRecord, task: int) -> tuple[str, dict[str, Any]]:
+    """Name and details of a task."""
+    text = record.text(task)
+    origin = {"op_name": text.op_name, "source": text.source, "phase": text.phase}
+    if record.kind[task] in ("collective", "urgent"):
+        details = {
+            "kind": text.op,
+            "axes": text.axes.split("+"),
+            "bytes": record.bytes[task],
+            "tensor": text.tensor,
+        }
+        return f"{text.op} over {text.axes}", details | origin
+    details = {"opcode": text.op, "result": text.tensor}
+    return f"{text.op} {text.op_name}".strip(), details | origin
+
+
+def _trips(run: Run) -> dict[str, Any]:
+    return {"trip": list(run.trip), "trips": run.trips} if run.trip else {"trips": run.trips}

@@ -2,8 +2,9 @@
 
     Region      the nodes of the step, or of one trip of a loop
     Node        a kernel, a collective, or a loop; `after` are nodes of the same region
-    slot        where a node stands in the program (`automap.cost.schedule.order`): a collective where its result is needed,
-                gradient sums and gathers of new parameters at the end, as nothing of importance waits for them
+    slot        where a node stands in the program (`automap.cost.schedule.order`): a collective
+                where its result is needed, gradient sums and gathers of new parameters at the end,
+                as nothing of importance waits for them
 
 A loop runs its trips one after the other, and nothing of one is done in another: the compiled body
 is one program.
@@ -53,6 +54,7 @@ class Node:
 class Region:
     """Nodes in program order: each stands after those it waits for."""
 
+    # Thousands of nodes for one layer: a message that shows a region shows no page of them.
     nodes: tuple[Node, ...] = field(repr=False)
 
     @cached_property

@@ -96,6 +96,7 @@ class SimulationRecord:
     @property
     def hidden_seconds(self) -> float:
         """Seconds of collectives beside computation."""
+        # A difference of nearly equal sums: what rounding leaves is no time.
         hidden = self.collective_seconds - self.exposed_seconds
         return hidden if hidden > _ROUNDING * self.collective_seconds else 0.0
 
@@ -145,6 +146,8 @@ def summary(
 
 def _exposed_seconds(kernels: list[Event], messages: list[Event]) -> list[float]:
     """Of each collective the seconds in which no kernel runs; kernels run one at a time."""
+    # busy[i] seconds of kernels have run when kernel i starts: kernels do not overlap, so the time
+    # that any interval shares with them is a difference of two values of one growing function.
     order = sorted(kernels, key=lambda e: e.start_seconds)
     start = np.array([e.start_seconds for e in order])
     busy = np.concatenate([[0.0], np.cumsum([e.seconds for e in order])])
@@ -153,12 +156,14 @@ def _exposed_seconds(kernels: list[Event], messages: list[Event]) -> list[float]
         """Seconds of kernels before each time."""
         at = np.searchsorted(start, time, side="right")
         began = np.maximum(at - 1, 0)
+        # What of the kernel under way is over, at most all of it; before the first one nothing is.
         within = time - start[began] if len(start) else np.zeros(len(time))
         length = busy[np.minimum(began + 1, len(order))] - busy[began]
         return np.where(at > 0, busy[began] + np.minimum(within, length), 0.0)
 
     begin = np.array([e.start_seconds for e in messages])
     seconds = np.array([e.seconds for e in messages])
+    # [messages] each collective's seconds less those of kernels from its begin to its end.
     alone = seconds - (busy_until(begin + seconds) - busy_until(begin))
     return np.where(alone > _ROUNDING * seconds, np.minimum(alone, seconds), 0.0).tolist()
 
@@ -215,6 +220,7 @@ def _collective_rows(messages: list[Event], exposed: list[float]) -> tuple[Colle
             **{name: group[0][0].details[name] for name in names},
             axes=tuple(group[0][0].details["axes"]),
             runs=sum(e.details["trips"] for e, _ in group),
+            # Bytes of an event are those of one run; an event of a folded loop stands for `trips`.
             bytes=sum(e.details["bytes"] * e.details["trips"] for e, _ in group),
             seconds=sum(e.seconds for e, _ in group),
             exposed_seconds=sum(seconds for _, seconds in group),

@@ -3,8 +3,8 @@
 Every device runs the same program on parts of the same size, so one of them stands for all. The ops
 are walked in the order of the schedule; what is fused to a kernel hands on what it waits for:
 
-    operand edge that communicates    kernels of the operand -> collective -> kernels that the op is part of
-    result edge that communicates     kernels that the op is part of -> collective -> kernels that read the result
+    operand edge that communicates    kernels of the operand -> collective -> kernels with the op
+    result edge that communicates     kernels with the op -> collective -> kernels that read it
     parameters, and all that was there before the step or the trip: nothing to wait for
 
 A sum that leaves its loops (`automap.cost.edges.sums`) follows the outermost of them. What a table row
@@ -44,8 +44,9 @@ class _Message:
 
 @dataclass
 class _Frame:
-    """A region under way: its nodes, and those that each value of it waits for. It runs `runs`
-    times in a step.
+    """A region that is being built, which runs `runs` times in a step; `enters` is the op that
+    enters the loop and `after` what the loop waits for. `made_by` are the nodes that make each
+    value available, `gathered` the collective that did so for an operand edge.
     """
 
     runs: int
@@ -68,18 +69,21 @@ class _Builder:
         self.graph: Graph = problem.graph
         is_end = (order.kind == ENTER) | (order.kind == EXIT)
         self.slot_by_op = {int(op): slot for slot, op in enumerate(order.op)}
+        # Of a loop its begin and end count, not the copies that are written before it.
         self.slot_by_op |= {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
         self.copies: dict[int, list[int]] = defaultdict(list)
         for slot in np.flatnonzero(~is_end):
             if self.graph.ops[order.op[slot]].opcode == LOOP_ENTER:
                 self.copies[int(order.op[slot])].append(int(slot))
-        self.can_wait = (order.kind == SPARE) | (order.kind == LATE)
+        self.is_spare = (order.kind == SPARE) | (order.kind == LATE)
         self.row = order.row
         self.kernel_seconds = priced.of_kernel
         self.operands = _messages(order.operands, priced, len(order.kind), on_operand=True)
         self.results = _messages(order.results, priced, len(order.kind), on_operand=False)
+        # Operands that an earlier op gathered in the same region: they are there already.
         self.repeats = _repeats(tables, priced)
         self.frames = [_Frame(runs=1)]
+        # Sums that leave their loops: they are made once, after the outermost of them.
         self.late: list[tuple[_Message, int, int]] = []
 
     def walk(self, index: int) -> None:
@@ -88,8 +92,9 @@ class _Builder:
         if op.opcode == LOOP_EXIT:
             self._leave(index)
             return
-        waits = [self._read(frame, value, index) for value in dict.fromkeys(op.inputs)]
-        made = _NOTHING.union(*waits)
+        # Each value once, in the order of inputs, which is that of the op's collectives.
+        before = [self._read(frame, value, index) for value in dict.fromkeys(op.inputs)]
+        made = _NOTHING.union(*before)
         if op.opcode == LOOP_ENTER:
             # The op after it in the graph is in the body, or ends the loop.
             runs = self.graph.ops[index + 1].trip_count
@@ -99,15 +104,15 @@ class _Builder:
             made = made.union(copies)
             self.frames.append(_Frame(runs=runs, enters=index, after=made))
             return
+        # An op without a slot is fused to others: its readers wait for what it would wait for.
         if index in self.slot_by_op:
             made = frozenset({frame.add(self._kernel(index, self.slot_by_op[index], made))})
         for value in op.outputs:
             frame.made_by[value] = self._written(frame, value, index, made)
 
     def _kernel(self, index: int, slot: int, after: frozenset[int]) -> Node:
-        waits = bool(self.can_wait[slot])
         return Node(
-            kind=NodeKind.SPARE if waits else NodeKind.KERNEL,
+            kind=NodeKind.SPARE if self.is_spare[slot] else NodeKind.KERNEL,
             number=index,
             slot=slot,
             after=tuple(sorted(after)),
@@ -116,17 +121,18 @@ class _Builder:
 
     def _read(self, frame: _Frame, value: int, op: int) -> frozenset[int]:
         """What an op waits for to read a value, with the collectives that it needs."""
-        waits = frame.made_by.get(value, _NOTHING)
+        made = frame.made_by.get(value, _NOTHING)
         earlier = self.repeats.get((value, op))
         if earlier is not None and (earlier[0], value) in frame.gathered:
             node = frame.gathered[earlier[0], value]
             frame.gathered[earlier[1], value] = node
-            waits = frozenset({node})
+            made = frozenset({node})
         for message in self.operands.get((value, op), ()):
-            node = frame.add(_collective(message, frame, value, op, waits))
+            # Of several collectives on one edge each takes what the one before it made.
+            node = frame.add(_collective(message, frame, value, op, made))
             frame.gathered[message.edge, value] = node
-            waits = frozenset({node})
-        return waits
+            made = frozenset({node})
+        return made
 
     def _written(self, frame: _Frame, value: int, op: int, made: frozenset[int]) -> frozenset[int]:
         """What reading an op's result waits for, with the collectives it goes through."""
@@ -140,6 +146,7 @@ class _Builder:
     def _leave(self, index: int) -> None:
         body, op = self.frames.pop(), self.graph.ops[index]
         frame = self.frames[-1]
+        # Both count runs in a step, so their quotient is the loop's own number of trips.
         trips = body.runs // frame.runs if frame.runs else 0
         loop = frame.add(
             Node(
@@ -153,6 +160,7 @@ class _Builder:
         )
         for value in op.outputs:
             frame.made_by[value] = self._written(frame, value, index, frozenset({loop}))
+        # Outside of all loops: here the sums that were put off have all of their terms.
         if len(self.frames) == 1:
             for message, value, inner in self.late:
                 frame.add(_collective(message, frame, value, inner, frozenset({loop})))
@@ -182,6 +190,7 @@ def _collective(
         number=message.entry,
         slot=message.slot,
         after=tuple(sorted(after)),
+        # A node has the seconds of one run of its region; the price is that of a whole step.
         seconds=message.total_seconds / frame.runs if frame.runs else 0.0,
         edge_op=op,
         edge_value=value,
@@ -204,6 +213,7 @@ def _messages(
         is_late = bool(collectives.combinable[entry]) and not on_operand
         for at in range(int(places.first[edge]), int(places.first[edge + 1])):
             _, value, op, times, trips = places.incidences[at].tolist()
+            # What nothing of importance waits for comes after all slots, the first ready first.
             slot = n_slots + places.ready[at] if is_late else places.needed[at]
             result[value, op].append(
                 _Message(
@@ -219,7 +229,7 @@ def _messages(
 
 
 def _repeats(tables: Tables, priced: Priced) -> dict[tuple[int, int], tuple[int, int]]:
-    """(value, op) that finds its operand gathered already -> (the edge that gathered it, its own)."""
+    """(value, op) whose operand is gathered already -> (the edge that gathered it, its own)."""
     edges, result = tables.operands, dict[tuple[int, int], tuple[int, int]]()
     earlier_edge = {
         int(later): int(earlier)

@@ -11,12 +11,10 @@ This is FlexFlow's first-in first-out assumption (section 5.1) with a tie-break 
 timeline unique: tasks are numbered so that predecessors come first, so (ready, t) is an order of
 time even if tasks take no time at all.
 
-    `simulate`            the compiled simulator: FlexFlow's Algorithm 1 on explicit arrays
-    `simulate_reference`  the same in plain Python
+    `simulate`   the compiled simulator: FlexFlow's Algorithm 1 on explicit arrays
 """
 
 from dataclasses import dataclass
-import heapq
 
 import numpy as np
 
@@ -51,6 +49,7 @@ class Tasks:
             raise _refuse("negative or infinite seconds", "finite seconds from 0")
         if not (self.resource >= 0).all():
             raise _refuse("negative resources", "numbers from 0")
+        # Compressed rows: descending offsets would make a count negative.
         counts = np.diff(first)
         if first[0] != 0 or first[-1] != len(self.predecessors) or not (counts >= 0).all():
             raise _refuse("offsets that do not divide the predecessors", "ascending ones from 0")
@@ -106,6 +105,8 @@ def _first_in_first_out(
     Ready tasks are taken in the order of (ready, id). Those that wait for nothing are in that order
     as they are numbered; the others go through a heap, and the two are merged.
     """
+    # Turn the lists of predecessors around: count the followers of each task, sum up to offsets,
+    # then write each edge to the next free place of its predecessor.
     n = len(seconds)
     first_follower = np.zeros(n + 1, np.int64)
     for edge in range(len(predecessors)):
@@ -123,13 +124,14 @@ def _first_in_first_out(
             place[before] += 1
 
     ready, start, end = np.zeros(n), np.zeros(n), np.zeros(n)
-    free = np.zeros(n_resources)
+    free = np.zeros(n_resources)  # when the last task so far of each resource ends
     rank = np.arange(n).astype(np.int32)
     keys, heap, size = np.empty(n), np.empty(n, np.int32), 0
-    source = 0
+    source = 0  # the next task without predecessors: it is ready at 0
     for _ in range(n):
         while source < n and first_predecessor[source] != first_predecessor[source + 1]:
             source += 1
+        # A source goes first unless the heap has one that is ready at 0 with a smaller number.
         if size == 0 or (source < n and (keys[0] > 0.0 or heap[0] > source)):
             task = source
             source += 1
@@ -147,35 +149,6 @@ def _first_in_first_out(
             if waiting[after] == 0:
                 size = push(keys, heap, size, ready[after], after, rank)
     return ready, start, end
-
-
-def simulate_reference(tasks: Tasks) -> Timeline:
-    """`simulate` in plain Python."""
-    n = len(tasks.seconds)
-    first, seconds = tasks.first_predecessor.tolist(), tasks.seconds.tolist()
-    before = [tasks.predecessors[first[t] : first[t + 1]].tolist() for t in range(n)]
-    after: list[list[int]] = [[] for _ in range(n)]
-    for task, predecessors in enumerate(before):
-        for predecessor in predecessors:
-            after[predecessor].append(task)
-    waiting = [len(predecessors) for predecessors in before]
-    ready, start, end = [0.0] * n, [0.0] * n, [0.0] * n
-    free = [0.0] * tasks.n_resources
-    queue = [(0.0, t) for t in range(n) if not waiting[t]]
-    heapq.heapify(queue)
-    while queue:
-        at, task = heapq.heappop(queue)
-        ready[task] = at
-        resource = int(tasks.resource[task])
-        start[task] = max(ready[task], free[resource])
-        free[resource] = end[task] = start[task] + seconds[task]
-        for follower in after[task]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(queue, (max(end[p] for p in before[follower]), follower))
-    return Timeline(
-        ready_seconds=np.array(ready), start_seconds=np.array(start), end_seconds=np.array(end)
-    )
 
 
 def _refuse(got: str, allowed: str) -> InputError:

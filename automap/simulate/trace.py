@@ -47,6 +47,7 @@ def trace(
     """The trace as JSON values; events of a lane in the order of time. `device_names` are other
     than `device 3`.
     """
+    # By time, as viewers want the events of a thread; threads get their numbers in this order.
     ordered = sorted(events, key=lambda e: (e.lane.device, e.start_seconds, e.seconds))
     threads: dict[Lane, int] = {}
     for event in ordered:
@@ -61,6 +62,7 @@ def save_trace(
     device_names: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """Write a trace file, whole or not at all; raises `PlanError` if that cannot be done."""
+    # No NaN: JSON has none, and viewers refuse the whole file for one.
     write_atomically(path, json.dumps(trace(events, device_names), allow_nan=False))
 
 
@@ -76,7 +78,7 @@ def _names(
         }
         yield {
             "ph": "M",
-            "name": "process_sort_index",
+            "name": "process_sort_index",  # else by name: device 10 before device 2
             "pid": device,
             "args": {"sort_index": device},
         }

@@ -3,8 +3,8 @@ simulation.
 
 `automap.simulate.operators.configuration`  how an operator runs: FlexFlow's parallelisation
                                             configuration (section 4), and ways to choose one
-`automap.simulate.operators.layers`         layers of an operator graph: operators that share a
-                                            parameter, which FlexFlow's plans place together
+`automap.simulate.operators.graph`          the operator graph, and its layers: operators that
+                                            share a parameter
 `automap.simulate.operators.simulator`      a machine with configured operators, their
                                             timeline, and what a change of one configuration
                                             does to it

@@ -1,16 +1,15 @@
 """Operator graph, configurations and timeline as arrays, for the compiled simulators.
 
-Symbols: O operators, E edges, P devices, F factors (the most any operator has), K dimensions of an
-    edge.
-Tasks live in *slots*:
+Symbols: O operators, E edges, P devices, F factors (the most that any operator has), K dimensions
+of an edge. Tasks have *slots* in the arrays of a `Run`:
 
     o P + k                   part k of operator o
     (O + o) P + k             what part k receives in its operator's all-reduce
     first_slot[e] + ...       transfers of edge e (`automap.simulate.operators.implicit`)
 
-Each task has an *id*, by which ties are broken. Ids follow the operators, and within one: its parts, its
-all-reduce, the edges that leave it, so predecessors have smaller ids; they depend on the graph and P alone,
-so a task keeps its id whatever else changes                                    -> in: `operator_wiring`
+Each task has an *id*, by which ties are broken. Ids follow the operators, and within one: its
+parts, its all-reduce, the edges that leave it, so predecessors have smaller ids; they depend on the
+graph and P alone, so a task keeps its id whatever else changes  -> in: `operator_wiring`
 """
 
 from typing import NamedTuple
@@ -28,13 +27,11 @@ NONE = -1
 
 
 class Wiring(NamedTuple):
-    """What no configuration changes. `dim_factors[e, d]` are (source's, target's) factor, F where
-    there is none.
+    """What no configuration changes.
 
-    Of the `n_dims[e]` pairs the first `n_shared[e]` are dimensions, the others partial sums, which
-    move whole.
-
-    Edges that leave o are first_out[o] .. first_out[o + 1]; those that come in are into[first_in[o]
+    `dim_factors[e, d]` are (source's, target's) factor, F where there is none. Of the `n_dims[e]`
+    pairs the first `n_shared[e]` are dimensions, the others partial sums, which move whole. Edges
+    that leave o are first_out[o] .. first_out[o + 1]; those that come in are into[first_in[o]
     .. first_in[o + 1]]. `loose_from[e, f]`: factor f of the source is no dimension of the edge, so
     parts along it hold the same; `loose_to` the same of the target. `adds[o, f]`: parts along f
     hold partial sums. `waits[e]`: the target waits for the edge.
@@ -110,6 +107,8 @@ def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
     n_operators, n_edges = len(graph.operators), len(graph.edges)
     n_factors = max((len(o.factors) for o in graph.operators), default=1)
     n_dims = np.array([len(edge.dims) + len(edge.sums) for edge in graph.edges], np.int64)
+    # Column F stands for no factor. Every operator has one part along it, so compiled code reads
+    # its degree 1, stride 1 and place 0 without asking whether there is a factor.
     dim_factors = np.full((n_edges, max(int(n_dims.max(initial=0)), 1), 2), n_factors, np.int64)
     loose = np.ones((2, n_edges, n_factors + 1), np.bool_)
     adds = np.zeros((n_operators, n_factors + 1), np.bool_)
@@ -122,10 +121,14 @@ def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
                 if factor >= 0:
                     dim_factors[e, d, side] = factor
                     loose[side, e, factor] = False
+    # Edges are sorted by source, so those that leave an operator are neighbours. Those that come in
+    # are reached through `into`.
     source = np.array([edge.source for edge in graph.edges], np.int64)
     target = np.array([edge.target for edge in graph.edges], np.int64)
     first_out = np.searchsorted(source, np.arange(n_operators + 1))
     into = np.argsort(target, kind="stable")
+    # Each operator takes 2 P ids (parts, all-reduce) and each edge P P (a pair of parts), whether
+    # they are used or not.
     part_id = np.arange(n_operators) * 2 * n_devices + first_out[:-1] * n_devices**2
     edge_id = (source + 1) * 2 * n_devices + np.arange(n_edges) * n_devices**2
     return Wiring(
@@ -180,6 +183,7 @@ def empty_placed(wiring: Wiring, n_devices: int) -> Placed:
 
 def empty_run(n_slots: int, n_devices: int) -> Run:
     """Slots without tasks."""
+    # Devices, then a link for each ordered pair of them; those of a device to itself are unused.
     n_resources = n_devices + n_devices**2
     return Run(
         seconds=np.zeros(n_slots),

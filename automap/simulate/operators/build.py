@@ -1,11 +1,27 @@
 """A problem's HLO graph as an operator graph.
 
-operators   `hlo_tools.analyses.kernels` with the factors of their rules that linkage lets an op keep split
-edges       `reads`: each stored value a kernel reads, from the kernel that wrote it
-next step   outputs that are new versions of inputs, to the kernels that read these inputs
-sums        of partial sums are added up at their end (`automap.simulate.operators.sums`)
+    operators   `hlo_tools.analyses.kernels` with the factors of their rules along which linkage
+                lets an op be split                                          -> in: `_operator`
+    edges       each stored value that a kernel reads, from the kernel that wrote it
+                                                                             -> in: `kernel_reads`
+    next step   outputs that are new versions of inputs, to the kernels that read these inputs
+    sums        of partial sums are added up at their end (`automap.simulate.operators.sums`)
+
+Which factor of the kernel does each dimension of a source run along? A kernel computes the fused
+ops before it as it goes, so the way from its op back to a stored value leads through their rules.
+Along it each dimension carries a *label*: the factor of the kernel that it is split with, or
+NO_FACTOR where all of it is read.
+
+    operands of the kernel's op      a dimension has the label of its major factor
+    operands of a fused op           its factors take the labels of the result's dimensions in which
+                                     they are major; one that is permuted or replicated has none
+    two ways to one source           a dimension keeps a label that both agree on
+
+Loops hand their carries on as they are: the source of what enters or leaves one is what was handed
+to it                                                                        -> in: `origin`
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from automap.backends import backend_for
@@ -20,26 +36,35 @@ from automap.simulate.operators.graph import (
     SplitFactor,
     Traffic,
 )
-from automap.simulate.operators.reads import (
-    NO_FACTOR,
-    Labels,
-    Read,
-    dimension_labels,
-    kernel_reads,
-    origin,
-)
 from automap.simulate.operators.sums import added_at_the_end
 from automap.topology.model import Device, Topology
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.kernels import Access, Kernel, kernels
 from hlo_tools.collector import collector_paused
-from hlo_tools.graph import DTYPE_BITS
-from hlo_tools.opcodes import CONTRACTIONS
-from hlo_tools.rules import FactorKind
+from hlo_tools.graph import DTYPE_BITS, Graph
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT
+from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.rules.rule import DimFactors
 
 
 # What an operator may be copied to at most: any number of devices.
 _COPIES = SplitFactor(size=1 << 62, kind=FactorKind.REPLICATION)
+
+NO_FACTOR = -1
+Labels = tuple[int, ...]
+# Other kinds need elements of their neighbours, or all of them: what they read is not divided.
+_DIVISIBLE = (FactorKind.PASSTHROUGH, FactorKind.REDUCTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A stored value, the kernel's factor of each of its dimensions, and the bytes that are read of
+    it.
+    """
+
+    value: int
+    labels: Labels
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +94,7 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
     n_bytes = [value.n_bytes for value in problem.graph.values]
     for kernel in kernels(problem.graph, backend_for(topology.platform).fuser, n_bytes):
         _add(builder, kernel)
+    # An operator that reads its own new version, split alike, has it where it needs it.
     for output, position in problem.state_map.items():
         made = builder.written.get(origin(problem.graph, problem.graph.outputs[output]))
         for target, read in builder.input_readers.get(problem.graph.inputs[position], []):
@@ -116,7 +142,8 @@ def _numbers(problem: Problem, op: int) -> dict[int, int]:
     rule, groups = problem.linkage.rules[op], problem.linkage.factor_groups[op]
     is_joint = problem.graph.ops[op].is_joint_reduction
     in_result = {d[0] for dims in rule.results for d in dims if d}
-    kept = [
+    # A halo needs elements of neighbours; partial results of a joint reduction cannot be added up.
+    splittable = [
         f
         for f, factor in enumerate(rule.factors)
         if groups[f] >= 0
@@ -128,7 +155,7 @@ def _numbers(problem: Problem, op: int) -> dict[int, int]:
             and not is_joint
         )
     ]
-    return {factor: number for number, factor in enumerate(kept)}
+    return {factor: number for number, factor in enumerate(splittable)}
 
 
 def _renumbered(labels: Labels, number: dict[int, int]) -> Labels:
@@ -165,6 +192,7 @@ def _operator(
         )
         for f in number
     ]
+    # Of several results, what divides all of them divides their sum of bytes.
     written = sum(access.n_bytes for access in kernel.writes)
     shared = [set(results[access.value]) for access in kernel.writes]
     divides = set.intersection(*shared) - {NO_FACTOR} if shared else set[int]()
@@ -190,6 +218,7 @@ def _flops_per_s(builder: _Builder, kernel: Kernel) -> float:
     op = graph.ops[kernel.op]
     if op.opcode not in CONTRACTIONS:
         return float("inf")
+    # The wider operand decides on which unit a mixed product runs.
     dtype = max((graph.values[v].dtype for v in op.inputs[:2]), key=lambda t: DTYPE_BITS[t])
     return device.peak_flops_per_s(dtype) * device.matmul_efficiency
 
@@ -208,3 +237,67 @@ def _edge(builder: _Builder, made: _Written, target: int, read: Read, when: Cons
     return Edge(
         source=made.operator, target=target, n_bytes=float(n_bytes), dims=dims, consumer_step=when
     )
+
+
+def dimension_labels(rule: Rule, dims: DimFactors) -> Labels:
+    """Factor of each dimension of a tensor of the op itself."""
+    return tuple(
+        factors[0] if factors and rule.factors[factors[0]].kind in _DIVISIBLE else NO_FACTOR
+        for factors in dims
+    )
+
+
+def kernel_reads(graph: Graph, rules: Sequence[Rule], kernel: Kernel) -> tuple[Read, ...]:
+    """Every stored value that a kernel reads, in the order of `kernel.reads`."""
+    # Labels only ever fall to NO_FACTOR, so a value is looked at again a bounded number of times.
+    wanted = {access.value for access in kernel.reads}
+    labels_by_value: dict[int, Labels] = {}
+    op, rule = graph.ops[kernel.op], rules[kernel.op]
+    todo = [(v, dimension_labels(rule, d)) for v, d in zip(op.inputs, rule.operands, strict=True)]
+    while todo:
+        value, labels = todo.pop()
+        known = labels_by_value.get(value)
+        merged = labels if known is None else _agreed(known, labels)
+        if merged == known:
+            continue
+        labels_by_value[value] = merged
+        producer = graph.values[value].producer
+        # A stored value ends the way; any other is computed inside of the kernel.
+        if value not in wanted and producer >= 0:
+            todo += _operands(graph, rules, producer, value, merged)
+    rank = {value: len(graph.values[value].dims) for value in wanted}
+    nothing = {value: (NO_FACTOR,) * rank[value] for value in wanted}
+    return tuple(
+        Read(access.value, labels_by_value.get(access.value, nothing[access.value]), access.n_bytes)
+        for access in kernel.reads
+    )
+
+
+def origin(graph: Graph, value: int) -> int:
+    """The value that loops hand on as `value`."""
+    while (producer := graph.values[value].producer) >= 0:
+        op = graph.ops[producer]
+        if op.opcode not in (LOOP_ENTER, LOOP_EXIT):
+            break
+        value = op.inputs[op.outputs.index(value)]
+    return value
+
+
+def _agreed(known: Labels, labels: Labels) -> Labels:
+    return tuple(a if a == b else NO_FACTOR for a, b in zip(known, labels, strict=True))
+
+
+def _operands(
+    graph: Graph, rules: Sequence[Rule], producer: int, value: int, labels: Labels
+) -> list[tuple[int, Labels]]:
+    op, rule = graph.ops[producer], rules[producer]
+    if not op.inputs or not rule.operands:
+        return []
+    label_by_factor: dict[int, int] = {}
+    for factors, label in zip(rule.results[op.outputs.index(value)], labels, strict=True):
+        if factors and rule.factors[factors[0]].kind in _DIVISIBLE:
+            label_by_factor[factors[0]] = label
+    return [
+        (operand, tuple(label_by_factor.get(d[0], NO_FACTOR) if d else NO_FACTOR for d in dims))
+        for operand, dims in zip(op.inputs, rule.operands, strict=True)
+    ]

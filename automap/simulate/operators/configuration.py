@@ -41,8 +41,7 @@ def check(operator: Operator, configuration: Configuration, n_devices: int) -> N
     if not is_split:
         raise InputError(
             f"{where}: got degrees {degrees}; allowed: one for each factor, dividing its size, "
-            "which are "
-            f"{sizes[:-1]}, and one for copies"
+            f"which are {sizes[:-1]}, and one for copies"
         )
     wanted = math.prod(degrees)
     if len(devices) != wanted or len(set(devices)) != wanted:
@@ -60,10 +59,11 @@ def single(operator: Operator, device: int) -> Configuration:
 
 
 def data_parallel(graph: OperatorGraph, n_devices: int) -> list[Configuration]:
-    """The batch split over all devices; each of them does for itself what has none, or too little."""
+    """The batch split over all devices; what has none, or too little, each does for itself."""
     everyone = tuple(range(n_devices))
     result = []
     for operator in graph.operators:
+        # The last factor, copies, unless there is a batch that divides evenly.
         split = len(operator.factors) - 1
         for f, factor in enumerate(operator.factors):
             if factor.is_batch and factor.size % n_devices == 0:
@@ -115,12 +115,15 @@ def random_split(classes: Mapping[int, int], n_devices: int, rng: np.random.Gene
     """
     degrees: dict[int, int] = {}
     n_parts = int(rng.choice(_powers_of_two(n_devices)))
+    # Doubling a random class until there are enough parts, or none can be halved any more: every
+    # way to divide a power of two is reached.
     while math.prod(degrees.values()) < n_parts:
         able = [c for c, size in classes.items() if size % (2 * degrees.get(c, 1)) == 0]
         if not able:
             break
         chosen = int(rng.choice(able))
         degrees[chosen] = 2 * degrees.get(chosen, 1)
+    # Which class varies fastest decides which parts are neighbours.
     order = rng.permutation(list(degrees)).tolist()
     n_parts = math.prod(degrees.values())
     return Split(tuple((c, degrees[c]) for c in order), random_devices(n_parts, n_devices, rng))
@@ -132,6 +135,7 @@ def random_devices(count: int, n_devices: int, rng: np.random.Generator) -> tupl
     """
     if rng.random() < 0.5:
         return tuple(rng.choice(n_devices, count, replace=False).tolist())
+    # Equally far apart, as the axis of a mesh: random devices would hit that hardly ever.
     apart = int(rng.choice(_powers_of_two(n_devices // count)))
     first = int(rng.integers(n_devices - apart * (count - 1)))
     return tuple(range(first, first + apart * count, apart))

@@ -2,7 +2,8 @@
 
 The timeline is the one solution of
 
-    ready(t) = max end of t's predecessors,   end(t) = max(ready(t), end(task before t)) + seconds(t)
+    ready(t) = max end of t's predecessors
+    end(t)   = max(ready(t), end(task before t)) + seconds(t)
 
 with the tasks of every device and link in the order of (ready, id). After a change of one
 operator's configuration, tasks whose equations may not hold any more wait in a heap by their ready
@@ -17,8 +18,8 @@ a full simulation.
 The tasks of each device and link are a linked list in that order: `r.before`, `r.after` join the
 slots, `r.first`, `r.last` are the ends by resource              -> in: `insert`, `remove`
 
-A change early in a step moves most tasks, some several times, and a full simulation is the cheaper way:
-after `visits_per_task` times the number of tasks it is given up                -> in: `simulate_changed`
+A change early in a step moves most tasks, some several times, and a full simulation is the cheaper
+way: after `visits_per_task` times the number of tasks it is given up  -> in: `simulate_changed`
 """
 
 from typing import NamedTuple
@@ -37,8 +38,8 @@ _NEVER = np.inf
 
 
 class Queue(NamedTuple):
-    """Tasks to be looked at: a heap, the key each is in by (`_NEVER`: it is not), and whether it is
-    in no list.
+    """Tasks to be looked at: a heap of (`keys`, `heap`), `asked` [slots] the key by which each task
+    is in it (`_NEVER`: it is not), `is_out` [slots] whether a task is in no list.
 
     `settled` is the task of each device or link that was looked at last. Tasks are looked at in the
     order of time, so the next one's place is near, while its old place may be far.
@@ -72,6 +73,7 @@ def replace_configuration(
     """
     n_operators, n_devices = p.device.shape
     some = np.empty(n_devices, np.int64)
+    # Tasks leave their lists while the arrays still say where they are; then all is written anew.
     edges = _incident_edges(w, o)
     orphans = np.empty(len(r.resource), np.int32)
     n = 0
@@ -94,6 +96,7 @@ def _incident_edges(w: Wiring, o: int) -> np.ndarray:
     edges = np.empty(
         w.first_out[o + 1] - w.first_out[o] + w.first_in[o + 1] - w.first_in[o], np.int64
     )
+    # An edge from an operator to itself both leaves and comes in: it is listed once.
     n = 0
     for i in range(w.first_in[o], w.first_in[o + 1]):
         if w.source[w.into[i]] != o:
@@ -138,13 +141,16 @@ def simulate_changed(
     while size > 0:
         slot, key = queue.heap[0], queue.keys[0]
         size = pop(queue.keys, queue.heap, size, r.ident)
+        # A task that was put in again by an earlier key leaves its later entry behind.
         if key != queue.asked[slot]:
             continue
         queue.asked[slot] = _NEVER
         visits -= 1
+        # Entries left behind fill the heap, too, which has room for twice the slots.
         if visits < 0 or size > n_slots:
             return False
         ready = ready_seconds(w, p, r, slot, some, queue.asked)
+        # Too early: something that it waits for will end later than its key.
         if ready > key:
             size = _ask(queue, size, r, slot, ready)
         else:
@@ -160,6 +166,7 @@ def _ask_first(
     n_devices = p.device.shape[1]
     size = 0
     for slot in _new_slots(w, p, r, o):
+        # The earliest that it can be ready, as if devices were free: it is looked at in time.
         queue.is_out[slot] = True
         r.ready[slot] = ready_seconds(w, p, r, slot, some, queue.asked)
         r.end[slot] = r.ready[slot] + r.seconds[slot]
@@ -170,6 +177,7 @@ def _ask_first(
                 w.target[e] * n_devices, w.target[e] * n_devices + p.n_parts[w.target[e]]
             ):
                 size = _ask(queue, size, r, slot, r.ready[slot])
+    # What lost the task before it may start sooner; it may itself have been replaced since.
     for slot in orphans:
         if r.resource[slot] != NONE and not queue.is_out[slot]:
             size = _ask(queue, size, r, slot, r.ready[slot])
@@ -221,6 +229,7 @@ def _settle(
     if is_new:
         insert(r, slot, ready, _nearer(r, ready, queue.settled[on], nearby(p, r, slot, ready)))
     elif ready != r.ready[slot]:
+        # Where it was is a place to begin the search from; it must not begin from itself.
         old = r.before[slot] if r.before[slot] != NONE else r.after[slot]
         if queue.settled[on] == slot:
             queue.settled[on] = r.before[slot]
@@ -229,6 +238,7 @@ def _settle(
             size = _ask(queue, size, r, left, r.ready[left])
         insert(r, slot, ready, _nearer(r, ready, queue.settled[on], old))
     queue.settled[on] = slot
+    # Whoever comes after a moved task has another task before it, even if no end has changed.
     has_moved = is_new or ready != r.ready[slot]
     queue.is_out[slot] = False
     r.ready[slot] = ready
@@ -280,6 +290,7 @@ def remove(r: Run, slot: int) -> int:
 def insert(r: Run, slot: int, ready: float, near: int) -> None:
     """Put a task that is ready at `ready` into its list, looking for its place from `near` on."""
     on = r.resource[slot]
+    # Back to the last task that is before it, then on to the first that is not.
     before = near
     while before != NONE and not _is_before(r, before, slot, ready):
         before = r.before[before]
@@ -311,8 +322,10 @@ def nearby(p: Placed, r: Run, slot: int, ready: float) -> int:
     n_devices = p.device.shape[1]
     if slot < len(p.n_parts) * n_devices:
         device = r.resource[slot]
+        # Operators are in topological order: the one before mostly runs just before it.
         for u in range(slot // n_devices - 1, -1, -1):
             if p.part_on[u, device] != NONE:
                 return u * n_devices + p.part_on[u, device]
+    # On links, the end of the list nearer in time.
     last = r.last[r.resource[slot]]
     return NONE if last == NONE or 2 * ready < r.ready[last] else last

@@ -1,7 +1,7 @@
 """Full simulation: Algorithm 1 of FlexFlow (section 5.2) on the implicit task graph.
 
-Tasks leave a heap by (ready, id); each starts when it is ready and the task before it on its device or
-link has ended, and is put at the end of that one's list             -> in: `simulate_all`
+Tasks leave a heap by (ready, id); each starts when it is ready and the task before it on its device
+or link has ended, and is put at the end of that one's list             -> in: `simulate_all`
 `place_all` is the construction of the task graph: every task of every operator and edge.
 """
 
@@ -36,6 +36,7 @@ def place_all(
     for o in range(n_operators):
         place_operator(w, p, r, links, o, degrees[o], devices[o], part_seconds[o], part_bytes[o])
     some = np.empty(n_devices, np.int64)
+    # Transfers come after the fixed slots of parts and of all-reduces.
     slot = 2 * n_operators * n_devices
     for e in range(len(w.source)):
         slot = place_edge(w, p, r, links, e, slot, some)
@@ -53,6 +54,7 @@ def simulate_all(w: Wiring, p: Placed, r: Run) -> int:
     n_slots = len(r.resource)
     keys, heap, size = np.empty(n_slots), np.empty(n_slots, np.int32), 0
     out, some = scratch(w, p)
+    # Only parts of operators may wait for nothing: transfers and sums have a part before them.
     for slot in range(n_operators * n_devices):
         if r.resource[slot] != NONE and waiting[slot] == 0:
             size = push(keys, heap, size, 0.0, slot, r.ident)
@@ -75,6 +77,7 @@ def simulate_all(w: Wiring, p: Placed, r: Run) -> int:
         for n in range(followers(w, p, r, slot, out, some)):
             after = out[n]
             r.ready[after] = max(r.ready[after], r.end[slot])
+            # A transfer waits for one part alone and is ready at once; others count down.
             if r.edge[after] == NONE:
                 waiting[after] -= 1
             if r.edge[after] != NONE or waiting[after] == 0:
@@ -86,6 +89,7 @@ def simulate_all(w: Wiring, p: Placed, r: Run) -> int:
 def scratch(w: Wiring, p: Placed) -> tuple[np.ndarray, np.ndarray]:
     """Room for the followers of one task, and for the parts of one edge."""
     n_devices = p.device.shape[1]
+    # The most edges that leave one operator, with up to P readers each, or the P of an all-reduce.
     most = 1
     for o in range(len(p.n_parts)):
         most = max(most, w.first_out[o + 1] - w.first_out[o])

@@ -1,17 +1,23 @@
 """The task graph that configurations imply, without building it: who reads from whom, by index
 ranges.
 
-A dimension that the source of an edge splits into d_u parts and the target into d_v is cut at i /
-d_u and at j / d_v: part i of the source overlaps part j of the target for
+A dimension that the source of an edge splits into d_u parts and the target into d_v is cut at
+i / d_u and at j / d_v: part i of the source overlaps part j of the target for
 
-    i d_v < (j + 1) d_u  and  j d_u < (i + 1) d_v,  that is  floor(j d_u / d_v) <= i < ceil((j + 1) d_u / d_v)
+    i d_v < (j + 1) d_u  and  j d_u < (i + 1) d_v,  that is
+    floor(j d_u / d_v) <= i < ceil((j + 1) d_u / d_v)
 
-so the parts that part b reads are a product of ranges over dimensions   -> in: `source_parts`, `target_parts`
-Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b reads
-the one on its own device, else number b of them                                        -> in: `_holder`
+so the parts that part b reads are a product of ranges over dimensions
+                                                        -> in: `source_parts`, `target_parts`
+Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b
+reads the one on its own device, else number b of them                  -> in: `_holder`
 The n-th part that b reads comes over slot first_slot + b per_part + n, unless it is on b's device.
-The share of an edge's bytes that moves is the product of the overlaps, but of those of partial sums, each of which
-is as large as the tensor                                                               -> in: `transfer_share`
+The share of an edge's bytes that moves is the product of the overlaps, but of those of partial
+sums, each of which is as large as the tensor                           -> in: `transfer_share`
+
+Arguments of all functions: wiring w, configurations p, tasks r; edge e from operator u to v; part a
+of the source, part b of the target. `some` and `out` are room that the caller owns, as compiled
+code that runs for every task must not allocate.
 """
 
 import numpy as np
@@ -30,7 +36,10 @@ def _range(i: int, degree: int, other: int) -> tuple[int, int]:
 
 @inner
 def _extend(out: Array, n: int, low: int, high: int, stride: int) -> int:
-    """Every part found so far, at each of the places low .. high - 1 along one more factor."""
+    """Every one of the n parts in `out`, at each of the places low .. high - 1 along one more
+    factor; their number.
+    """
+    # The first place last: it overwrites the n parts that the others are copied from.
     for i in range(low + 1, high):
         for m in range(n):
             out[(i - low) * n + m] = out[m] + i * stride
@@ -43,14 +52,16 @@ def _extend(out: Array, n: int, low: int, high: int, stride: int) -> int:
 def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
     """Of the source's parts that hold `region` (all loose places 0), the one that part b reads."""
     u, v = w.source[e], w.target[e]
+    # Of what is on b's own device nothing moves, if it is of the region.
     near = p.part_on[u, p.device[v, b]]
     if near != NONE:
-        held = 0
+        near_region = 0
         for d in range(w.n_dims[e]):
             f = w.dim_factors[e, d, 0]
-            held += p.digit[u, near, f] * p.stride[u, f]
-        if held == region:
+            near_region += p.digit[u, near, f] * p.stride[u, f]
+        if near_region == region:
             return near
+    # Else readers take turns: b, written in the degrees of the loose factors, names a copy.
     a, number = region, b
     for f in range(w.loose_from.shape[1]):
         degree = p.degree[u, f]
@@ -102,14 +113,16 @@ def target_parts(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
     for g in range(w.loose_to.shape[1]):
         if p.degree[v, g] > 1 and w.loose_to[e, g]:
             n = _extend(out, n, 0, p.degree[v, g], p.stride[v, g])
+    # Every part has a region of its own: there are no copies to choose from.
     if n_regions == p.n_parts[u]:
         return n
-    kept = 0
+    # Of those that overlap, the parts that read this copy.
+    n_readers = 0
     for m in range(n):
         if _holder(w, p, e, region, out[m]) == a:
-            out[kept] = out[m]
-            kept += 1
-    return kept
+            out[n_readers] = out[m]
+            n_readers += 1
+    return n_readers
 
 
 @inner
@@ -122,6 +135,7 @@ def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
             p.degree[u, w.dim_factors[e, d, 0]],
             p.degree[v, w.dim_factors[e, d, 1]],
         )
+        # Between degrees that do not divide each other a part may begin and end inside of others.
         if degree_u % degree_v == 0:
             most *= degree_u // degree_v
         elif degree_v % degree_u != 0:
@@ -133,6 +147,7 @@ def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
 def transfer_slot(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
     """The slot of what part b of the target reads from part a of the source."""
     u, v = w.source[e], w.target[e]
+    # The place of a among the parts that `source_parts` lists: mixed radix over the ranges.
     n, size = 0, 1
     for d in range(w.n_dims[e]):
         f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
@@ -152,6 +167,7 @@ def transfer_share(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
         f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
         degree_u, degree_v = p.degree[u, f], p.degree[v, g]
         i, j = p.digit[u, a, f], p.digit[v, b, g]
+        # Both intervals times degree_u degree_v, so that their overlap is a whole number.
         overlap = min((i + 1) * degree_v, (j + 1) * degree_u) - max(i * degree_v, j * degree_u)
         share *= overlap / (degree_u * degree_v)
     return share
@@ -180,6 +196,7 @@ def ring_part(w: Wiring, p: Placed, o: int, start: int, number: int) -> int:
 def done_slot(p: Placed, o: int, k: int) -> int:
     """The slot whose end is when part k of an operator has its result."""
     n_operators, n_devices = p.device.shape
+    # Of a partial sum the all-reduce has the result.
     row = o if p.n_adding[o] == 1 else n_operators + o
     return row * n_devices + k
 
@@ -188,6 +205,7 @@ def done_slot(p: Placed, o: int, k: int) -> int:
 def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) -> int:
     """Slots of the tasks that wait for a task (twice if they wait for it twice); their number."""
     n_operators, n_devices = p.device.shape
+    # A transfer has its parts in its id: edge_id + a P + b.
     e = r.edge[slot]
     if e != NONE:
         out[0] = w.target[e] * n_devices + (r.ident[slot] - w.edge_id[e]) % n_devices
@@ -196,6 +214,7 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
     u = row % n_operators
     n = 0
     if row < n_operators and p.n_adding[u] > 1:
+        # The all-reduce of every part of the ring waits for every part's partial sum.
         start = ring_start(w, p, u, k)
         for number in range(p.n_adding[u]):
             out[n] = (n_operators + u) * n_devices + ring_part(w, p, u, start, number)

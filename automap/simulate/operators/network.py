@@ -1,11 +1,12 @@
 """The machine that operators are placed on: devices, and a link for each ordered pair of them.
 
     device d           does one task at a time; seconds of work take seconds / speed[d]
-    link (a, b)        a device of its own (FlexFlow, section 5.1): one transfer at a time, which takes
-                       latency_seconds[a, b] + bytes / bytes_per_s[a, b]
+    link (a, b)        a device of its own (FlexFlow, section 5.1): one transfer at a time, which
+                       takes latency_seconds[a, b] + bytes / bytes_per_s[a, b]
 
-Of a topology's levels, the outermost in which two devices differ decides their bandwidth, and each level
-they differ in adds its latency, once per hop along rings and lines                 -> in: `device_network`
+Of a topology's levels, the outermost in which two devices differ decides their bandwidth, and each
+level they differ in adds its latency, once per hop along rings and lines
+                                                                          -> in: `device_network`
 """
 
 from dataclasses import dataclass
@@ -38,8 +39,7 @@ class DeviceNetwork:
             if shape != (count, count):
                 raise InputError(
                     f"machine: {name} of shape {shape}; allowed: {(count, count)}, from and to "
-                    "each "
-                    f"of the {count} devices that `speed` lists"
+                    f"each of the {count} devices that `speed` lists"
                 )
         for name, numbers, least in (
             ("speed", self.speed, "over 0"),
@@ -57,14 +57,16 @@ class DeviceNetwork:
 
 
 def device_network(topology: Topology) -> DeviceNetwork:
-    """The devices of a topology, all of one speed, and what a transfer between two of them meets."""
+    """The devices of a topology, all of one speed, and what transfers between them take."""
     devices = np.arange(topology.device_count)
     bytes_per_s = np.full((len(devices), len(devices)), np.inf)
     latency_seconds = np.zeros_like(bytes_per_s)
     for level in topology.levels:
+        # Mixed radix, innermost level first: `devices` is what is left for the levels outside.
         place, devices = devices % level.size, devices // level.size
         hops = _hops(level, place)
         differ = hops > 0
+        # A later, outer level overwrites what an inner one has said of the pair.
         bytes_per_s[differ] = _link_bytes_per_s(level)
         latency_seconds += hops * level.latency_seconds
     np.fill_diagonal(bytes_per_s, 1.0)

@@ -1,10 +1,11 @@
 """Tasks of operators and edges put into their slots: what a change of one configuration adds and
 removes.
 
-part k of o              seconds / speed of its device
-all-reduce of n parts    a ring (Patarasuk and Yuan 2009): 2 (n - 1) steps, each as long as its slowest link
-                         takes for 1 / n of a part's bytes; the task of part k is on the link into its device
-transfer of an edge      latency + share * bytes / bandwidth, on the link between two devices
+    part k of o              seconds / speed of its device
+    all-reduce of n parts    a ring (Patarasuk and Yuan 2009): 2 (n - 1) steps, each as long as its
+                             slowest link takes for 1 / n of a part's bytes; the task of part k is
+                             on the link into its device
+    transfer of an edge      latency + share * bytes / bandwidth, on the link between two devices
 
 `place_operator`, `place_edge` write tasks, `clear_edge` removes an edge's; none of them touches the
 timeline.
@@ -36,6 +37,7 @@ def place_operator(
     """Give an operator a configuration, and its slots their tasks."""
     n_operators, n_devices = p.device.shape
     p.part_on[o, :] = NONE
+    # The first factor varies fastest: its stride is 1.
     n_parts, n_adding = 1, 1
     for f in range(len(degrees)):
         p.degree[o, f] = degrees[f]
@@ -46,6 +48,7 @@ def place_operator(
     p.n_parts[o], p.n_adding[o] = n_parts, n_adding
     for k in range(n_devices):
         part, sum_ = o * n_devices + k, (n_operators + o) * n_devices + k
+        # Slots of the parts that the last configuration had and this one has not are emptied too.
         r.resource[part] = r.resource[sum_] = NONE
         if k < n_parts:
             for f in range(len(degrees)):
@@ -74,13 +77,14 @@ def _place_sum(
         a, b = p.device[o, part], p.device[o, ring_part(w, p, o, start, (number + 1) % n)]
         seconds = links.latency_seconds[a, b] + part_bytes / n / links.bytes_per_s[a, b]
         step_seconds = max(step_seconds, seconds)
+        # The link into part k's own device is what its task takes up.
         if b == p.device[o, k]:
             source = a
     slot = (n_operators + o) * n_devices + k
     r.seconds[slot] = 2 * (n - 1) * step_seconds
     r.resource[slot] = n_devices + source * n_devices + p.device[o, k]
     r.ident[slot] = w.part_id[o] + n_devices + k
-    p.n_waiting[slot] = n
+    p.n_waiting[slot] = n  # for the partial sums of all parts of the ring
 
 
 @inner
@@ -98,6 +102,7 @@ def place_edge(
         return first_slot + p.n_parts[v] * per_part
     p.first_slot[e], p.per_part[e] = first_slot, per_part
     p.is_local[e] = False
+    # Asked for by `source_parts` itself, so it must be false until every part has been seen.
     is_local = p.n_parts[u] == p.n_parts[v]
     for b in range(p.n_parts[v]):
         base = first_slot + b * p.per_part[e]

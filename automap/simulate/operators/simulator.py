@@ -5,8 +5,8 @@ to it.
     sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.FULL)
     sim.makespan_seconds
 
-FULL is the fastest in nearly all that was measured (docs/reports/simulator.md).
-The timeline is the same, to the last bit, however it came about          -> `automap.simulate.operators.full`, `.delta`
+FULL is the fastest in nearly all that was measured (docs/reports/simulator.md). The timeline is the
+same, to the last bit, however it came about: `automap.simulate.operators.full` or `.delta`.
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,9 @@ _VISITS_PER_TASK = {Method.DELTA: 5.0, Method.EITHER: 0.05}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """All tasks by ascending id, [n]: seconds float64; resource d for device d, P + a P + b for a
-    link.
+class PlacedTimeline:
+    """All tasks by ascending id, [n]: seconds float64; resource d for device d, P + a P + b for the
+    link from device a to b.
     """
 
     ident: np.ndarray
@@ -62,12 +62,13 @@ class Placement:
     end_seconds: np.ndarray
 
 
-# Room for transfers at first; how many times what is needed there is made room for, and still
-# enough.
-_FIRST_SLOTS, _GROWTH, _ROOMY = 4096, 2, 1.5
+# Room for transfers at first.
+_FIRST_SLOTS = 4096
+# New arrays have room for _GROWTH times what is needed; those with room for less than
+# _GROWTH / _ROOMY times are replaced.
+_GROWTH, _ROOMY = 2, 1.5
+# Slots are int32 in the arrays.
 _MOST_SLOTS = 2**31 - 1
-
-
 # With more changes than this share of the operators, the task graph is written anew rather than
 # change by change.
 _REBUILT_SHARE = 0.02
@@ -100,12 +101,14 @@ class Simulator:
     def __init__(
         self, graph: OperatorGraph, network: DeviceNetwork, configurations: Sequence[Configuration]
     ):
-        """Simulate once. Raises `InputError` for configurations that do not fit, or too many tasks."""
+        """Simulate once.
+
+        Raises `InputError` for configurations that do not fit, and for too many tasks.
+        """
         if len(configurations) != len(graph.operators):
             raise InputError(
                 f"simulator: got {len(configurations)} configurations; allowed: one for each of "
-                "the "
-                f"{len(graph.operators)} operators"
+                f"the {len(graph.operators)} operators"
             )
         for operator, configuration in zip(graph.operators, configurations, strict=True):
             check(operator, configuration, network.n_devices)
@@ -115,10 +118,12 @@ class Simulator:
         self._wiring = operator_wiring(graph, network.n_devices)
         self._links: Links = device_links(network)
         self._placed: Placed = empty_placed(self._wiring, network.n_devices)
+        # Slots of parts and all-reduces, which every graph on P devices has.
         fixed = 2 * len(graph.operators) * network.n_devices
         self._run: Run = empty_run(fixed + _FIRST_SLOTS, network.n_devices)
         self._free_slot = 0
-        self._waiting = set[int]()
+        # Operators whose configuration has changed since the task graph was written.
+        self._changed = set[int]()
         self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, network.n_devices)
         for operator in range(len(graph.operators)):
             self._record(operator)
@@ -136,14 +141,15 @@ class Simulator:
         """Tasks of all devices and links."""
         return int(np.count_nonzero(self._run.resource != NONE))
 
-    def placement(self) -> Placement:
+    def timeline(self) -> PlacedTimeline:
         """Every task and when it runs."""
         run = self._run
         slots = np.flatnonzero(run.resource != NONE)
         slots = slots[np.argsort(run.ident[slots])]
         before = run.before[slots]
+        # When the task before it on its resource ends; the first one is free from the beginning.
         free = np.where(before == NONE, 0.0, run.end[before])
-        return Placement(
+        return PlacedTimeline(
             ident=run.ident[slots],
             resource=run.resource[slots],
             ready_seconds=run.ready[slots],
@@ -158,14 +164,15 @@ class Simulator:
 
         Raises `InputError`, and changes nothing, if the configuration does not fit.
         """
-        if method is not Method.FULL and self._waiting:
+        # Delta simulation corrects a timeline, so there has to be one.
+        if method is not Method.FULL and self._changed:
             self.simulate()
         self.place(operator, configuration)
         if method is not Method.FULL:
-            self._waiting.clear()
-            changed = self._replace(operator)
-            if changed is not None and simulate_changed(
-                self._wiring, self._placed, self._run, operator, changed, _VISITS_PER_TASK[method]
+            self._changed.clear()
+            orphans = self._replace(operator)
+            if orphans is not None and simulate_changed(
+                self._wiring, self._placed, self._run, operator, orphans, _VISITS_PER_TASK[method]
             ):
                 return Method.DELTA
         self.simulate()
@@ -179,14 +186,14 @@ class Simulator:
         check(self.graph.operators[operator], configuration, self.network.n_devices)
         self.configurations[operator] = configuration
         self._record(operator)
-        self._waiting.add(operator)
+        self._changed.add(operator)
 
     def simulate(self) -> int:
-        """Simulate all configurations as they are from the beginning; returns the number of tasks."""
-        if len(self._waiting) > _REBUILT_SHARE * len(self.configurations):
+        """Simulate the configurations as they are from the beginning; the number of tasks."""
+        if len(self._changed) > _REBUILT_SHARE * len(self.configurations):
             self.rebuild()
-        while self._waiting:
-            self._replace(self._waiting.pop())
+        while self._changed:
+            self._replace(self._changed.pop())
         return simulate_all(self._wiring, self._placed, self._run)
 
     def _record(self, operator: int) -> None:
@@ -203,7 +210,7 @@ class Simulator:
         """
         arrays = self._arrays
         n_factors = len(self.graph.operators[operator].factors)
-        changed, self._free_slot = replace_configuration(
+        orphans, self._free_slot = replace_configuration(
             self._wiring,
             self._placed,
             self._run,
@@ -218,16 +225,17 @@ class Simulator:
         if self._free_slot > len(self._run.resource):
             self.rebuild()
             return None
-        return changed
+        return orphans
 
     def rebuild(self) -> None:
-        """Write the whole task graph anew, with no gaps between tasks; the timeline is void then."""
-        self._waiting.clear()
+        """Write the whole task graph anew, without gaps; the timeline is void then."""
+        self._changed.clear()
         while True:
             self._free_slot = place_all(
                 self._wiring, self._placed, self._run, self._links, *self._arrays
             )
-            # With little room left, every few moves would come back here.
+            # With little room left, every few moves would come back here: moves put an edge's tasks
+            # behind all others and leave gaps.
             if _GROWTH * self._free_slot <= _ROOMY * len(self._run.resource):
                 return
             self._run = empty_run(

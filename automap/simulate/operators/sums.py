@@ -6,8 +6,8 @@ the result; backends do the same (`automap.cost.edges.sums`, which finds the sum
 terms sum over a class c:
 
     terms      keep partial sums: their factor of c is no REDUCTION any more
-    additions  get a factor of c: a part of it adds the partial sums of its terms; it divides neither their
-               result nor what they read
+    additions  get a factor of c: a part of it adds the partial sums of its terms; it divides
+               neither their result nor what they read
     the last   adds up the parts: its factor of c is the REDUCTION
 
 A sum whose last addition is fused to what reads it (an update without moments) is left as it is, as
@@ -28,8 +28,8 @@ from hlo_tools.rules import FactorKind
 
 
 def added_at_the_end(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -> OperatorGraph:
-    """The graph with its sums changed; `sum_by_operator` has the sum of each operator that makes a term or
-    an addition.
+    """The graph with its sums changed; `sum_by_operator` has the sum of each operator that makes a
+    term or an addition.
     """
     members: dict[int, list[int]] = {}
     for number, name in sorted(sum_by_operator.items()):
@@ -40,6 +40,7 @@ def added_at_the_end(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -
         within = [inside[n] for n in numbers if n in inside]
         additions = {edges[e].target for e in within}
         last = [n for n in additions if n not in inside]
+        # A tree of additions: every member but the last hands its result to another member alone.
         if len(last) != 1 or len(within) != len(numbers) - 1:
             continue
         terms = [n for n in numbers if n not in additions]
@@ -47,6 +48,7 @@ def added_at_the_end(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -
             place = {n: _summed(graph.operators[n], factor.group_class) for n in terms}
             for n in terms:
                 operators[n] = _holding(operators[n], place[n])
+            # The new factor takes the place of the copies, which move one on.
             for n in additions:
                 place[n] = len(operators[n].factors) - 1
                 operators[n] = _adding(operators[n], factor)
@@ -76,20 +78,23 @@ def _inside(graph: OperatorGraph, sum_by_operator: Mapping[int, int]) -> dict[in
 
 
 def _summed_by_all(terms: Sequence[Operator]) -> list[SplitFactor]:
-    """The factors that every term sums over, each as the first term has it but of the least size."""
+    """The factors that every term sums over, as the first term has them but of the least size."""
     reductions = [
         {f.group_class: f for f in term.factors if f.kind is FactorKind.REDUCTION} for term in terms
     ]
     shared = set(reductions[0]).intersection(*reductions) - {NO_CLASS}
     return [
         replace(
-            reductions[0][c], size=min(of[c].size for of in reductions), kind=FactorKind.PASSTHROUGH
+            reductions[0][c],
+            size=min(term[c].size for term in reductions),
+            kind=FactorKind.PASSTHROUGH,
         )
         for c in sorted(shared)
     ]
 
 
 def _summed(term: Operator, group_class: int) -> int:
+    # The last of them, where a term sums over two factors of one class.
     kinds = [(f.group_class, f.kind) for f in term.factors]
     return len(kinds) - 1 - kinds[::-1].index((group_class, FactorKind.REDUCTION))
 

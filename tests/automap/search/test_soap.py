@@ -8,7 +8,7 @@ import pytest
 from automap.search.soap import SoapBudget, soap_search
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, data_parallel, single
-from automap.simulate.operators.layers import graph_layers
+from automap.simulate.operators.graph import graph_layers
 from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Method, Simulator
 from automap.topology import get_topology

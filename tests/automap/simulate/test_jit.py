@@ -13,7 +13,9 @@ import automap.cost.schedule.walk
 import numpy as np
 from automap.simulate.tasks import Tasks, simulate
 one = np.zeros(1, np.int32)
-tasks = Tasks(seconds=np.ones(1), resource=one, first_predecessor=np.array([0, 0]), predecessors=one[:0])
+tasks = Tasks(
+    seconds=np.ones(1), resource=one, first_predecessor=np.array([0, 0]), predecessors=one[:0]
+)
 print(simulate(tasks).makespan_seconds)
 """
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from automap.errors import InputError
-from automap.simulate.tasks import Tasks, simulate, simulate_reference
+from automap.simulate.tasks import Tasks, simulate
 from tests.automap.simulate.operators.cases import random_tasks
+from tests.automap.simulate.reference import simulate_reference
 
 
 def _before(tasks, t):
@@ -15,7 +16,7 @@ def _before(tasks, t):
 
 
 def _second_by_second(tasks):
-    """Start of each task: a free resource takes, of the tasks that are ready, the one ready first."""
+    """Start of each task: a free resource takes, of the ready ones, the one ready first."""
     n = len(tasks.seconds)
     start, end = {}, {}
     busy_until = {}

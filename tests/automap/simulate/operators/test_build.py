@@ -9,10 +9,10 @@ from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import data_parallel, single
 from automap.simulate.operators.graph import ConsumerStep
 from automap.simulate.operators.network import device_network
-from automap.simulate.operators.reference import explicit, full_reference
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from hlo_tools.rules import FactorKind
+from tests.automap.simulate.operators.reference import explicit, full_reference
 from tests.steps import decoder, mlp, problem_of
 
 
@@ -52,7 +52,7 @@ def test_data_parallel_only_adds_up_what_sums_over_the_batch(graph):
         for o in graph.operators
         if any(f.is_batch and f.kind is FactorKind.REDUCTION for f in o.factors)
     ]
-    found = simulator.placement()
+    found = simulator.timeline()
     assert np.count_nonzero(found.resource < n) == n * len(graph.operators)
     assert sums
     assert np.count_nonzero(found.resource >= n) == n * len(sums)

@@ -8,9 +8,9 @@ import pytest
 
 from automap.errors import InputError
 from automap.simulate.operators.configuration import Configuration, random_configuration, single
-from automap.simulate.operators.reference import delta_reference, explicit, full_reference
-from automap.simulate.operators.simulator import Method, Placement, Simulator
+from automap.simulate.operators.simulator import Method, PlacedTimeline, Simulator
 from tests.automap.simulate.operators.cases import random_graph, random_network
+from tests.automap.simulate.operators.reference import delta_reference, explicit, full_reference
 
 
 def _random_start(seed, n_devices, n_operators=24):
@@ -27,19 +27,19 @@ def _moves(simulator, rng, count) -> Iterator[tuple[int, Configuration]]:
         yield o, random_configuration(operator, simulator.network.n_devices, rng)
 
 
-def _columns(placement: Placement):
+def _columns(placement: PlacedTimeline):
     return [getattr(placement, field.name).tolist() for field in dataclasses.fields(placement)]
 
 
 def _mismatches(seed, n_devices, count):
-    """Moves after which a delta simulation differs from a full one; each starts from the delta's."""
+    """Moves after which delta and full simulation differ; each starts from the delta's result."""
     simulator, rng = _random_start(seed, n_devices)
     mismatches = in_full = 0
     for o, configuration in _moves(simulator, rng, count):
         in_full += simulator.move(o, configuration, Method.DELTA) is Method.FULL
-        found = simulator.placement()
+        found = simulator.timeline()
         simulator.simulate()
-        mismatches += _columns(found) != _columns(simulator.placement())
+        mismatches += _columns(found) != _columns(simulator.timeline())
     assert in_full < count / 4  # when room for tasks runs out
     return mismatches
 
@@ -67,7 +67,7 @@ def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
         tasks = explicit(graph, network, simulator.configurations)
         wanted, delta = full_reference(tasks), delta_reference(before, tasks)
         ids = sorted(tasks)
-        found = simulator.placement()
+        found = simulator.timeline()
         assert found.ident.tolist() == ids
         assert found.resource.tolist() == [tasks[i].resource for i in ids]
         assert found.ready_seconds.tolist() == [wanted.ready[i] for i in ids]
@@ -79,7 +79,7 @@ def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
 @pytest.mark.parametrize("seed", range(5))
 def test_no_device_or_link_does_two_tasks_at_once(seed):
     simulator, _ = _random_start(seed, 8)
-    found = simulator.placement()
+    found = simulator.timeline()
     for resource in np.unique(found.resource):
         mine = found.resource == resource
         order = np.lexsort((found.ident[mine], found.ready_seconds[mine]))
@@ -94,26 +94,26 @@ def test_giving_up_leaves_the_timeline_of_a_full_simulation():
     ways = set()
     for o, configuration in _moves(simulator, rng, 30):
         ways.add(simulator.move(o, configuration, Method.EITHER))
-        found = _columns(simulator.placement())
+        found = _columns(simulator.timeline())
         simulator.simulate()
-        assert found == _columns(simulator.placement())
+        assert found == _columns(simulator.timeline())
     assert ways == {Method.FULL, Method.DELTA}
 
 
 def test_there_and_back_is_where_it_began():
     simulator, rng = _random_start(3, 8)
-    before = _columns(simulator.placement())
+    before = _columns(simulator.timeline())
     old = list(simulator.configurations)
     for o, configuration in _moves(simulator, rng, 10):
         simulator.move(o, configuration, Method.DELTA)
         simulator.move(o, old[o], Method.DELTA)
-        assert _columns(simulator.placement()) == before
+        assert _columns(simulator.timeline()) == before
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing():
     simulator, _ = _random_start(0, 4)
     operator = simulator.graph.operators[0]
-    before = _columns(simulator.placement())
+    before = _columns(simulator.timeline())
     ones = (1,) * len(operator.factors)
     for configuration, message in [
         (Configuration(ones, (0, 1)), "1 different ones"),
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     ]:
         with pytest.raises(InputError, match=message):
             simulator.move(0, configuration, Method.DELTA)
-    assert _columns(simulator.placement()) == before
+    assert _columns(simulator.timeline()) == before
 
 
 def test_each_operator_has_one_configuration():

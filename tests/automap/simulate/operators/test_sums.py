@@ -7,10 +7,10 @@ import pytest
 from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, data_parallel, single
 from automap.simulate.operators.network import device_network
-from automap.simulate.operators.reference import explicit, full_reference
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
 from hlo_tools.rules import FactorKind
+from tests.automap.simulate.operators.reference import explicit, full_reference
 from tests.steps import problem_of
 
 
@@ -19,7 +19,7 @@ WIDTH, BATCH, STEPS = 64, 32, 5
 
 
 def _recurrent(steps):
-    """x <- tanh(x W) a few times, and a descent of W with moments, both of which read the gradient."""
+    """x <- tanh(x W) a few times, and a descent of W with moments, which read the gradient too."""
 
     def step(state, batch):
         def loss(w):
@@ -66,7 +66,7 @@ def test_a_product_that_nothing_is_added_to_is_summed_itself():
 def test_one_all_reduce_over_all_devices_and_nothing_else_moves():
     graph, n = _recurrent(STEPS), 8
     simulator = Simulator(graph, device_network(TOPOLOGY), data_parallel(graph, n))
-    found = simulator.placement()
+    found = simulator.timeline()
     assert (found.resource >= n).sum() == n
     network = device_network(TOPOLOGY)
     alone = Simulator(graph, network, [single(o, 0) for o in graph.operators])

@@ -1,10 +1,10 @@
-"""Algorithms 1 and 2 of FlexFlow (section 5) in plain Python on an explicit task graph: what tests
-compare with.
+"""Algorithms 1 and 2 of FlexFlow (section 5) in plain Python on an explicit task graph: what the
+compiled simulators are compared with.
 
-Written from the definitions, not from the compiled code: parts are boxes of fractions, a transfer joins
-every pair of parts whose boxes overlap                                         -> in: `explicit`
-Algorithm 1 is `automap.simulate.tasks.simulate_reference`; Algorithm 2 keeps a sorted list per resource and
-a heap of tasks to look at                                                      -> in: `delta_reference`
+Written from the definitions, not from the compiled code: parts are boxes of fractions, a transfer
+joins every pair of parts whose boxes overlap                             -> in: `explicit`
+Algorithm 1 is `tests.automap.simulate.reference.simulate_reference`; Algorithm 2 keeps a sorted
+list per resource and a heap of tasks to look at                          -> in: `delta_reference`
 """
 
 import bisect
@@ -20,8 +20,9 @@ import numpy as np
 from automap.simulate.operators.configuration import Configuration
 from automap.simulate.operators.graph import ConsumerStep, Edge, OperatorGraph
 from automap.simulate.operators.network import DeviceNetwork
-from automap.simulate.tasks import Tasks, simulate_reference
+from automap.simulate.tasks import Tasks
 from hlo_tools.rules import FactorKind
+from tests.automap.simulate.reference import simulate_reference
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from automap.simulate.operators.configuration import (
     random_split,
     spread,
 )
-from automap.simulate.operators.layers import graph_layers
+from automap.simulate.operators.graph import graph_layers
 from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Simulator
 from automap.topology import get_topology
@@ -97,7 +97,7 @@ def test_what_operators_of_a_split_exchange_is_on_the_same_device():
     split = Split(classes, (5, 4, 7, 6, 1, 0, 3, 2))
     configurations = [spread(o, split) for o in graph.operators]
     simulator = Simulator(graph, device_network(TOPOLOGY), configurations)
-    transfers = simulator.placement().resource >= 8
+    transfers = simulator.timeline().resource >= 8
     sums = [
         o
         for o, c in zip(graph.operators, configurations, strict=True)
