@@ -7,8 +7,8 @@ are walked in the order of the schedule; what is fused to a kernel hands on what
     result edge that communicates     kernels with the op -> collective -> kernels that read it
     parameters, and all that was there before the step or the trip: nothing to wait for
 
-A sum that leaves its loops (`automap.cost.edges.sums`) follows the outermost of them. What a table row
-runs in a step is shared among its places in the program as `automap.cost.schedule.order` says.
+A sum that leaves its loops (`automap.cost.edges.sums`) follows the outermost of them. What a table
+row runs in a step is shared among its places in the program as `automap.cost.schedule.order` says.
 """
 
 from collections import defaultdict

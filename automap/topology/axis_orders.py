@@ -1,10 +1,10 @@
 """The orders of a named mesh's axes on a topology, one of each kind.
 
 A user names axes and sizes; which axis lies inside the hosts and which across is the planner's to
-choose. Of all orders those are kept that lie on the topology (`automap.topology.lies_on`). Two
-orders cost the same under every plan if each set of axes has equal spans in both
+choose. Only orders that lie on the topology count (`automap.topology.meshes.lies_on`). Two of them
+cost the same under every plan if each set of axes has equal spans in both
 (`automap.topology.spans`): links of equal kind and speed with equal ranks and strides. Of such the
-first is kept, the order as given before all others -> in: `_footing`.
+first stays, the order as given before all others -> in: `_footing`.
 
 Where names mean nothing, two meshes that are equal after renaming the axes of one hold the same
 plans -> in: `distinct`.
@@ -18,8 +18,8 @@ from typing import Final
 
 from automap.deadline import Deadline
 from automap.errors import InputError, TopologyError
-from automap.topology import lies_on, mesh_shapes, nearest_shapes
 from automap.topology.mesh import Mesh
+from automap.topology.meshes import lies_on, mesh_shapes, nearest_shapes
 from automap.topology.model import Topology
 from automap.topology.spans import Span, spans
 
@@ -45,20 +45,20 @@ def layouts(topology: Topology, mesh: Mesh) -> tuple[Mesh, ...]:
         raise TopologyError(
             f"mesh {_text(mesh)} has {len(mesh.sizes)} axes; allowed: at most {MAX_AXES}"
         )
-    found: dict[object, Mesh] = {}
+    meshes: dict[object, Mesh] = {}  # by what their collectives depend on
     for order in permutations(range(len(mesh.sizes))):
-        laid = Mesh(tuple(mesh.names[i] for i in order), tuple(mesh.sizes[i] for i in order))
-        if lies_on(topology, laid.sizes):
-            found.setdefault(_footing(topology, laid), laid)
-    if not found:
+        ordered = Mesh(tuple(mesh.names[i] for i in order), tuple(mesh.sizes[i] for i in order))
+        if lies_on(topology, ordered.sizes):
+            # The order as given is the first permutation, so it is never replaced by a twin.
+            meshes.setdefault(_footing(topology, ordered), ordered)
+    if not meshes:
         levels = " x ".join(f"{level.size} ({level.name})" for level in topology.levels)
         raise TopologyError(
             f"mesh {_text(mesh)} lies on {topology.name} in no order of its axes: its levels, "
-            "innermost "
-            f"first, are {levels}, and an axis may not take an uneven part of one; "
+            f"innermost first, are {levels}, and an axis may not take an uneven part of one; "
             f"{_nearest(topology, mesh)}"
         )
-    return tuple(found.values())
+    return tuple(meshes.values())
 
 
 def named_shapes(
@@ -72,34 +72,35 @@ def named_shapes(
     if len(names) > MAX_NAMES:
         raise InputError(
             f"the axes {', '.join(names)} have no sizes; allowed: at most {MAX_NAMES} such axes; "
-            "give their sizes "
-            f"with --mesh {','.join(f'{name}=N' for name in names)}"
+            f"give their sizes with --mesh {','.join(f'{name}=N' for name in names)}"
         )
-    found: dict[object, Mesh] = {}
+    meshes: dict[object, Mesh] = {}
     for shape in mesh_shapes(topology, max_axes=len(names)):
-        if found and deadline is not None and deadline.is_over:
+        if meshes and deadline is not None and deadline.is_over:
             break
         for chosen in permutations(names, len(shape)):
+            # The user's code may name every axis, so those that split nothing are there as well.
             rest = tuple(name for name in names if name not in chosen)
-            laid = Mesh((*chosen, *rest), (*shape, *[1] * len(rest)))
-            found.setdefault(_footing(topology, laid), laid)
-    return tuple(found.values())
+            mesh = Mesh((*chosen, *rest), (*shape, *[1] * len(rest)))
+            meshes.setdefault(_footing(topology, mesh), mesh)
+    return tuple(meshes.values())
 
 
 def distinct(topology: Topology, meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
     """The first of all meshes that cost the same under every plan once axes are renamed."""
-    found: dict[object, Mesh] = {}
+    first: dict[object, Mesh] = {}
     for mesh in meshes:
         renamed = [Mesh(names, mesh.sizes) for names in permutations(mesh.names)]
-        if not any(_footing(topology, twin) in found for twin in renamed):
-            found[_footing(topology, mesh)] = mesh
-    return tuple(found.values())
+        if not any(_footing(topology, twin) in first for twin in renamed):
+            first[_footing(topology, mesh)] = mesh
+    return tuple(first.values())
 
 
 def _footing(topology: Topology, mesh: Mesh) -> object:
     """What all collectives of a mesh depend on: for each set of axis names its spans, without
     names.
     """
+    # In the order of names: two orders of one mesh compare set of names by set of names.
     numbered = sorted(range(len(mesh.sizes)), key=lambda axis: mesh.names[axis])
     return tuple(
         tuple(_bare(spans(topology, mesh.sizes, axes)))

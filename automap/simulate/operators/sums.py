@@ -2,8 +2,8 @@
 
 The gradient of a weight that is used at every time step is a sum of products, each of which sums
 over the batch. Where the batch is split, each device adds its own terms, and one all-reduce makes
-the result; backends do the same (`automap.cost.edges.sums`, which finds the sums). For a sum all of whose
-terms sum over a class c:
+the result; backends do the same (`automap.cost.edges.sums`, which finds the sums). For a sum all of
+whose terms sum over a class c:
 
     terms      keep partial sums: their factor of c is no REDUCTION any more
     additions  get a factor of c: a part of it adds the partial sums of its terms; it divides
