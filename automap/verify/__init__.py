@@ -12,7 +12,7 @@
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
                              the CPU, on the same inputs
 `automap.verify.program`     the step under its plan as a file that any process can compile
-`automap.verify.verification`  what was found about a plan, and the options of looking
+`automap.verify.verification`  the result of a verification, and its options
 `automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,
                              the same in every process
 """

@@ -1,7 +1,8 @@
 """Witnesses kept on disk: compiling takes minutes, and its answer does not change.
 
-    key = SHA-256 of (StableHLO of the planned step, mesh, specs, donation, machine, device memory, compiler's and
-                      this package's versions, the compiler's flags)                    -> in: `cache_key`
+    key = SHA-256 of (StableHLO of the planned step, mesh, specs, donation, machine, device memory,
+                      compiler's and this package's versions, the compiler's flags)
+                                                                              -> in: `cache_key`
 
 A folder holds <key>.json and, beside it, <key>.pb.gz, the partitioned program. Both are written
 whole or not at all, the witness last; a file that cannot be read is a miss, and a link in its place
@@ -42,6 +43,7 @@ def cache_key(program_sha256: str, plan: Layout, machine: Machine, memory_limit_
         "program": program_sha256,
         "layout": encode(plan),
         "machine": encode(machine),
+        # The witness says whether the program fits, which a user's own topology may change.
         "memory": memory_limit_bytes,
         "versions": encode(COMPILERS[machine.compiler].versions()),
         "flags": encode(compiler_flags()),
@@ -82,14 +84,14 @@ def save_cached(folder: Path, key: str, witness: Witness, program: bytes | None)
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # The program first: a witness that names a program is there after it.
         if program is not None:
             write_atomically(folder / program_name(key), program, links="replace")
         write_atomically(folder / f"{key}.json", layout(witness.to_json()), links="replace")
     except (PlanError, OSError) as error:
         warnings.warn(
             f"what the compiler says is not kept in the cache {str(folder)!r}: {reason(error)}; "
-            "give another --cache-dir, "
-            "or --no-cache",
+            "give another --cache-dir, or --no-cache",
             CacheWarning,
             stacklevel=2,
         )

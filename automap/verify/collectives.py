@@ -39,6 +39,7 @@ def predicted_transfers(outcome: Outcome, backend: Backend) -> Counter[Transfer]
     split_classes = outcome.context.space.split_classes(outcome.best.point)
     collectives = outcome.context.evaluator.collectives(split_classes)
     names = split_classes.mesh.names
+    # Bytes are floats in the cost model (shares of a tensor), whole numbers in a program.
     result: Counter[Transfer] = Counter()
     rows = zip(
         collectives.kind, collectives.mask, collectives.n_bytes, collectives.count, strict=True
@@ -74,9 +75,12 @@ def joined_axes(
     names = tuple(name for name, size in axes if size > 1)
     if groups is None:
         return names
+    # Partition d is device d of the mesh, row-major: the last axis varies fastest.
     coordinates = list(product(*(range(size) for _, size in axes)))
     if not all(0 <= device < len(coordinates) for group in groups for device in group):
         return OTHER_DEVICES
+    # A permutation has pairs (source, target) where others have groups: it runs over the axes along
+    # which any pair moves.
     if is_pairs:
         moved = {
             name
@@ -85,6 +89,7 @@ def joined_axes(
             if a != b
         }
         return tuple(name for name in names if name in moved)
+    # The fewest axes first: axes of size 1 may join any set of axes without changing its groups.
     wanted = {frozenset(group) for group in groups}
     for count in range(len(axes) + 1):
         for chosen in combinations(range(len(axes)), count):

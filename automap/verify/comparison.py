@@ -1,10 +1,11 @@
 """The prediction beside the witness: memory, collectives by kind and axes, and where they differ.
 
     memory        predicted peak against the compiler's; error = (predicted - compiled) / compiled
-    collectives   per kind and axes, tensors and bytes of one step on both sides, after what the backend is known
-                  to do differently (`automap.verify.collectives`)                   -> in: `collective_rows`
-    places        the largest compiled tensors of the rows that differ, with the line of the user's code they
-                  were made for                                                      -> in: `differing_places`
+    collectives   per kind and axes, tensors and bytes of one step on both sides, after what the
+                  backend is known to do differently (`automap.verify.collectives`)
+                                                                        -> in: `collective_rows`
+    places        the largest compiled tensors of the rows that differ, with the line of the user's
+                  code that they were made for                          -> in: `differing_places`
 
 Bytes agree if they are equal to `TOLERANCE`: a compiler may send a few scalars more.
 """
@@ -97,6 +98,7 @@ def collective_rows(
     plan: PlanRecord, compiled: tuple[CompiledRecord, ...], backend: Backend
 ) -> tuple[CollectiveRow, ...]:
     """Collectives on both sides, the largest difference in bytes first."""
+    # By kind and axes: predicted tensors and bytes, compiled tensors and bytes.
     counts: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     sizes = dict(plan.mesh.axes)
     for record in plan.predicted.collectives:
@@ -126,6 +128,7 @@ def collective_rows(
 
 def _agrees(counts: list[int], backend: Backend) -> bool:
     n_predicted, predicted, n_compiled, compiled = counts
+    # A backend that merges tensors into buffers sends the same bytes in fewer of them.
     is_near = abs(predicted - compiled) <= TOLERANCE * max(predicted, compiled)
     return is_near and (n_predicted == n_compiled or backend.compiled.merges == "into buffers")
 
@@ -135,7 +138,8 @@ def differing_places(
     compiled: tuple[CompiledRecord, ...],
     sources: Mapping[str, str],
 ) -> tuple[Place, ...]:
-    """The largest compiled collectives of the rows that differ, those of one line of code together."""
+    """The largest compiled collectives of the rows that differ, one place for a line of code."""
+    # Rows say how much differs, places where it is in the user's code.
     differing = {(row.kind, row.axes) for row in rows if not row.agrees}
     counts: Counter[tuple[str, tuple[str, ...], int, str, str]] = Counter()
     for c in compiled:

@@ -4,7 +4,7 @@
     gpu   XLA:GPU for hosts x GPUs of a known kind (`automap.verify.gpu_targets`)
     tpu   XLA:TPU for a slice, by its name
 
-A new one is an entry of `COMPILERS` and one of `automap.verify.devices`, which runs in the
+A new one is an entry of `COMPILERS` and one of `automap.verify.worker`, which runs in the
 compiler's process.
 """
 
@@ -71,7 +71,8 @@ COMPILERS: Final[Mapping[CompilerName, Compiler]] = {
     ),
     "gpu": Compiler(
         name="gpu", title="the GPU compiler", platform="cuda", module="jax_cuda12_plugin",
-        extra="gpu-compiler", packages=("jax-automap", "jax", "jaxlib", "nvidia-cuda-nvcc-cu12", "jax-cuda12-pjrt"),
+        extra="gpu-compiler",
+        packages=("jax-automap", "jax", "jaxlib", "nvidia-cuda-nvcc-cu12", "jax-cuda12-pjrt"),
     ),
     "tpu": Compiler(
         name="tpu", title="the TPU compiler", platform="tpu", module="libtpu", extra="tpu",
@@ -130,13 +131,13 @@ def _slice(topology: Topology) -> Machine:
     if not _SLICE.fullmatch(topology.name):
         raise CompilerError(
             f"the TPU compiler knows slices by name; got topology {topology.name!r}; plan for one "
-            "of "
-            f"{', '.join(g.example for g in GENERATIONS.values())} and the like"
+            f"of {', '.join(g.example for g in GENERATIONS.values())} and the like"
         )
     return Machine(compiler="tpu", device_count=topology.device_count, kind=topology.name)
 
 
 def _gpus(topology: Topology) -> Machine:
+    # Refuses a GPU without a description here, before a process is started for it.
     gpu_target(topology.device.name)
     # Hosts are the outermost level, if there is more than one.
     hosts = next((level.size for level in topology.levels if level.name == "network"), 1)
@@ -145,7 +146,7 @@ def _gpus(topology: Topology) -> Machine:
         compiler="gpu",
         device_count=count,
         kind=topology.device.name,
-        grid=f"1x{hosts}x{count // hosts}",
+        grid=f"1x{hosts}x{count // hosts}",  # slices x hosts x GPUs of a host
     )
 
 

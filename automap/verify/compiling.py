@@ -2,8 +2,8 @@
 
     planned program -> (cache, or the compiler's process) -> memory, partitioned program -> Witness
 
-Whether it fits: the TPU compiler refuses what does not; for the others it fits if the bytes of a device's
-buffers are within the device's memory                                           -> in: `_fits`
+Whether it fits: the TPU compiler refuses what does not; for the others it fits if the bytes of a
+device's buffers are within the device's memory                         -> in: `_fits`
 """
 
 from collections import Counter
@@ -60,28 +60,29 @@ def ask(
     exported = program.exported(compiler.platform)
     request = Request(machine=machine, layout=program.layout, run=None)
     key = cache_key(exported.sha256, request.layout, machine, topology.device.memory_bytes)
-    kept = load_cached(cache_folder, key) if cache_folder is not None else None
-    if kept is not None:
-        return _read_again(*kept, request)
+    cached = load_cached(cache_folder, key) if cache_folder is not None else None
+    if cached is not None:
+        return _read_again(*cached, request)
     with job_folder() as folder:
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
         answer = run_job(request, folder, timeout_seconds=timeout_seconds)
         file = folder / PROGRAM_FILE
         compiled = file.read_bytes() if file.is_file() else None
-    is_kept = cache_folder is not None and compiled is not None
+    # A witness names a program only if there will be one beside it.
+    has_file = cache_folder is not None and compiled is not None
     witness = _witness(
-        request, answer, exported, topology, compiled, program_name(key) if is_kept else None
+        request, answer, exported, topology, compiled, program_name(key) if has_file else None
     )
     if cache_folder is not None:
         save_cached(cache_folder, key, witness, compiled)
     return witness
 
 
-def _read_again(kept: Witness, compiled: bytes | None, request: Request) -> Witness:
-    """A kept witness, with the collectives of its kept program as this version reads them."""
+def _read_again(cached: Witness, compiled: bytes | None, request: Request) -> Witness:
+    """A cached witness, with the collectives of its program as this version reads them."""
     if compiled is None:
-        return kept
-    return replace(kept, collectives=_records(compiled, request.layout.axes))
+        return cached
+    return replace(cached, collectives=_records(compiled, request.layout.axes))
 
 
 def _witness(

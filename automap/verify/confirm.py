@@ -60,6 +60,7 @@ def confirmed_plan(
     and what `automap.verify.compiling.ask` raises.
     """
     name = COMPILER_BY_PLATFORM[outcome.topology.platform]
+    # Before the first plan is exported, which takes seconds for a large step.
     COMPILERS[name].check_installed()
     smallest: int | None = None
     candidates = outcome.context.best_candidates(confirmation.top)
@@ -72,19 +73,21 @@ def confirmed_plan(
             cache_folder=confirmation.cache_folder,
         )
         on_witness(plan, witness)
+        # A witness without bytes says nothing that a plan could record as verified.
         peak = witness.peak_bytes
         if peak is not None and _fits(witness, options):
             return replace(plan, verified=_record(witness, peak, tried))
+        # For the message: how far the plan that needs least is from fitting.
         smallest = peak if smallest is None else min(smallest, peak or smallest)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
     raise InfeasiblePlanError(
         f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; "
-        "compile more with "
-        "--verify-top, use more devices, a smaller batch, or bfloat16"
+        "compile more with --verify-top, use more devices, a smaller batch, or bfloat16"
     )
 
 
 def _fits(witness: Witness, options: Options) -> bool:
+    # The user's own limit counts beside the compiler's word.
     limit = options.memory_limit_bytes
     return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
 

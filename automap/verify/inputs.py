@@ -2,10 +2,11 @@
 conditioned.
 
     given    the caller's own array
-    weight   normal with variance 1 / (first dimensions' product) for two dimensions and more; else near 1,
-             so that activations keep their scale and norms scale by about one
+    weight   normal with variance 1 / (first dimensions' product) for two dimensions and more; else
+             near 1, so that activations keep their scale and norms scale by about one
     normal   standard normal: batches of numbers
-    zeros    optimizer state: a first moment that starts at zero is, after the step, the gradient itself
+    zeros    optimizer state: a first moment that starts at zero is, after the step, the gradient
+             itself
     ones     other state of numbers (running variances must be positive)
     bits     0 or 1: integers and booleans, legal as indices of any table with two rows
     key      a typed random key
@@ -65,6 +66,7 @@ def make(kind: InputKind, aval: Any, random: np.random.Generator) -> np.ndarray:
         return random.integers(0, 2, shape).astype(aval.dtype)
     if kind in ("zeros", "ones"):
         return np.full(shape, kind == "ones").astype(aval.dtype)
+    # Drawn in float32 whatever the type: numpy's generator has no shorter floats.
     drawn = random.standard_normal(shape, np.float32)
     if kind == "weight":
         fan_in = math.prod(shape[:-1])
@@ -80,6 +82,7 @@ def rounded_otherwise(
     """
     if not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
         return array
+    # Up or down by a whole rounding error, at random: errors of one sign would add up in sums.
     signs = random.choice(np.array([-relative, relative], np.float32), array.shape)
     # Computed wide: one part in 2^24 would be lost in the array's own type.
     wide = array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)

@@ -1,8 +1,9 @@
 """The folder of a job for a compiler's process: removed with the job, whoever is killed.
 
 the job ends          the one that began it removes the folder
-that one is killed    a shell does, whose standard input is closed by that                  -> in: `_guarded`
-the shell is too      the next job, a day later: no job takes as long                      -> in: `_remove_left_over`
+that one is killed    a shell does, whose standard input is closed by that
+                                                                      -> in: `_guarded`
+the shell is too      the next job, a day later: no job takes as long -> in: `_remove_left_over`
 """
 
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ def _remove_left_over(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = path.lstat()
+            # A link of that name, or another user's folder, is left alone: the place is shared.
             is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             if is_own and status.st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)

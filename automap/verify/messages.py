@@ -1,8 +1,9 @@
-"""What the planner's process and the compiler's tell each other, as JSON files in a folder of their
-own.
+"""What the planner's process and the compiler's say to each other, as JSON files in a folder of
+their own.
 
     request.json     what to do                                   planner -> compiler
-    planned.bin      the step under its plan, a serialized `jax.export.Exported` with flat inputs and outputs
+    planned.bin      the step under its plan, a serialized `jax.export.Exported` with flat inputs
+                     and outputs
     single.bin       the step for one device, likewise            (for `RunRequest` only)
     given-<i>.npy    input i, where the caller has it             (for `RunRequest` only)
     answer.json      what came of it                              compiler -> planner
@@ -35,7 +36,7 @@ def given_file(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A plan as a compiler needs it: mesh axes, a spec per flat input and output, what is donated."""
+    """A plan as a compiler needs it: the mesh, specs of flat inputs and outputs, donation."""
 
     axes: tuple[tuple[str, int], ...]
     inputs: tuple[Spec, ...]
@@ -83,6 +84,7 @@ class MemoryBytes:
     @property
     def peak(self) -> int:
         """Bytes of all buffers of a step, code not counted."""
+        # A donated input and the output in its place are one buffer, counted in both.
         return max(self.arguments + self.outputs - self.aliased + self.temporaries, 0)
 
 
@@ -107,6 +109,7 @@ class LeafErrors:
 class Answer:
     """What came of a request; `message` is the compiler's, of an outcome that is not "done"."""
 
+    # "busy" is for the process to try again, "out-of-memory" a result and no failure.
     outcome: Literal["done", "out-of-memory", "busy", "failed"]
     message: str
     seconds: float

@@ -1,18 +1,21 @@
-"""Does the planned step compute what the step computes?  Both run on the CPU, on the same inputs.
+"""Does the planned step compute what the step computes? Both run on the CPU, on the same inputs.
 
 For every output leaf, with root mean squares from `automap.verify.run_both`:
 
-    allowed = t * change + SAFETY * rounding + 2 e * value
+    allowed = t * change + SAFETY * rounding + 2 e * value                -> in: `allowed_error`
     agrees  = error <= allowed
 
-t     what a sum in another order may differ by: SAFETY (a sqrt(n) + c sqrt(P)), for sums of n = 2^16 terms, whose
-      rounding errors a (of float32 at worst: shorter types are summed in it) add up at random, and the partial
-      results of P devices, each rounded, c, to the least precise type the step computes in -> in: `tolerance`
+t     what a sum in another order may differ by: SAFETY (a sqrt(n) + c sqrt(P)), for sums of
+      n = 2^16 terms, whose rounding errors a (of float32 at worst: shorter types are summed in it)
+      add up at random, and the partial results of P devices, each rounded, c, to the least precise
+      type that the step computes in                                      -> in: `tolerance`
 e     the rounding error of the leaf's own type: a result is stored in it, and the change of a large
       parameter by a small update is lost in it
-The `rounding` term is measured: a leaf that one rounding of the inputs moves as far is decided by rounding
-on one device, too.  A leaf of integers must be equal, up to that term.  Gradients show in the first moments,
-which start at zero (`automap.verify.inputs`).  Random keys are inputs: dropout must drop the same elements.
+
+The `rounding` term is measured: a leaf that one rounding of the inputs moves as far is decided by
+rounding on one device, too. A leaf of integers must be equal, up to that term. Gradients show in
+the first moments, which start at zero (`automap.verify.inputs`). Random keys are inputs: dropout
+must drop the same elements.
 """
 
 from collections.abc import Sequence
@@ -42,14 +45,16 @@ from automap.verify.process import run_job
 from automap.verify.program import PlannedProgram
 
 
+# Rounding errors are random: eight standard deviations are not met by chance.
 SAFETY: Final = 8.0
+# As many terms as a gradient over a batch of sequences has: 64 sequences of 1,024 positions.
 _TERMS: Final = 2**16
 _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafResult:
-    """One output leaf, in root mean squares relative to its change; `excess` is error over allowed."""
+    """One output leaf, in root mean squares relative to its change; `excess` is error / allowed."""
 
     path: str
     error: float
@@ -93,8 +98,8 @@ def compare_numerics(
     if needed > limit_bytes:
         return _skipped(
             f"running both steps takes about {bytes_text(round(needed))}, "
-            f"{bytes_text(round(limit_bytes))} "
-            "are allowed; give a larger --numerics-limit, or a smaller model"
+            f"{bytes_text(round(limit_bytes))} are allowed; give a larger --numerics-limit, or a "
+            "smaller model"
         )
     plan, avals = program.plan, program.call.jaxpr.in_avals
     count = plan.mesh.device_count
@@ -110,6 +115,7 @@ def compare_numerics(
         (folder / PLANNED_FILE).write_bytes(program.exported("cpu").artifact)
         (folder / SINGLE_FILE).write_bytes(program.exported_single().artifact)
         for i, (array, aval) in enumerate(zip(args, avals, strict=True)):
+            # What is abstract is drawn in the other process, from the seed.
             if is_concrete(array):
                 _save(folder / given_file(i), array, aval)
         job = Request(machine=machine, layout=program.layout, run=request)
@@ -129,6 +135,7 @@ def bytes_needed(program: PlannedProgram) -> float:
 def tolerance(dtype: Any, device_count: int) -> float:
     """What sums of a type may differ by, relative to their result, when taken in another order."""
     own = rounding_error(dtype)
+    # Sums of short types are taken in float32; only what devices exchange of them is short.
     inside = min(own, rounding_error(np.float32)) * math.sqrt(_TERMS)
     return SAFETY * (inside + own * math.sqrt(device_count))
 
@@ -183,6 +190,7 @@ def allowed_error(errors: LeafErrors, dtype: str, relative: float) -> float:
 
 def _judge(path: str, dtype: str, errors: LeafErrors, relative: float) -> LeafResult:
     allowed = allowed_error(errors, dtype, relative)
+    # JSON has no infinity: what is beyond 1e300 is shown as that.
     scale = errors.change or 1.0
     excess = errors.error / allowed if allowed else (0.0 if errors.error == 0 else 1e300)
     return LeafResult(

@@ -3,8 +3,9 @@ aborts.
 
     request -> folder -> python -m automap.verify.worker folder -> answer, or `CompilerError`
 
-One process at a time may use libtpu on a machine: when another does, the job is started again every few
-seconds until it gets it or the time is up, and a line on stderr says who holds it    -> in: `_busy_text`
+One process at a time may use libtpu on a machine: when another does, the job is started again every
+few seconds until it gets it or the time is up, and a line on stderr says who holds it
+                                                                          -> in: `_busy_text`
 """
 
 from collections.abc import Callable, Iterator
@@ -50,25 +51,25 @@ def run_job(
     (folder / REQUEST_FILE).write_text(layout(encode(request)))
     deadline_seconds = time.monotonic() + timeout_seconds
     with _progress(f"{what} with {title}") as show:
-        has_told = False
+        is_announced = False
         while True:
             answer = _run_once(folder, title, timeout_seconds, deadline_seconds, show)
             if answer.outcome != "busy":
                 return answer
             lock = _lock_file(answer.message)
+            # It would wait for itself until the time is up.
             if _holder_id(lock) == str(os.getpid()):
                 raise CompilerError(
                     f"this process uses the TPU itself, so {title} is busy; verify in another one, "
                     "with `automap verify plan.json` or JAX_PLATFORMS=cpu"
                 )
-            if not has_told:
+            if not is_announced:
                 say(_busy_text(lock))
-                has_told = True
+                is_announced = True
             if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
                 raise CompilerError(
                     f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that "
-                    "process, "
-                    "or give a larger --timeout"
+                    "process, or give a larger --timeout"
                 )
             show("waiting for the TPU compiler's lock")
             time.sleep(_RETRY_SECONDS)
@@ -81,6 +82,7 @@ def _run_once(
     deadline_seconds: float,
     show: Callable[[str], None],
 ) -> Answer:
+    # Of the try before: an answer that is there is that of this process.
     (folder / ANSWER_FILE).unlink(missing_ok=True)
     log = folder / "log.txt"
     with open(log, "wb") as output, _process(folder, output) as process:
@@ -88,8 +90,7 @@ def _run_once(
             if time.monotonic() > deadline_seconds:
                 raise CompilerError(
                     f"{title} was not done after {timeout_seconds:g} s and was ended; give a "
-                    "larger "
-                    "--timeout, or a smaller program (scanned layers compile faster)"
+                    "larger --timeout, or a smaller program (scanned layers compile faster)"
                 )
             show("")
             with suppress(subprocess.TimeoutExpired):
@@ -109,18 +110,20 @@ def _process(folder: Path, output: IO[bytes]) -> AbstractContextManager[subproce
 
 
 def _environment() -> dict[str, str]:
-    """The caller's environment, with this package importable and fake devices left to the request."""
+    """The caller's environment, with this package importable and without a number of fake devices,
+    which is the request's.
+    """
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     flags = os.environ.get("XLA_FLAGS", "").split()
-    kept = [flag for flag in flags if not flag.startswith(_FAKE_DEVICES_FLAG)]
+    other_flags = [flag for flag in flags if not flag.startswith(_FAKE_DEVICES_FLAG)]
     return {
         **os.environ,
         **_ENVIRONMENT,
         "PYTHONPATH": os.pathsep.join(paths),
         # The current folder is the user's, and may have files with names of libraries.
         "PYTHONSAFEPATH": "1",
-        "XLA_FLAGS": " ".join(kept),
+        "XLA_FLAGS": " ".join(other_flags),
     }
 
 

@@ -2,9 +2,10 @@
 
     export(step constrained by the plan, on an abstract mesh, for the compiler's platform) -> bytes
 
-`jax.export` keeps shardings and donation apart from devices, so nothing here needs the machine.  Inputs and
-outputs are flat lists: a pytree's classes need not exist in the compiler's process.  Every equation is in the
-named scope of its site, so that what the compiler made can be traced to a line     -> in: `Source`
+`jax.export` keeps shardings and donation apart from devices, so nothing here needs the machine.
+Inputs and outputs are flat lists: a pytree's classes need not exist in the compiler's process.
+Every equation is in the named scope of its site, so that what the compiler made can be traced to a
+line.
 """
 
 from collections.abc import Callable, Sequence
@@ -119,6 +120,7 @@ def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platfor
     exported = _try_export(step, inputs, platform, ())
     return Program(
         artifact=bytes(exported.serialize()),
+        # Source lines move with every edit above them and change nothing that is compiled.
         sha256=hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode()).hexdigest(),
     )
 
@@ -136,13 +138,14 @@ def _try_export(
         return export.export(step, platforms=[platform], disabled_checks=checks)(*inputs)
     except Exception as error:
         if not allowed and "custom calls" in str(error):
+            # Which custom calls there are is known from the lowered text alone; all of them are
+            # allowed then, and whatever else is wrong is raised by the second try.
             lowered = step.trace(*inputs).lower(lowering_platforms=(platform,))
             return _try_export(step, inputs, platform, _custom_calls(lowered.as_text()))
         raise InputError(
             f"the step cannot be compiled elsewhere than in this process, for {platform}: "
             f"{type(error).__name__}: {str(error)[:500]}; a step that calls back into Python "
-            "(debug.print, "
-            "io_callback) cannot be verified: plan and verify it without"
+            "(debug.print, io_callback) cannot be verified: plan and verify it without"
         ) from error
 
 

@@ -40,6 +40,7 @@ def run_both(
     ]
     nudged = [rounded_otherwise(array, request.input_rounding, random) for array in inputs]
     exported = export.deserialize(bytearray((folder / SINGLE_FILE).read_bytes()))
+    # Nothing of the single-device step says where it runs: JAX takes the first device.
     single, on = jax.jit(exported.call), None
     if exported.nr_devices > 1:
         # A `shard_map` has its devices; everything else is whole on each.
@@ -61,7 +62,7 @@ def run_both(
 
 
 def _given(path: Path, aval: Any) -> np.ndarray:
-    """The caller's array, kept as bytes since numpy's format has no bfloat16; a key as its words."""
+    """The caller's array, saved as bytes as numpy's format has no bfloat16; a key as its words."""
     array = np.load(path, allow_pickle=False)
     return array if _is_key(aval) else array.view(aval.dtype).reshape(aval.shape)
 
@@ -96,13 +97,14 @@ def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, 
     clash = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
 
     def rms(values: Any) -> float:
-        kept = np.where(finite, values, 0.0)
-        return math.sqrt(float(np.mean(np.abs(kept) ** 2))) if kept.size else 0.0
+        counted = np.where(finite, values, 0.0)
+        return math.sqrt(float(np.mean(np.abs(counted) ** 2))) if counted.size else 0.0
 
     with np.errstate(invalid="ignore"):
         return LeafErrors(
             value=rms(a),
             change=rms(a - old),
+            # Nearly the largest float64: JSON has no infinity.
             error=1.7e308 if clash.any() else rms(b - a),
             rounding=rms((c - old_nudged) - (a - old)),
             finite=float(finite.mean()) if finite.size else 1.0,

@@ -1,17 +1,15 @@
-"""What holding a plan against a compiler, and the planned step against the step, has found; and
-the options of doing so (`automap.api.verification` does it):
+"""The result of holding a plan against a compiler, and the planned step against the step; and the
+options of doing so (`automap.api.verification` does it):
 
-plan, step, args -> trace, check that they belong together -> witness -> comparison
-                                                          -> both steps on the CPU -> numerics
+    plan, step, args -> trace, check that they belong together -> witness -> comparison
+                                                               -> both steps on the CPU -> numerics
 """
 
 from dataclasses import dataclass
 import math
 from typing import Any, get_args
 
-from automap.choices import (
-    CompilerName,
-)
+from automap.choices import CompilerName
 from automap.errors import InputError
 from automap.plan.codec import encode
 from automap.plan.record import PlanRecord
@@ -24,7 +22,7 @@ from automap.verify.witness import Witness
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationRecord:
-    """What was found about a plan; `numerics` is None if it was not asked for.
+    """What a compiler and a run say of a plan; `numerics` is None if it was not asked for.
 
     `plan_compiler` is that of the plan's topology. The witness of another one says nothing of
     whether the plan fits there.
@@ -47,7 +45,7 @@ class VerificationRecord:
         return self.witness.fits
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, as `automap verified --json` prints them."""
+        """JSON values, as `automap verify --json` prints them."""
         return {
             "target": self.target,
             "plan_compiler": self.plan_compiler,
@@ -69,11 +67,11 @@ def check_options(
             raise InputError(f"{option} {value}: must be a positive number of {unit}")
     if compiler is not None and compiler not in COMPILERS:
         raise InputError(f"compiler {compiler!r}; allowed: {', '.join(get_args(CompilerName))}")
+    # Plans of HLO files have no step, whose equations the constraints count.
     if plan.workload.jaxpr_sha256 is None:
         raise InputError(
             f"the plan was made from the program {plan.workload.target}: there is no step to "
-            "compile; "
-            "plan module:function, which returns the step, to verified it"
+            "compile; plan module:function, which returns the step, to verify it"
         )
     return compiler or plan_compiler(plan)
 

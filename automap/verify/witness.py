@@ -67,6 +67,7 @@ class Witness:
         """Raise `PlanError` for what contradicts itself."""
         check_numbers(self)
         check_sha256("planned_sha256", self.planned_sha256)
+        # Either the program was compiled and has its memory, or it was refused with a text.
         if (self.memory is None) != bool(self.refusal):
             raise refuse("refusal", self.refusal, "a text if there is no memory, else none")
         if self.refusal and self.fits:
@@ -82,6 +83,7 @@ class Witness:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             got = data.get("format") if isinstance(data, Mapping) else data
             raise refuse("format", got, f'an object with "format": "{FORMAT}"')
+        # A cache may hold witnesses of other versions: they are misses, and asked for again.
         check_version(data.get("version"), VERSION, "verify again")
         fields = {key: data[key] for key in data if key not in ("format", "version")}
         return plan_json.decode(cls, fields, "")

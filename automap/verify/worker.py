@@ -3,9 +3,12 @@
 A compiler may abort, hang, or hold a lock of the whole machine; here it hurts nobody. The folder
 holds the request and gets the answer (`automap.verify.messages`). The process ends when its
 standard input is closed, so that it never outlives the one that started it.
+
+What is compiled for is not there: JAX shows fake CPU devices, or those of an ahead-of-time topology
+                                                                      -> in: `compiler_devices`
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import gzip
 import os
 from pathlib import Path
@@ -17,15 +20,18 @@ from typing import Any, Final
 
 import jax
 from jax import export
+from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from automap.atomic_file import write_atomically
+from automap.choices import CompilerName
 from automap.jax_compat import compiled_proto
 from automap.plan.checks import Spec
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
 from automap.runtime.meshes import mesh_on
-from automap.verify.devices import compiler_devices
+from automap.verify.compilers import Machine
+from automap.verify.gpu_targets import gpu_target
 from automap.verify.messages import (
     ANSWER_FILE,
     PLANNED_FILE,
@@ -73,7 +79,7 @@ def planned_step(artifact: bytes, mesh: Mesh, plan: Layout) -> tuple[Any, list[A
         step,
         out_shardings=_shardings(mesh, plan.outputs),
         donate_argnums=plan.donated,
-        keep_unused=True,
+        keep_unused=True,  # donation counts all inputs
     )
     avals = zip(exported.in_avals, _shardings(mesh, plan.inputs), strict=True)
     return run, [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in avals]
@@ -112,6 +118,36 @@ def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compi
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
+def compiler_devices(machine: Machine) -> Sequence[Any]:
+    """As many devices as the machine has; to be called before JAX has made any in this process."""
+    return _DEVICES[machine.compiler](machine)
+
+
+def _fake_cpus(machine: Machine) -> Sequence[Any]:
+    jax.config.update("jax_num_cpu_devices", machine.device_count)
+    return jax.devices("cpu")[: machine.device_count]
+
+
+def _gpus(machine: Machine) -> Sequence[Any]:
+    return topologies.get_topology_desc(
+        platform="cuda",
+        topology_name=machine.kind,
+        target_config=gpu_target(machine.kind).text,
+        topology=machine.grid,
+    ).devices
+
+
+def _slice(machine: Machine) -> Sequence[Any]:
+    return topologies.get_topology_desc(platform="tpu", topology_name=machine.kind).devices
+
+
+_DEVICES: Final[Mapping[CompilerName, Callable[[Machine], Sequence[Any]]]] = {
+    "cpu": _fake_cpus,
+    "gpu": _gpus,
+    "tpu": _slice,
+}
+
+
 def _memory(usage: Any) -> MemoryBytes | None:
     if usage is None:
         return None
@@ -132,6 +168,7 @@ def _failure(error: Exception, seconds: float) -> Answer:
         outcome = "out-of-memory"
     elif is_compilers and _BUSY.search(text):
         outcome = "busy"
+    # A path in a message may hold bytes that are no UTF-8, which JSON has no place for.
     message = text.encode("utf-8", "replace").decode()
     return Answer(outcome=outcome, message=message, seconds=seconds, memory=None, leaves=())
 

@@ -97,7 +97,10 @@ def test_a_real_process_verifies_and_says_nothing_on_stderr(plan_file):
 
 
 def test_an_interrupt_ends_the_command_and_the_compiler(plan_file, tmp_path):
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom automap.cli import main; main()"
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from automap.cli import main; main()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code, "verify", plan_file, *TARGET, "--no-cache"],
         cwd=ROOT,

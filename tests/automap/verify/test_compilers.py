@@ -8,6 +8,7 @@ import pytest
 from automap.errors import CompilerError
 from automap.topology import get_topology
 from automap.topology.devices import DEVICES
+from automap.topology.gpu_devices import GPUS
 from automap.verify import compilers
 from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.gpu_targets import GPU_TARGETS, gpu_target
@@ -47,7 +48,7 @@ def test_other_machines_are_refused_with_what_is_allowed(compiler, topology, mat
 def test_machines_that_cannot_be_described_are_refused_with_the_valid_names():
     h100 = get_topology("8xh100")
     strange = dataclasses.replace(h100, device=dataclasses.replace(h100.device, name="x1"))
-    with pytest.raises(CompilerError, match="got 'x1'; allowed: v100, .*h100"):
+    with pytest.raises(CompilerError, match="got 'x1'; allowed: p100, .*h100"):
         machine_for("gpu", strange)
     with pytest.raises(CompilerError, match="knows slices by name; got topology 'mine'"):
         machine_for("tpu", dataclasses.replace(get_topology("v5e:2x4"), name="mine"))
@@ -75,3 +76,9 @@ def test_a_target_is_the_catalogues_device(name):
         assert target.memory_bytes_per_s == pytest.approx(device.hbm_bytes_per_s, rel=0.05)
     assert target.text.count("{") == target.text.count("}")
     assert re.search(rf"core_count: {target.sm_count}\n", target.text)
+
+
+def test_every_gpu_of_the_catalogue_has_a_target_but_the_one_that_cuda_has_dropped():
+    assert {gpu.name for gpu in GPUS} - GPU_TARGETS.keys() == {"k80"}
+    with pytest.raises(CompilerError, match="got 'k80'; allowed: p100, .*--compiler cpu"):
+        machine_for("gpu", get_topology("4xk80"))

@@ -26,7 +26,7 @@ def searched():
 
 
 def _confirmed(searched, monkeypatch, answers, top=3, options=None):
-    """The plan, and what was compiled, when the compiler answers (fits, peak) one after the other."""
+    """The plan, and what was compiled, when the compiler answers with each (fits, peak) in turn."""
     compiled = []
 
     def ask(program, name, **_):

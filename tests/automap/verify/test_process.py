@@ -98,7 +98,10 @@ def test_the_lock_is_where_libtpu_says(worker, monkeypatch):
     asked = []
     monkeypatch.setattr(process, "_holder_id", asked.append)
     # What libtpu 0.0.51 says.
-    said = 'ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "$ sudo rm /run/libtpu_lockfile".'
+    said = (
+        "ABORTED: Internal error when accessing libtpu multi-process lockfile. "
+        'Run "$ sudo rm /run/libtpu_lockfile".'
+    )
     folder = worker(_answering(outcome="busy", message=said))
     monkeypatch.setattr(process, "_RETRY_SECONDS", 61.0)
     with pytest.raises(CompilerError, match="lock /run/libtpu_lockfile; waiting"):
@@ -115,7 +118,10 @@ def test_a_process_that_holds_the_lock_itself_does_not_wait(worker, monkeypatch)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
 def test_the_holder_of_a_lock_is_found(tmp_path):
     path = tmp_path / "lock"
-    code = f"import fcntl, time; f = open({str(path)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(60)"
+    code = (
+        f"import fcntl, time; f = open({str(path)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print(1, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
