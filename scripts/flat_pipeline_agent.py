@@ -9,7 +9,7 @@ is a reading of the paper, whose code is not published.
 
 import numpy as np
 
-from automap.pipeline.agent.problems import Problem, Size, plain
+from automap.pipeline.agent.problems import Problem, Size, generate_plain
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
@@ -130,7 +130,7 @@ class FlatEnv:
 
 def trained(episodes: int, seed: int) -> Agent:
     """An agent after so many episodes."""
-    pool = [plain(1_000_000 + number, SIZE) for number in range(POOL)]
+    pool = [generate_plain(1_000_000 + number, SIZE) for number in range(POOL)]
     trainer = Trainer(FlatEnv(pool, N_ENVS, seed), config(episodes), seed)
     trainer.run(episodes * _STEPS)
     return trainer.agent

@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
-from automap.pipeline.agent.candidates import Candidates, game_of
+from automap.pipeline.agent.candidates import Candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values
 from automap.pipeline.agent.play import Score, beam, greedy, infer
-from automap.pipeline.agent.problems import Problem, Size, generated
+from automap.pipeline.agent.problems import Problem, Size, generate
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
 
@@ -36,18 +36,18 @@ def bound_score(options: Candidates) -> np.ndarray:
 
 
 def _greedy(problem: Problem, of: Score) -> Partition | None:
-    game = game_of(problem.arrays, problem.stages)
+    game = new_game(problem.arrays, problem.stages)
     return None if game is None else greedy(game, of)
 
 
 def _beam(problem: Problem, of: Score, width: int, branch: int) -> Partition | None:
-    game = game_of(problem.arrays, problem.stages)
+    game = new_game(problem.arrays, problem.stages)
     return None if game is None else beam(game, of, width, branch)
 
 
 METHODS: dict[str, Method] = {
     "even split": lambda p: even_split(p.arrays, p.stages),
-    "at servers": lambda p: at_servers(p.arrays, p.stages, p.fabric.parted_by).best,
+    "at servers": lambda p: at_servers(p.arrays, p.stages, p.fabric.boundary_level).best,
     "13-start local search": lambda p: local_search(p.arrays, p.stages),
     "without learning, greedy": lambda p: _greedy(p, bound_score),
     "without learning, beam 16 x 8": lambda p: _beam(p, bound_score, 16, 8),
@@ -132,7 +132,7 @@ class HeldOut:
     def __iter__(self) -> Iterator[tuple[Problem, float]]:
         """(problem, V of its optimum in seconds)."""
         for seed in self.seeds:
-            problem = generated(seed, self.size)
+            problem = generate(seed, self.size)
             least = self.optima.least(f"{seed} {self.size}", problem)
             if least is None:
                 self.unproven += 1

@@ -22,14 +22,14 @@ from automap.pipeline.agent.candidates import (
     Candidates,
     Game,
     candidates,
-    game_of,
+    new_game,
 )
 from automap.pipeline.agent.play import Score, beam
-from automap.pipeline.agent.problems import Size, generated
+from automap.pipeline.agent.problems import Size, generate
 from automap.pipeline.agent.states import State, actions, after, last_two
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.exact import Partition, solve
-from automap.pipeline.solvers.local import improved
+from automap.pipeline.solvers.local import improve
 from rl.env import EnvShape, Observation, empty_observation
 from rl.imitation import Lessons
 
@@ -74,13 +74,13 @@ def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
     """The lessons of one problem: on the best path, and on the one that `score` plays."""
     rng = np.random.default_rng([seed, 1])
     size = drawn_size(rng)
-    problem = generated(seed, size)
-    game = game_of(problem.arrays, size.stages)
+    problem = generate(seed, size)
+    game = new_game(problem.arrays, size.stages)
     if game is None:
         return
     if size.stages > 4:
         leaf = beam(game, score, 8, 8)
-        bound = np.inf if leaf is None else improved(game.arrays, leaf).seconds
+        bound = np.inf if leaf is None else improve(game.arrays, leaf).seconds
         solved = solve(game.arrays, size.stages, bound, _MOST_WORK)
         if solved.best is None or not solved.proven:
             return
@@ -110,7 +110,7 @@ def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
     state, stages = game.start, game.stages
     worth = np.log(game.bound_seconds / best.seconds)
     for k in range(stages - 4):
-        wanted = int(best.cuts[stages - 1 - k]), int(best.parts[stages - 1 - k])
+        wanted = int(best.cuts[stages - 1 - k]), int(best.device_cuts[stages - 1 - k])
         yield _lesson(candidates(game, state, wanted), wanted, worth)
         state = after(game.arrays, state, *wanted)
 
@@ -150,10 +150,10 @@ def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
     best = solved.best
     if best is None or not solved.proven:
         return
-    tail = tuple(best.cuts[-k - 1 :]), tuple(best.parts[-k - 1 :])
-    if tail != (state.cuts, state.parts):
+    tail = tuple(best.cuts[-k - 1 :]), tuple(best.device_cuts[-k - 1 :])
+    if tail != (state.cuts, state.device_cuts):
         raise AssertionError(f"{tail} is not the frozen {state}")
-    wanted = int(best.cuts[stages - 1 - k]), int(best.parts[stages - 1 - k])
+    wanted = int(best.cuts[stages - 1 - k]), int(best.device_cuts[stages - 1 - k])
     worth = np.log(game.bound_seconds / best.seconds)
     yield _lesson(candidates(game, state, wanted), wanted, worth)
 
@@ -161,7 +161,7 @@ def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
 def frozen(arrays: Arrays, state: State) -> Arrays:
     """The problem in which only the head of a state is left to decide."""
     n, units = arrays.n_points, arrays.n_units
-    j, e = state.cuts[0], state.parts[0]
+    j, e = state.cuts[0], state.device_cuts[0]
     stages = set(zip(state.cuts, state.cuts[1:]))
     state_bytes = arrays.state_bytes.copy()
     a, b = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
@@ -172,15 +172,15 @@ def frozen(arrays: Arrays, state: State) -> Arrays:
     reduce = arrays.reduce_seconds_per_byte.copy()
     d, f = np.meshgrid(np.arange(units + 1), np.arange(units + 1), indexing="ij")
     reduce[(d < e) & (f > e)] = _ENORMOUS
-    may_cut, may_part = arrays.may_cut.copy(), arrays.may_part.copy()
-    may_cut[j:], may_part[e:] = False, False
-    may_cut[list(state.cuts)], may_part[list(state.parts)] = True, True
+    may_cut, may_cut_devices = arrays.may_cut.copy(), arrays.may_cut_devices.copy()
+    may_cut[j:], may_cut_devices[e:] = False, False
+    may_cut[list(state.cuts)], may_cut_devices[list(state.device_cuts)] = True, True
     limit = min(arrays.memory_limit_bytes, 1e300)
     return arrays._replace(
         state_bytes=state_bytes,
         reduce_seconds_per_byte=reduce,
         may_cut=may_cut,
-        may_part=may_part,
+        may_cut_devices=may_cut_devices,
         gradient_bytes=np.maximum(arrays.gradient_bytes, 1e-12),
         memory_limit_bytes=limit,
     )

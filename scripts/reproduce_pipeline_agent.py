@@ -19,10 +19,10 @@ from rich.progress import track
 
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
-from automap.pipeline.agent.problems import Problem, Size, plain
-from automap.pipeline.arrays import Arrays, Terms, arrays_of
-from automap.pipeline.fabric import fabric_of
-from automap.pipeline.profile.points import coarsened
+from automap.pipeline.agent.problems import Problem, Size, generate_plain
+from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
+from automap.pipeline.fabric import pipeline_fabric
+from automap.pipeline.profile.points import coarsen
 from automap.pipeline.schedules import SCHEDULES
 from automap.pipeline.solvers.local import optimum
 from automap.topology import get_topology
@@ -78,7 +78,9 @@ def held_out(optima: Optima) -> list[list[str]]:
 
 def baseline(episodes: int) -> list[list[str]]:
     """Rows of all methods, and of the flat agent, in the paper's setting."""
-    problems = [plain(FIRST_SEED + number, flat_pipeline_agent.SIZE) for number in range(100)]
+    problems = [
+        generate_plain(FIRST_SEED + number, flat_pipeline_agent.SIZE) for number in range(100)
+    ]
     proven = []
     for problem in track(problems, "plain problems"):
         solved = optimum(problem.arrays, problem.stages)
@@ -99,18 +101,18 @@ def baseline(episodes: int) -> list[list[str]]:
 def settings(case: Case) -> Iterator[Arrays]:
     """The paper's own model of a case, and the product's with both schedules."""
     yield case.arrays()
-    fabric = fabric_of(get_topology(CONFIGURATIONS[case.configuration][0]))
+    fabric = pipeline_fabric(get_topology(CONFIGURATIONS[case.configuration][0]))
     for schedule in SCHEDULES.values():
         terms = Terms(microbatches=MICROBATCHES, schedule=schedule, memory_limit_bytes=np.inf)
-        yield arrays_of(case.points, fabric, terms)
+        yield pipeline_arrays(case.points, fabric, terms)
 
 
 def real_cases() -> Iterator[Case]:
     """Every model on every configuration."""
     for model, make in track(REAL.items(), "models"):
-        points = coarsened(profile(make))
+        points = coarsen(profile(make))
         for name, (topology, stages) in CONFIGURATIONS.items():
-            fabric = fabric_of(get_topology(topology), "adjacent")
+            fabric = pipeline_fabric(get_topology(topology), "adjacent")
             yield Case(model, name, points, fabric, stages)
 
 
@@ -153,13 +155,13 @@ def table_8(case: Case) -> list[str]:
         case.model,
         case.configuration,
         _inner(inferred.cuts),
-        _inner(inferred.parts),
+        _inner(inferred.device_cuts),
         f"{inferred.seconds:.3f}",
         f"{1e3 * whole.seconds[0]:.1f}",
         f"{whole.gaps[0]:.2%}",
         f"{greedy.gaps[0]:.2%}",
         _inner(best.cuts),
-        _inner(best.parts),
+        _inner(best.device_cuts),
     ]
 
 

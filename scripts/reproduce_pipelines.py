@@ -23,12 +23,11 @@ from rich.progress import track
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.pipeline.arrays import Arrays, Terms, arrays_of, from_lines
-from automap.pipeline.fabric import Fabric, fabric_of
-from automap.pipeline.online.env import Mode
-from automap.pipeline.online.strategy import Found, find
-from automap.pipeline.profile.points import Points, coarsened
-from automap.pipeline.profile.profile import Profile, profile_of
+from automap.pipeline.arrays import Arrays, Terms, from_lines, pipeline_arrays
+from automap.pipeline.fabric import Fabric, pipeline_fabric
+from automap.pipeline.online.strategy import Mode, RainbowResult, find
+from automap.pipeline.profile.points import Points, coarsen
+from automap.pipeline.profile.profile import Profile, pipeline_profile
 from automap.pipeline.schedules import GPIPE, SCHEDULES
 from automap.pipeline.search import simulated_seconds
 from automap.pipeline.solvers.exact import Partition
@@ -121,7 +120,7 @@ def profile(make: Callable[[], Any]) -> Profile:
     step, args = make()
     problem = trace_step(step, args, platform="cuda").problem
     tables = build_tables(problem, "cuda")
-    return profile_of(problem, tables, Roofline(tables.kernels, get_topology("automap-a")))
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, get_topology("automap-a")))
 
 
 def warm_up() -> None:
@@ -130,7 +129,7 @@ def warm_up() -> None:
         np.ones(8),
         np.ones(8),
         np.ones(8),
-        fabric_of(get_topology("4xv100"), "adjacent"),
+        pipeline_fabric(get_topology("4xv100"), "adjacent"),
         Terms(microbatches=4, schedule=GPIPE, memory_limit_bytes=np.inf),
     )
     optimum(arrays, 2)
@@ -147,7 +146,7 @@ def row(case: Case) -> list[str]:
     assert best is not None and solved.proven  # noqa: S101 - memory is no limit here
     others = [
         even_split(arrays, case.stages),
-        at_servers(arrays, case.stages, case.fabric.parted_by).best,
+        at_servers(arrays, case.stages, case.fabric.boundary_level).best,
         local_search(arrays, case.stages),
     ]
     return [
@@ -182,12 +181,12 @@ def online(case: Case) -> list[str]:
     ]
 
 
-def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[Found, float]:
+def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[RainbowResult, float]:
     begin = time.process_time()
     outcome = find(
         arrays,
         case.stages,
-        case.fabric.parted_by,
+        case.fabric.boundary_level,
         mode,
         seed=0,
         deadline=Deadline.after(BUDGET_SECONDS),
@@ -199,7 +198,7 @@ def _boundaries(case: Case, partition: Partition) -> tuple[str, str, str]:
     """Pivots, the layers that end there, device cuts."""
     points, pivots = case.points, [int(i) for i in partition.cuts[1:-1]]
     layers = (layer_of(points.profile.labels[int(points.first[i]) - 1]) for i in pivots)
-    cuts = (str(d) for d in partition.parts[1:-1])
+    cuts = (str(d) for d in partition.device_cuts[1:-1])
     return ", ".join(map(str, pivots)), ", ".join(layers), ", ".join(cuts)
 
 
@@ -212,14 +211,16 @@ def bounds(case: Case) -> Iterator[list[str]]:
     for schedule in SCHEDULES.values():
         for microbatches in (8, 16):
             terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=np.inf)
-            arrays = arrays_of(
-                case.points, fabric_of(get_topology(CONFIGURATIONS[case.configuration][0])), terms
+            arrays = pipeline_arrays(
+                case.points,
+                pipeline_fabric(get_topology(CONFIGURATIONS[case.configuration][0])),
+                terms,
             )
             best = optimum(arrays, case.stages).best
             if best is None:
                 continue
             simulated = simulated_seconds(arrays, best, schedule)
-            least_seconds = value(arrays, best.cuts, best.parts)
+            least_seconds = value(arrays, best.cuts, best.device_cuts)
             yield [
                 case.model,
                 case.configuration,
@@ -252,9 +253,9 @@ def main(output: Path | None, tables: tuple[str, ...], chosen: tuple[str, ...]) 
     wanted = {name: makers for name, makers in TABLES.items() if name in (tables or TABLES)}
     rows: dict[str, list[list[str]]] = {name: [] for name in wanted}
     for model in track(chosen or list(MODELS), "models"):
-        points = coarsened(profile(MODELS[model]))
+        points = coarsen(profile(MODELS[model]))
         for name, (topology, stages) in CONFIGURATIONS.items():
-            fabric = fabric_of(get_topology(topology), "adjacent")
+            fabric = pipeline_fabric(get_topology(topology), "adjacent")
             case = Case(model, name, points, fabric, stages)
             for table, (_, make_rows) in wanted.items():
                 rows[table] += make_rows(case)

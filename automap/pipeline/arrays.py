@@ -1,11 +1,11 @@
 """A pipeline problem as arrays: all that the value function, the solvers and the agents read.
 
-n points (instructions, or what they were coarsened to), U device units, M microbatches. A stage has
+n points (instructions, or what they were coarsen to), U device units, M microbatches. A stage has
 points [i, j) and units [d, e), r = e - d replicas; indices of points and units are of boundaries,
 from 0 to n and U.
 
     `Arrays`       what numba functions take
-    `arrays_of`    from a coarsened profile and a fabric, for one M and schedule
+    `pipeline_arrays`    from a coarsen profile and a fabric, for one M and schedule
     `from_lines`   from C, A and W alone: generated problems, and the paper's own model
 """
 
@@ -26,11 +26,11 @@ class Arrays(NamedTuple):
     forward, backward  [U + 1, n + 1] seconds of one microbatch on r replicas, sums of the points before
     cut_bytes          [n + 1] of one microbatch that cross boundary i, one way
     may_cut            [n + 1] bool: whether a stage may begin at point i
-    may_part           [U + 1] bool: whether a stage may begin at unit d
+    may_cut_devices           [U + 1] bool: whether a stage may begin at unit d
     usable             [U + 1] bool: whether a stage may have r replicas
     gradient_bytes     [n + 1, n + 1] that a stage's replicas sum
     state_bytes        [n + 1, n + 1] parameters, their gradients' sums, and the optimizer, on each device
-    kept_bytes         [n + 1, n + 1] of one microbatch that wait for its backward pass, over all replicas
+    saved_bytes         [n + 1, n + 1] of one microbatch that wait for its backward pass, over all replicas
     working_bytes      [n + 1, n + 1] the most that a microbatch needs besides, over all replicas
     reduce_seconds_per_byte  [U + 1, U + 1] of a stage's gradients, its update included
     transfer_seconds_per_byte [U + 1, U + 1, U + 1] from stage [d, e) to stage [e, f)
@@ -45,11 +45,11 @@ class Arrays(NamedTuple):
     backward: Array
     cut_bytes: Array
     may_cut: Array
-    may_part: Array
+    may_cut_devices: Array
     usable: Array
     gradient_bytes: Array
     state_bytes: Array
-    kept_bytes: Array
+    saved_bytes: Array
     working_bytes: Array
     reduce_seconds_per_byte: Array
     transfer_seconds_per_byte: Array
@@ -80,7 +80,7 @@ class Terms:
     memory_limit_bytes: float
 
 
-def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
+def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
     """The arrays of a profile; a stage may have as many replicas as divide a microbatch's examples.
 
     Raises `InputError` for a schedule that does not say what the value function needs.
@@ -100,11 +100,11 @@ def arrays_of(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
         backward=backward,
         cut_bytes=points.cut_bytes / m,
         may_cut=points.may_cut,
-        may_part=np.ones(shape[0], bool),
+        may_cut_devices=np.ones(shape[0], bool),
         usable=usable,
         gradient_bytes=points.gradient_bytes,
         state_bytes=state_bytes,
-        kept_bytes=points.kept_bytes / m,
+        saved_bytes=points.saved_bytes / m,
         working_bytes=points.working_bytes / m,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte + points.update_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
@@ -145,11 +145,11 @@ def from_lines(
         backward=(1 - forward_share) * total / replicas,
         cut_bytes=np.concatenate([[0.0], cut_bytes[: n - 1], [0.0]]) / m,
         may_cut=may_cut,
-        may_part=np.ones(units + 1, bool),
+        may_cut_devices=np.ones(units + 1, bool),
         usable=usable,
         gradient_bytes=np.maximum(weights[None, :] - weights[:, None], 0.0),
         state_bytes=nothing,
-        kept_bytes=nothing,
+        saved_bytes=nothing,
         working_bytes=nothing,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,

@@ -37,7 +37,7 @@ class Fabric:
     """Arrays by unit boundaries: `reduce` [U + 1, U + 1], `transfer` [U + 1] * 3, `latency_seconds`
     [U + 1].
 
-    `parted_by[e]` is the level that parts unit e - 1 from e, -1 at both ends: 0 is the innermost.
+    `boundary_level[e]` is the level that parts unit e - 1 from e, -1 at both ends: 0 is the innermost.
     """
 
     n_units: int
@@ -46,15 +46,15 @@ class Fabric:
     reduce_seconds_per_byte: np.ndarray
     transfer_seconds_per_byte: np.ndarray
     latency_seconds: np.ndarray
-    parted_by: np.ndarray
+    boundary_level: np.ndarray
 
 
-def fabric_of(topology: Topology, transfers: Transfers = "matched") -> Fabric:
+def pipeline_fabric(topology: Topology, transfers: Transfers = "matched") -> Fabric:
     """The links of a topology; more than `MAX_UNITS` devices stand in equal units."""
     devices = topology.device_count
     unit = next(u for u in range(1, devices + 1) if devices % u == 0 and devices // u <= MAX_UNITS)
     n = devices // unit
-    parted = _parted_by(topology, unit, n)
+    parted = _boundary_levels(topology, unit, n)
     latency = np.zeros(n + 1)
     adjacent = np.zeros(n + 1)
     for e in range(1, n):
@@ -71,7 +71,7 @@ def fabric_of(topology: Topology, transfers: Transfers = "matched") -> Fabric:
         reduce_seconds_per_byte=_reduce(topology, unit, n),
         transfer_seconds_per_byte=np.ascontiguousarray(transfer),
         latency_seconds=latency,
-        parted_by=parted,
+        boundary_level=parted,
     )
 
 
@@ -80,7 +80,7 @@ def _inner_sizes(topology: Topology) -> list[int]:
     return [*accumulate((level.size for level in topology.levels), mul, initial=1)]
 
 
-def _parted_by(topology: Topology, unit: int, n: int) -> np.ndarray:
+def _boundary_levels(topology: Topology, unit: int, n: int) -> np.ndarray:
     parted = np.full(n + 1, -1)
     for e in range(1, n):
         for index, inner in enumerate(_inner_sizes(topology)[:-1]):

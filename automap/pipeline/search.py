@@ -28,7 +28,7 @@ from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
-from automap.pipeline.arrays import Arrays, Terms, arrays_of
+from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.profile.points import Points
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PipelineProgress:
     """How far a search is: what it looks at, how many choices of how many are done, the best step
     so far (inf: none).
     """
@@ -84,7 +84,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Found:
+class PipelineSearchResult:
     """The best choice, None if nothing fits; `bound_seconds` is None unless every choice was
     solved.
 
@@ -100,7 +100,7 @@ class Found:
 
 def simulated_seconds(arrays: Arrays, partition: Partition, schedule: Schedule) -> float:
     """The step of a partition by the task graph simulator."""
-    stages = stage_seconds(arrays, partition.cuts, partition.parts)
+    stages = stage_seconds(arrays, partition.cuts, partition.device_cuts)
     return pipeline_seconds(stages, arrays.microbatches, schedule)
 
 
@@ -109,8 +109,8 @@ def find_pipeline(
     fabric: Fabric,
     limits: Limits,
     strategy: str = "auto",
-    on_progress: Callable[[Tried], None] = lambda tried: None,
-) -> Found:
+    on_progress: Callable[[PipelineProgress], None] = lambda tried: None,
+) -> PipelineSearchResult:
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     search = _Search(points, fabric, limits, on_progress)
     warnings: tuple[str, ...] = ()
@@ -121,14 +121,18 @@ def find_pipeline(
         warnings = (f"{end}; this is the best pipeline it had",)
     best, is_proven = search.best, strategy in PROVING and search.is_proven and not warnings
     bound = min(search.bound_seconds, best.step_seconds) if best and is_proven else None
-    return Found(best, bound, search.least_bytes, search.tried, warnings)
+    return PipelineSearchResult(best, bound, search.least_bytes, search.tried, warnings)
 
 
 class _Search:
     """A search in progress: the best choice, and what the last round proved of all choices."""
 
     def __init__(
-        self, points: Points, fabric: Fabric, limits: Limits, on_progress: Callable[[Tried], None]
+        self,
+        points: Points,
+        fabric: Fabric,
+        limits: Limits,
+        on_progress: Callable[[PipelineProgress], None],
     ) -> None:
         self._points, self._fabric, self._limits = points, fabric, limits
         self._on_progress = on_progress
@@ -156,7 +160,7 @@ class _Search:
         self.bound_seconds, self.is_proven = np.inf, True
         for stages, terms in sorted(self._known, key=lambda choice: self._known[choice]):
             what = f"pipelines of {stages} stages"
-            self._on_progress(Tried(what, self.tried, len(self._known), self.seconds))
+            self._on_progress(PipelineProgress(what, self.tried, len(self._known), self.seconds))
             if self.best and deadline.is_over:
                 raise OutOfBudget(deadline.why_over)
             if (stages, terms) not in self._never_fits:
@@ -165,7 +169,7 @@ class _Search:
 
     def _look(self, strategy: "PipelineStrategy", stages: int, terms: Terms) -> None:
         limits = self._limits
-        arrays = arrays_of(self._points, self._fabric, terms)
+        arrays = pipeline_arrays(self._points, self._fabric, terms)
         needed = least_bytes(arrays, stages)
         self.least_bytes = min(self.least_bytes, needed)
         if needed > limits.memory_limit_bytes:
@@ -229,7 +233,7 @@ def _even(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Lim
 
 
 def _servers(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
-    return at_servers(arrays, stages, fabric.parted_by, limits.deadline)
+    return at_servers(arrays, stages, fabric.boundary_level, limits.deadline)
 
 
 def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
@@ -239,7 +243,7 @@ def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: 
     if ideal_seconds(arrays) > bound:
         return Solved(None, proven=False, widest=0, work=0)
     found = find(
-        arrays, stages, fabric.parted_by, "ours", seed=limits.seed, deadline=limits.deadline
+        arrays, stages, fabric.boundary_level, "ours", seed=limits.seed, deadline=limits.deadline
     )
     return Solved(found.improved, proven=False, widest=0, work=0)
 
@@ -280,7 +284,7 @@ PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
 
 
 def nothing_fits(
-    found: Found, limits: Limits, points: Points, fabric: Fabric
+    found: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
 ) -> InfeasiblePlanError:
     """The error when no partition was found."""
     stages = limits.stages or "any number of"

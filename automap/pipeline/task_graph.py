@@ -28,14 +28,14 @@ class StageSeconds:
     reduce: float
 
 
-def stage_seconds(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> list[StageSeconds]:
+def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> list[StageSeconds]:
     """The seconds of a partition's stages, as `automap.pipeline.value` has them."""
     found = []
     for s in range(len(cuts) - 1):
-        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
         transfer = 0.0
         if s < len(cuts) - 2:
-            per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
+            per_byte = arrays.transfer_seconds_per_byte[d, e, device_cuts[s + 2]]
             transfer = float(arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j])
         found.append(
             StageSeconds(

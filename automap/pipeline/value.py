@@ -41,7 +41,7 @@ above it, and below it only where rounds through different stages alternate on t
 
     bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
 
-A partition is `cuts` and `parts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and
+A partition is `cuts` and `device_cuts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and
 units parts[s] .. parts[s + 1] - 1, from 0 to n and 0 to U.
 """
 
@@ -57,7 +57,7 @@ most_in_flight = inner(in_flight)
 
 
 @inner
-def joined(
+def prepend_stage(
     pool: Array,
     z: int,
     new: Array,
@@ -101,28 +101,24 @@ def joined(
 
 
 @inner
-def finished(v: float, p: float, m: int, order: PassOrder) -> float:
+def tail_seconds(v: float, p: float, m: int, order: PassOrder) -> float:
     """L of the tail from stage 0."""
     return v if order.alternates else v + (m - 1) * p
 
 
 @inner
-def stage_bytes(
-    state: float,
-    kept: float,
-    working: float,
-    entering: float,
-    replicas: int,
-    m: int,
-    k: int,
-    order: PassOrder,
-) -> float:
-    """Bytes on each device of a stage that has k - 1 stages after it."""
-    return state + (most_in_flight(order, m, k) * kept + working + 2.0 * entering) / replicas
+def stage_bytes(arrays: Arrays, i: int, j: int, units: int, k: int) -> float:
+    """Bytes on each device of a stage of points [i, j) on `units` units, with k - 1 stages after
+    it.
+    """
+    saved = most_in_flight(arrays.order, arrays.microbatches, k) * arrays.saved_bytes[i, j]
+    # Twice what enters: the activations, and the gradients that go back for them.
+    moving = saved + arrays.working_bytes[i, j] + 2.0 * arrays.cut_bytes[i]
+    return arrays.state_bytes[i, j] + moving / (units * arrays.unit_devices)
 
 
 @inner
-def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[float, float]:
+def price(arrays: Arrays, cuts: Array, device_cuts: Array, tails: Array) -> tuple[float, float]:
     """(bytes over a device's memory in the worst stage, L in seconds); both inf if a boundary is
     not allowed.
 
@@ -133,15 +129,19 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
     for c in range(4):
         tails[0, c] = 0.0
     for s in range(stages - 1, -1, -1):
-        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
         r, k = e - d, stages - s
-        if i >= j or r < 1 or not (arrays.usable[r] and arrays.may_cut[i] and arrays.may_part[d]):
+        if (
+            i >= j
+            or r < 1
+            or not (arrays.usable[r] and arrays.may_cut[i] and arrays.may_cut_devices[d])
+        ):
             return np.inf, np.inf
         x = 0.0
         if k > 1:
-            per_byte = arrays.transfer_seconds_per_byte[d, e, parts[s + 2]]
+            per_byte = arrays.transfer_seconds_per_byte[d, e, device_cuts[s + 2]]
             x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
-        joined(
+        prepend_stage(
             tails,
             now,
             tails[1 - now],
@@ -154,38 +154,29 @@ def price(arrays: Arrays, cuts: Array, parts: Array, tails: Array) -> tuple[floa
             arrays.order,
         )
         now = 1 - now
-        needed = stage_bytes(
-            arrays.state_bytes[i, j],
-            arrays.kept_bytes[i, j],
-            arrays.working_bytes[i, j],
-            arrays.cut_bytes[i],
-            r * arrays.unit_devices,
-            m,
-            k,
-            arrays.order,
-        )
+        needed = stage_bytes(arrays, i, j, r, k)
         over = max(over, needed - arrays.memory_limit_bytes)
-    return over, finished(tails[now, 1], tails[now, 2], m, arrays.order)
+    return over, tail_seconds(tails[now, 1], tails[now, 2], m, arrays.order)
 
 
 @compiled
-def priced(arrays: Arrays, cuts: Array, parts: Array) -> tuple[float, float]:
+def price_partition(arrays: Arrays, cuts: Array, device_cuts: Array) -> tuple[float, float]:
     """`price` for Python."""
-    return price(arrays, cuts, parts, np.empty((2, len(cuts) + 3)))
+    return price(arrays, cuts, device_cuts, np.empty((2, len(cuts) + 3)))
 
 
-def value(arrays: Arrays, cuts: Array, parts: Array) -> float:
+def value(arrays: Arrays, cuts: Array, device_cuts: Array) -> float:
     """L in seconds; inf for a partition that does not fit or is not allowed."""
-    over, seconds = priced(arrays, cuts, parts)
+    over, seconds = price_partition(arrays, cuts, device_cuts)
     return seconds if over <= 0.0 else np.inf
 
 
 @compiled
-def values(arrays: Arrays, cuts: Array, parts: Array) -> Array:
+def values(arrays: Arrays, cuts: Array, device_cuts: Array) -> Array:
     """`value` of many partitions: cuts, parts int64 [B, S + 1] -> float64 [B]."""
     result = np.empty(len(cuts))
     tails = np.empty((2, cuts.shape[1] + 3))
     for row in range(len(cuts)):
-        over, seconds = price(arrays, cuts[row], parts[row], tails)
+        over, seconds = price(arrays, cuts[row], device_cuts[row], tails)
         result[row] = seconds if over <= 0.0 else np.inf
     return result

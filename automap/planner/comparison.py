@@ -21,7 +21,7 @@ from automap.topology.model import Topology
 
 
 if TYPE_CHECKING:
-    from automap.pipeline.search import Tried
+    from automap.pipeline.search import PipelineProgress
 
 
 _SHARE = 1 / 3
@@ -54,7 +54,7 @@ def compared(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
-    on_stages: Callable[["Tried"], None] = lambda tried: None,
+    on_stages: Callable[["PipelineProgress"], None] = lambda tried: None,
 ) -> Comparison:
     """One program in every case, and what the space of the options adds.
 
@@ -74,7 +74,7 @@ def _of_pipelines(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["Tried"], None],
+    on_stages: Callable[["PipelineProgress"], None],
     deadline: Deadline,
 ) -> Iterator[Row]:
     """What the space of the options adds to one program."""

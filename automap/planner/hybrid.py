@@ -8,7 +8,7 @@ from automap.config import Options
 from automap.errors import InfeasiblePlanError
 from automap.pipeline.hybrid.pricing import Pricer
 from automap.pipeline.hybrid.search import find_hybrid, no_hybrid_fits
-from automap.pipeline.search import Tried
+from automap.pipeline.search import PipelineProgress
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.hybrid_records import Records
 from automap.planner.pipeline_records import fabric_warning
@@ -17,7 +17,10 @@ from automap.space.space import Space
 
 
 def plan_hybrid(
-    setup: Setup, options: Options, bound_seconds: float, on_stages: Callable[[Tried], None]
+    setup: Setup,
+    options: Options,
+    bound_seconds: float,
+    on_stages: Callable[[PipelineProgress], None],
 ) -> tuple[PlanRecord | None, InfeasiblePlanError | None]:
     """The best pipeline with sharded stages that is faster than a bound, else why there is none."""
     start = time.monotonic()

@@ -38,7 +38,7 @@ class Records:
     choice: HybridChoice
 
     @cached_property
-    def members(self) -> StageMembership:
+    def membership(self) -> StageMembership:
         """Which stages ops and leaves belong to."""
         return StageMembership(self.points.profile, self.points.first[self.choice.partition.cuts])
 
@@ -52,10 +52,14 @@ class Records:
         )
 
     def _stage(self, s: int) -> StageRecord:
-        choice, profile, options = self.choice, self.points.profile, self.choice.offer.options
+        choice, profile, options = (
+            self.choice,
+            self.points.profile,
+            self.choice.kind_options.options,
+        )
         partition = choice.partition
-        first, end = (int(x) for x in self.members.first[s : s + 2])
-        devices = range(*(int(d) * self._unit for d in partition.parts[s : s + 2]))
+        first, end = (int(x) for x in self.membership.first[s : s + 2])
+        devices = range(*(int(d) * self._unit for d in partition.device_cuts[s : s + 2]))
         seconds, inner = choice.stages[s], choice.inner(s)
         is_last = s == partition.stages - 1
         sent = 0.0
@@ -77,7 +81,7 @@ class Records:
 
     @property
     def _unit(self) -> int:
-        return self.pricer.topology.device_count // self.choice.offer.options.n_units
+        return self.pricer.topology.device_count // self.choice.kind_options.options.n_units
 
     def _inside(self, s: int, inner: InnerPlan) -> InsideRecord:
         sharded, constraints = self._sharded(inner)
@@ -85,7 +89,10 @@ class Records:
         leaves = [
             StageLeafRecord(path=leaf.path, spec=leaf_spec(sharded, value, leaf, None))
             for leaf, value, bits in zip(
-                self.workload.inputs, problem.graph.inputs, self.members.of_leaf, strict=True
+                self.workload.inputs,
+                problem.graph.inputs,
+                self.membership.stages_by_leaf,
+                strict=True,
             )
             if bits >> s & 1
         ]
@@ -116,7 +123,9 @@ class Records:
         """The stages of each equation; of each instruction in a program without equations."""
         has_sites = self.workload.reemitter is not None
         stages: dict[str, int] = {}
-        for op, bits in zip(self.workload.problem.graph.ops, self.members.of_op, strict=True):
+        for op, bits in zip(
+            self.workload.problem.graph.ops, self.membership.stages_by_op, strict=True
+        ):
             site = parse_site(op.op_name) if has_sites else op.instruction.name
             if site is not None:
                 stages[site] = stages.get(site, 0) | bits
@@ -124,9 +133,9 @@ class Records:
 
     def predicted(self) -> PredictedRecord:
         """Seconds as means over devices, bytes of the fullest device."""
-        choice, options = self.choice, self.choice.offer.options
+        choice, options = self.choice, self.choice.kind_options.options
         partition, m = choice.partition, self.choice.terms.microbatches
-        share = np.diff(partition.parts) / options.n_units
+        share = np.diff(partition.device_cuts) / options.n_units
         waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
         passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
         reduce = float(share @ np.array([x.reduce for x in choice.stages]))
@@ -150,7 +159,7 @@ class Records:
         inner = self.choice.inner(s)
         if inner is None:
             return 0.0
-        first, end = self.members.first[s : s + 2]
+        first, end = self.membership.first[s : s + 2]
         costs = self.pricer.costs(inner, self.choice.terms.microbatches)
         return float(costs.waiting[first:end].sum())
 
@@ -159,16 +168,16 @@ class Records:
         it.
         """
         partition, total = self.choice.partition, 0.0
-        options = self.choice.offer.options
+        options = self.choice.kind_options.options
         plain = self.points.update_seconds_per_byte
         for s, kind in enumerate(partition.kinds):
             weights = options.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
-            rate = options.rate[kind, partition.parts[s]] if self.choice.inner(s) else plain
+            rate = options.rate[kind, partition.device_cuts[s]] if self.choice.inner(s) else plain
             total += share[s] * rate * weights
         return float(total)
 
     def _memory(self, s: int) -> MemoryRecord:
-        partition, options = self.choice.partition, self.choice.offer.options
+        partition, options = self.choice.partition, self.choice.kind_options.options
         i, j = partition.cuts[s : s + 2]
         t, k = options.table[partition.kinds[s]], partition.stages - s
         share, m = options.share[partition.kinds[s]], options.microbatches
@@ -178,7 +187,7 @@ class Records:
             optimizer=round(options.state[t, i, j] - parameters),
             other_state=0,
             inputs=0,
-            activations=round(in_flight(options.order, m, k) * options.kept[t, i, j] / share),
+            activations=round(in_flight(options.order, m, k) * options.saved[t, i, j] / share),
             temporaries=round((options.working[t, i, j] + 2 * options.entering[t, i]) / share),
         )
 
@@ -189,7 +198,7 @@ class Records:
             self.points.profile.gradients,
             self.pricer.tables,
         )
-        first, end = self.members.first[s : s + 2]
+        first, end = self.membership.first[s : s + 2]
         here = (uses.item >= first) & (uses.item < end)
         tensors, chosen = np.unique(uses.tensor[here], return_index=True)
         n_bytes = uses.n_bytes[here][chosen]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import time
 
 from automap.config import Options
-from automap.pipeline.search import Tried, find_pipeline, nothing_fits
+from automap.pipeline.search import PipelineProgress, find_pipeline, nothing_fits
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.pipeline_records import (
     fabric_warning,
@@ -15,7 +15,9 @@ from automap.planner.pipeline_records import (
 from automap.planner.stages import Setup, pipeline_plan
 
 
-def plan_stages(setup: Setup, options: Options, on_stages: Callable[[Tried], None]) -> PlanRecord:
+def plan_stages(
+    setup: Setup, options: Options, on_stages: Callable[[PipelineProgress], None]
+) -> PlanRecord:
     """The best pipeline found by the deadline; `on_stages` is called with every choice that is
     looked at.
 

@@ -12,7 +12,7 @@ import numpy as np
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight
-from automap.pipeline.search import Choice, Found
+from automap.pipeline.search import Choice, PipelineSearchResult
 from automap.pipeline.task_graph import stage_seconds
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
@@ -28,13 +28,13 @@ _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
     """The stages of a choice."""
     partition, arrays, profile = choice.partition, choice.arrays, points.profile
-    seconds = stage_seconds(arrays, partition.cuts, partition.parts)
+    seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
     stages = []
     for s, each in enumerate(seconds):
         i, j = partition.cuts[s], partition.cuts[s + 1]
         first, last = int(points.first[i]), int(points.first[j]) - 1
         unit = arrays.unit_devices
-        devices = range(partition.parts[s] * unit, partition.parts[s + 1] * unit)
+        devices = range(partition.device_cuts[s] * unit, partition.device_cuts[s + 1] * unit)
         stages.append(
             StageRecord(
                 devices=tuple(int(d) for d in devices),
@@ -71,14 +71,14 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     """Bytes on each device of stage s, by the kinds of `MemoryRecord`; their sum is `stage_bytes`."""
     arrays, partition = choice.arrays, choice.partition
     i, j = partition.cuts[s], partition.cuts[s + 1]
-    replicas = int(partition.parts[s + 1] - partition.parts[s]) * arrays.unit_devices
+    replicas = int(partition.device_cuts[s + 1] - partition.device_cuts[s]) * arrays.unit_devices
     k = partition.stages - s
     most = in_flight(arrays.order, arrays.microbatches, k)
     parameters = arrays.gradient_bytes[i, j]
     return {
         "parameters": parameters,
         "optimizer": arrays.state_bytes[i, j] - parameters,
-        "activations": most * arrays.kept_bytes[i, j] / replicas,
+        "activations": most * arrays.saved_bytes[i, j] / replicas,
         "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
     }
 
@@ -86,8 +86,8 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
 def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
     """Seconds as means over devices, bytes of the fullest device."""
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
-    seconds = stage_seconds(arrays, partition.cuts, partition.parts)
-    share = np.diff(partition.parts) / arrays.n_units
+    seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
+    share = np.diff(partition.device_cuts) / arrays.n_units
     weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
     update = float(share @ weights) * points.update_seconds_per_byte
     compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds])) + update
@@ -118,7 +118,7 @@ def bubble(step_seconds: float, busy_seconds: float) -> float:
 def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
     sent = float(arrays.cut_bytes[partition.cuts[1:-1]].sum()) * m
-    replicated = [s for s in range(partition.stages) if np.diff(partition.parts)[s] > 1]
+    replicated = [s for s in range(partition.stages) if np.diff(partition.device_cuts)[s] > 1]
     summed = sum(
         float(arrays.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]) for s in replicated
     )
@@ -148,7 +148,7 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     return tuple(collectives)
 
 
-def gap_of(search: Found) -> float | None:
+def gap_of(search: PipelineSearchResult) -> float | None:
     """How far the best choice is above the proven bound, as a fraction."""
     if search.best is None or search.bound_seconds is None:
         return None

@@ -27,7 +27,7 @@ from automap.topology.model import Topology
 
 
 if TYPE_CHECKING:
-    from automap.pipeline.search import Tried
+    from automap.pipeline.search import PipelineProgress
 
 
 _SHARE: Final = 1 / 3
@@ -57,7 +57,7 @@ def plan_workload(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
-    on_stages: Callable[["Tried"], None] = lambda tried: None,
+    on_stages: Callable[["PipelineProgress"], None] = lambda tried: None,
     deadline: Deadline | None = None,
 ) -> PlanRecord:
     """The best plan found by the deadline, if None by the end of the options' budget, which begins
@@ -82,7 +82,7 @@ def _plan_pipeline(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["Tried"], None],
+    on_stages: Callable[["PipelineProgress"], None],
     deadline: Deadline,
 ) -> PlanRecord:
     """The best pipeline by the deadline.
@@ -104,7 +104,7 @@ def _plan_best(
     topology: Topology,
     options: Options,
     on_progress: Callable[[SearchContext], None],
-    on_stages: Callable[["Tried"], None],
+    on_stages: Callable[["PipelineProgress"], None],
     deadline: Deadline,
 ) -> PlanRecord:
     """The best plan of all spaces by the deadline.
@@ -142,7 +142,7 @@ def plan_pipelines(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["Tried"], None],
+    on_stages: Callable[["PipelineProgress"], None],
     deadline: Deadline,
     bound_seconds: float = math.inf,
 ) -> Pipelines:

@@ -12,9 +12,9 @@ from automap.cost.profile.measured import MeasuredKernels
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InputError
-from automap.pipeline.fabric import Fabric, fabric_of
-from automap.pipeline.profile.points import Points, coarsened
-from automap.pipeline.profile.profile import Profile, profile_of
+from automap.pipeline.fabric import Fabric, pipeline_fabric
+from automap.pipeline.profile.points import Points, coarsen
+from automap.pipeline.profile.profile import Profile, pipeline_profile
 from automap.pipeline.search import Limits
 from automap.plan.parts import PredictedRecord
 from automap.plan.pipeline import MOST_PASSES
@@ -43,7 +43,7 @@ def set_up(workload: Workload, topology: Topology, options: Options, deadline: D
     """Profile and limits. Raises `InputError` for a step that cannot be cut, and options that do
     not suit it.
     """
-    points = coarsened(_profile(workload, topology, options))
+    points = coarsen(_profile(workload, topology, options))
     _check(options, points, topology)
     limits = Limits(
         stages=options.stages,
@@ -52,7 +52,7 @@ def set_up(workload: Workload, topology: Topology, options: Options, deadline: D
         deadline=deadline,
         seed=options.seed,
     )
-    return Setup(workload, topology, points, fabric_of(topology), limits)
+    return Setup(workload, topology, points, pipeline_fabric(topology), limits)
 
 
 def pipeline_plan(
@@ -92,7 +92,7 @@ def _profile(workload: Workload, topology: Topology, options: Options) -> Profil
     if options.profile is not None:
         options.profile.check_suits(topology)
         measured = MeasuredKernels(tables.kernels.shape, tables.kernels.op_row, options.profile)
-    return profile_of(problem, tables, Roofline(tables.kernels, topology, measured))
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, topology, measured))
 
 
 def _check(options: Options, points: Points, topology: Topology) -> None:

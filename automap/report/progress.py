@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from automap.numba_jit import compilation_heard
-from automap.pipeline.search import Tried
+from automap.pipeline.search import PipelineProgress
 from automap.progress_bar import Bar
 from automap.search import SearchContext
 from automap.terminal import printable
@@ -59,7 +59,7 @@ class SearchProgress(Bar):
             self.task, description=text, total=self._budget_seconds, completed=spent
         )
 
-    def update_stages(self, tried: Tried) -> None:
+    def update_stages(self, tried: PipelineProgress) -> None:
         """Show which stages are looked at, and the best step so far."""
         text = tried.what
         if math.isfinite(tried.best_seconds):

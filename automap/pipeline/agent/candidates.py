@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from automap.numba_jit import Array, compiled, inner
-from automap.pipeline.agent.heads import Heads, heads_of
+from automap.pipeline.agent.heads import Heads, head_tables
 from automap.pipeline.agent.states import (
     State,
     actions,
@@ -112,11 +112,11 @@ class Candidates:
     baseline: np.ndarray
 
 
-def game_of(arrays: Arrays, stages: int) -> Game | None:
+def new_game(arrays: Arrays, stages: int) -> Game | None:
     """The game of a problem in at least two stages; None if no partition fits."""
     if not 2 <= stages <= min(arrays.n_points, arrays.n_units):
         return None
-    heads = heads_of(arrays, stages)
+    heads = head_tables(arrays, stages)
     start = first_state(arrays, stages)
     least, _ = actions(arrays, heads, start)
     bound = float(least.min())
@@ -140,7 +140,7 @@ def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) 
         game.heads,
         state.tail,
         state.cuts[0],
-        state.parts[0],
+        state.device_cuts[0],
         state.following,
         state.decided,
         points,
@@ -228,16 +228,7 @@ def _features(
         slowest = heads.slowest_f[h, i, d] + heads.slowest_b[h, i, d]
         near = _least_near(arrays.cut_bytes, i, n)
         slow, links, reductions = _divided(arrays, heads, h, i, d)
-        needed = stage_bytes(
-            arrays.state_bytes[i, j],
-            arrays.kept_bytes[i, j],
-            arrays.working_bytes[i, j],
-            arrays.cut_bytes[i],
-            r * arrays.unit_devices,
-            m,
-            k + 1,
-            arrays.order,
-        )
+        needed = stage_bytes(arrays, i, j, r, k + 1)
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]
         row[0] = 10.0 * np.log(least[c] / bound)

@@ -5,23 +5,52 @@ decided.
                           = min over (i', d') of max(slowest[h - 1, i', d'], seconds of [i', i) on d - d')
                       of which the first rises with i' and the second falls: where they cross  -> in: `_slowest`
                       For the first to rise everywhere, stages may be empty here, which can only make it less
-    points, units     a good division                             -> in: `automap.pipeline.agent.divisions`
+    points, units     a good division                             -> in: `automap.pipeline.agent.heads`
     cheapest[d, e]    the least seconds per byte that any stage before [d, e) sends to it at
     fs, bs            as in `automap.pipeline.solvers.exact`
     line              seconds of the points before each, on the fewest replicas that a stage may have
 
 They are made once for a problem. In the number of points and units: about O(S n U^2).
+
+
+@@DIV
+A good division of every head: the first i points on the first d units in h stages, before any of
+it is decided.
+
+    points, units [h, i, d]  where the last of the h stages begins; the stages before it are those of the head that ends
+                             there. -1 where, and only where, no division fits the memory and is allowed
+
+It is that of the least score, stage by stage from the first on. What is known of stages s = 0 .. h - 1, with T, F, B, X, R, K
+as in `automap.pipeline.value`:                                                              -> in: `_extended`
+
+    A = sum T + 2 sum X    C = sum B + X    E = max over s of R_s - (C before s): what its reductions are waited for
+    all forward first   G = max F, X,  H = max B, X
+    alternating         G = max over s of (A before s) + M T_s
+                        H = max over s of (M - 1) X, (M - 1) F + (M - K) B, (M - K) F + (M - 1) B
+
+and with goal_f, goal_b, below which the slowest stage of the tail cannot be                    -> in: `_score`
+
+    all forward first   A + (M - 1) (max(goal_f, G) + max(goal_b, H)) + max(0, E)
+    alternating         max(A + M goal, G, A + (S - h) goal + H) + max(0, E),    goal = goal_f + goal_b
+
+each with the cheapest transfer to the tail. A head keeps one division, so one that is better for some tail may be lost. Not
+all places are tried for the beginning of the last stage, or the tables would take ten times as long:  -> in: `_last_stage`
+
+    NEAR of where the slowest of both its sides cross, each way; then one of BLOCK points, that of
+    the smallest cut, while a bound is below the best score; unless both sides are slower than they
+    need be and all was SLACK times the best; all BLOCK points each way from the best of these of a
+    head whose slowest stage or tail is WORTH times the goal: only the former, until something fits
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from automap.numba_jit import Array, compiled, inner
-from automap.pipeline.agent.divisions import Bounds, divisions_of
+from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.solvers.exact import least_sums
-from automap.pipeline.value import stage_bytes
+from automap.pipeline.schedules import PassOrder
+from automap.pipeline.solvers.bounds import least_sums
+from automap.pipeline.value import most_in_flight, stage_bytes
 
 
 class Heads(NamedTuple):
@@ -40,7 +69,7 @@ class Heads(NamedTuple):
 
 
 @compiled
-def heads_of(arrays: Arrays, stages: int) -> Heads:
+def head_tables(arrays: Arrays, stages: int) -> Heads:
     """The tables of a problem."""
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     slowest_f = np.full((stages + 1, n + 1, units + 1), np.inf)
@@ -77,12 +106,12 @@ def heads_of(arrays: Arrays, stages: int) -> Heads:
         wb,
         leaving,
     )
-    points, parts = divisions_of(arrays, bounds)
+    points, device_cuts = divide_heads(arrays, bounds)
     fewest = 1
     while not arrays.usable[fewest]:
         fewest += 1
     line = arrays.forward[fewest] + arrays.backward[fewest]
-    return Heads(stages, fewest, points, parts, slowest_f, slowest_b, cheapest, fs, bs, line)
+    return Heads(stages, fewest, points, device_cuts, slowest_f, slowest_b, cheapest, fs, bs, line)
 
 
 @inner
@@ -99,16 +128,7 @@ def _most_points(arrays: Arrays, k: int, most: Array) -> None:
             low, high = i, n
             while low < high:
                 j = (low + high + 1) // 2
-                needed = stage_bytes(
-                    arrays.state_bytes[i, j],
-                    arrays.kept_bytes[i, j],
-                    arrays.working_bytes[i, j],
-                    arrays.cut_bytes[i],
-                    r * arrays.unit_devices,
-                    arrays.microbatches,
-                    k,
-                    arrays.order,
-                )
+                needed = stage_bytes(arrays, i, j, r, k)
                 if needed <= arrays.memory_limit_bytes:
                     low = j
                 else:
@@ -134,7 +154,7 @@ def _least_points(most: Array, least: Array) -> None:
 def _slowest(line: Array, arrays: Arrays, least: Array, slowest: Array, h: int) -> None:
     n, units = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1
     for d in range(h - 1, units):
-        if not arrays.may_part[d] or (h == 1 and d > 0):
+        if not arrays.may_cut_devices[d] or (h == 1 and d > 0):
             continue
         for e in range(d + 1, units + 1):
             r = e - d
@@ -149,3 +169,198 @@ def _slowest(line: Array, arrays: Arrays, least: Array, slowest: Array, h: int) 
                 if i > least[r, j]:
                     found = min(found, max(slowest[h - 1, i - 1, d], line[r, j] - line[r, i - 1]))
                 slowest[h, j, e] = min(slowest[h, j, e], found)
+
+
+NEAR: Final = 2
+BLOCK: Final = 4
+SLACK: Final = 1.1
+WORTH: Final = 3.0
+
+
+class Bounds(NamedTuple):
+    """What is known before: S; `most` [S + 1, n + 1, U + 1], the last point that a stage of h has
+    memory for.
+
+    `line` [U + 1, n + 1] seconds of the points before, on so many replicas; `slow` [S + 1, n + 1, U
+    + 1] that some stage of a head takes; `sums` [U + 1, n + 1] of all its stages on so many
+    replicas; `forward`, `backward` that some stage of the pipeline takes; `wf`, `wb` [n + 1] as in
+    `automap.pipeline.solvers.exact`; `leaving` [U + 1, U + 1] seconds per byte of the cheapest
+    transfer from a stage.
+    """
+
+    stages: int
+    most: Array
+    line: Array
+    slow: Array
+    sums: Array
+    forward: float
+    backward: float
+    wf: Array
+    wb: Array
+    leaving: Array
+
+
+class _Tables(NamedTuple):
+    """`points`, `units` as above; of the last two h the best score and its (A, C, E, G, H); one
+    more of these.
+    """
+
+    points: Array
+    units: Array
+    best: Array
+    known: Array
+    new: Array
+
+
+@inner_making_arrays
+def divide_heads(arrays: Arrays, bounds: Bounds) -> tuple[Array, Array]:
+    """(points, units) int32 [S, n + 1, U + 1]."""
+    n, units, stages = len(arrays.cut_bytes) - 1, len(arrays.latency_seconds) - 1, bounds.stages
+    # Where nothing is known to fit, A is inf.
+    best, known = np.full((2, n + 1, units + 1), np.inf), np.zeros((2, n + 1, units + 1, 5))
+    known[:, :, :, 0] = np.inf
+    known[0, 0, 0, 0] = 0.0
+    tables = _Tables(
+        np.full((stages, n + 1, units + 1), -1, np.int32),
+        np.full((stages, n + 1, units + 1), -1, np.int32),
+        best,
+        known,
+        np.empty(5),
+    )
+    small = _small_cuts(arrays.cut_bytes)
+    for h in range(1, stages):
+        best[h % 2] = known[h % 2, :, :, 0] = np.inf
+        for e in range(h, units):
+            for again in range(2):
+                # From an even division on: what is good early leaves less to try.
+                middle = e * (h - 1) // h
+                for step in range(2 * e + 1):
+                    d = middle + (step // 2 if step % 2 == 0 else -(step // 2 + 1))
+                    if d < h - 1 or d >= e or (h == 1 and d > 0):
+                        continue
+                    if arrays.usable[e - d] and arrays.may_cut_devices[d]:
+                        _last_stage(arrays, bounds, tables, small, h, d, e, again)
+    return tables.points, tables.units
+
+
+@inner_making_arrays
+def _small_cuts(cut_bytes: Array) -> Array:
+    """[2, n]: before and after each point, the next one whose cut is the smallest of its BLOCK
+    points.
+    """
+    n = len(cut_bytes) - 1
+    found = np.empty((2, n), np.int32)
+    least = np.zeros(n, np.bool_)
+    for begin in range(0, n, BLOCK):
+        least[begin + cut_bytes[begin : min(begin + BLOCK, n)].argmin()] = True
+    at = -1
+    for i in range(n):
+        found[0, i] = at
+        at = i if least[i] else at
+    at = n
+    for i in range(n - 1, -1, -1):
+        found[1, i] = at
+        at = i if least[i] else at
+    return found
+
+
+@inner
+def _last_stage(
+    arrays: Arrays,
+    bounds: Bounds,
+    tables: _Tables,
+    small: Array,
+    h: int,
+    d: int,
+    e: int,
+    again: int,
+) -> None:
+    """Heads of h stages on e units whose last stage has units [d, e); `again` those that have so
+    already, near by.
+    """
+    n, r, m, now = len(arrays.cut_bytes) - 1, e - d, arrays.microbatches, h % 2
+    line, left = bounds.line[r], len(arrays.latency_seconds) - 1 - e
+    slow, points, best = bounds.slow[h - 1, :, d], tables.points[h, :, e], tables.best[now, :, e]
+    cross = h - 1
+    for j in range(h, n):
+        if not arrays.may_cut[j] or (again and tables.units[h, j, e] != d):
+            continue
+        while h > 1 and cross + 1 < j and slow[cross] < line[j] - line[cross]:
+            cross += 1
+        goal_f = max(bounds.forward, (bounds.wf[n] - bounds.wf[j]) / left)
+        goal_b = max(bounds.backward, (bounds.wb[n] - bounds.wb[j]) / left)
+        goal = goal_f + goal_b
+        rare = max(bounds.slow[h, j, e], goal) > WORTH * (bounds.forward + bounds.backward)
+        if rare and not again and best[j] < np.inf:
+            continue
+        x = arrays.latency_seconds[e] + bounds.leaving[d, e] * arrays.cut_bytes[j]
+        middle = points[j] if again else cross
+        for way in range(2):
+            i, least = middle + way, np.inf
+            near = BLOCK if again else NEAR
+            while h - 1 <= i < j:
+                stage = line[j] - line[i]
+                slowest = max(goal, slow[i] if way else stage)
+                if (m - 1) * slowest + bounds.sums[e - h + 1, j] >= best[j]:
+                    break
+                least_sum = tables.known[1 - now, i, d, 0] + stage
+                better = least_sum + (m - 1) * max(slowest, stage) < best[j]
+                if better and arrays.may_cut[i] and j <= bounds.most[h, i, r]:
+                    _extended(arrays, tables, bounds.stages, h, i, j, d, e)
+                    found = _score(
+                        tables.new, x, bounds.stages - h, m, goal_f, goal_b, arrays.order
+                    )
+                    least = min(least, found)
+                    if found < best[j]:
+                        best[j], points[j], tables.units[h, j, e] = found, i, d
+                        for c in range(5):
+                            tables.known[now, j, e, c] = tables.new[c]
+                near -= 1
+                if h == 1:
+                    break
+                if near > 0 or best[j] == np.inf:
+                    i += 2 * way - 1
+                elif again or rare or (slowest > goal and least > SLACK * best[j]):
+                    break
+                else:
+                    i = small[way, i]
+
+
+@inner
+def _extended(
+    arrays: Arrays, tables: _Tables, stages: int, h: int, i: int, j: int, d: int, e: int
+) -> None:
+    """`new`: (A, C, E, G, H) of the head (h - 1, i, d) with the stage [i, j) on [d, e) after it."""
+    r, m = e - d, arrays.microbatches
+    old, new = tables.known[(h - 1) % 2, i, d], tables.new
+    f, b = (
+        arrays.forward[r, j] - arrays.forward[r, i],
+        arrays.backward[r, j] - arrays.backward[r, i],
+    )
+    x = 0.0
+    if h > 1:
+        per_byte = arrays.transfer_seconds_per_byte[tables.units[h - 1, i, d], d, e]
+        x = arrays.latency_seconds[d] + per_byte * arrays.cut_bytes[i]
+    until = old[0] + 2.0 * x
+    back = old[1] + x
+    new[0], new[1] = until + f + b, back + b
+    reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
+    new[2] = max(old[2], reduce - back)
+    if not arrays.order.alternates:
+        new[3], new[4] = max(old[3], f, x), max(old[4], b, x)
+        return
+    flight = most_in_flight(arrays.order, m, stages - h + 1)
+    new[3] = max(old[3], until + m * (f + b))
+    around = max((m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b)
+    new[4] = max(old[4], (m - 1) * x, around)
+
+
+@inner
+def _score(
+    known: Array, x: float, left: int, m: int, goal_f: float, goal_b: float, order: PassOrder
+) -> float:
+    goal, waits, a = goal_f + goal_b, max(0.0, known[2]), known[0] + 2.0 * x
+    if not order.alternates:
+        slowest = max(goal_f, known[3], x) + max(goal_b, known[4], x)
+        return a + (m - 1) * slowest + waits
+    return max(a + m * goal, known[3], a + left * goal + max(known[4], (m - 1) * x)) + waits

@@ -16,12 +16,12 @@ from typing import Final
 
 import numpy as np
 
-from automap.pipeline.agent.candidates import Candidates, Game, candidates, game_of
+from automap.pipeline.agent.candidates import Candidates, Game, candidates, new_game
 from automap.pipeline.agent.network import Weights, values
 from automap.pipeline.agent.states import State, actions, after, last_two, whole
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.exact import Partition
-from automap.pipeline.solvers.local import even_split, improved
+from automap.pipeline.solvers.local import even_split, improve
 from automap.pipeline.value import value
 
 
@@ -79,18 +79,18 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
         all_in_one = even_split(arrays, 1)
         fits = all_in_one is not None and np.isfinite(all_in_one.seconds)
         return all_in_one if fits else None
-    game = game_of(arrays, stages)
+    game = new_game(arrays, stages)
     if game is None:
         return None
 
     def score(found: Candidates) -> np.ndarray:
         return values(weights, found)
 
-    best = improved(arrays, greedy(game, score))
+    best = improve(arrays, greedy(game, score))
     for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
         leaf = beam(game, score, *size, best.seconds)
         if leaf is not None:
-            best = improved(arrays, leaf)
+            best = improve(arrays, leaf)
     return best
 
 
@@ -109,5 +109,5 @@ def _ended(game: Game, state: State) -> Partition:
     least, _ = actions(game.arrays, game.heads, state)
     point, unit = (int(each) for each in np.unravel_index(least.argmin(), least.shape))
     cuts = np.array([0, point, *state.cuts], np.int64)
-    parts = np.array([0, unit, *state.parts], np.int64)
-    return Partition(cuts, parts, float(value(game.arrays, cuts, parts)))
+    device_cuts = np.array([0, unit, *state.device_cuts], np.int64)
+    return Partition(cuts, device_cuts, float(value(game.arrays, cuts, device_cuts)))

@@ -1,7 +1,7 @@
 """Generated pipeline problems of mixed distributions: what the agent is trained and held out on.
 
 A problem has seconds c, bytes a after each of `FINE` instructions and gradient bytes w, each of a
-family of FAMILIES, coarsened to n points by the smallest a in each segment, and
+family of FAMILIES, coarsen to n points by the smallest a in each segment, and
 
     sum c = 1 s;  sum w over the slowest link takes 10^U(-2.5, 0) s;  mean a over it 10^U(-3, -0.7) s for a whole batch
 
@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 
 from automap.pipeline.arrays import Arrays, Terms, divisible, from_lines
-from automap.pipeline.fabric import Fabric, Transfers, fabric_of
-from automap.pipeline.profile.uses import segment_maximum
+from automap.pipeline.fabric import Fabric, Transfers, pipeline_fabric
+from automap.pipeline.profile.traffic import segment_maximum
 from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD, Schedule
 from automap.pipeline.solvers.stage_options import least_bytes
 from automap.topology import get_topology
@@ -93,7 +93,7 @@ FAMILIES: Final[dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
 """By name: positive numbers [n] of instructions."""
 
 
-def generated(seed: int, size: Size) -> Problem:
+def generate(seed: int, size: Size) -> Problem:
     """The problem of a seed: same seed and size, same problem. Some partition in S stages fits."""
     rng = np.random.default_rng([seed, size.stages, size.points, size.servers, size.per_server])
     sharing = size.per_server if rng.random() < 0.5 else 1
@@ -117,7 +117,7 @@ def generated(seed: int, size: Size) -> Problem:
     return Problem(arrays, fabric, size.stages)
 
 
-def plain(seed: int, size: Size) -> Problem:
+def generate_plain(seed: int, size: Size) -> Problem:
     """The lines of a seed in Auto-MAP's own setting: GPipe, 16 microbatches, no floors, no limit of
     memory.
     """
@@ -143,7 +143,7 @@ def _fabric(
     topology = Topology(
         name="generated", platform="cuda", device=model.device, levels=tuple(levels)
     )
-    return fabric_of(topology, transfers)
+    return pipeline_fabric(topology, transfers)
 
 
 def _level(like: Level, size: int, bytes_per_s: float, shared_by: int) -> Level:
@@ -226,7 +226,7 @@ def _with_memory(rng: np.random.Generator, arrays: Arrays, stages: int) -> Array
     between = np.maximum(kept[None, :] - kept[:, None], 0.0)
     arrays = arrays._replace(
         state_bytes=arrays.gradient_bytes * rng.uniform(3.0, 8.0),
-        kept_bytes=between,
+        saved_bytes=between,
         working_bytes=segment_maximum(rng.uniform(0.0, 2.0, n) * kept[-1] / n),
     )
     if rng.random() < 0.6:

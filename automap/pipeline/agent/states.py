@@ -21,16 +21,16 @@ import numpy as np
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.agent.heads import Heads
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.value import finished, joined, stage_bytes
+from automap.pipeline.value import prepend_stage, stage_bytes, tail_seconds
 
 
 @dataclass(frozen=True)
 class State:
-    """`cuts` and `parts`: the decided boundaries, first to last, the last ones n and U."""
+    """`cuts` and `device_cuts`: the decided boundaries, first to last, the last ones n and U."""
 
     tail: np.ndarray
     cuts: tuple[int, ...]
-    parts: tuple[int, ...]
+    device_cuts: tuple[int, ...]
 
     @property
     def decided(self) -> int:
@@ -40,7 +40,7 @@ class State:
     @property
     def following(self) -> int:
         """The unit at which the first decided stage ends; U if none is."""
-        return self.parts[min(1, self.decided)]
+        return self.device_cuts[min(1, self.decided)]
 
 
 def first_state(arrays: Arrays, stages: int) -> State:
@@ -56,17 +56,23 @@ def after(arrays: Arrays, state: State, point: int, unit: int) -> State:
         point,
         state.cuts[0],
         unit,
-        state.parts[0],
+        state.device_cuts[0],
         state.following,
         state.decided + 1,
     )
-    return State(tail, (point, *state.cuts), (unit, *state.parts))
+    return State(tail, (point, *state.cuts), (unit, *state.device_cuts))
 
 
 def actions(arrays: Arrays, heads: Heads, state: State) -> tuple[np.ndarray, np.ndarray]:
     """(least, made) seconds of every action, [n + 1, U + 1] each; inf where it is not allowed."""
     return _actions(
-        arrays, heads, state.tail, state.cuts[0], state.parts[0], state.following, state.decided
+        arrays,
+        heads,
+        state.tail,
+        state.cuts[0],
+        state.device_cuts[0],
+        state.following,
+        state.decided,
     )
 
 
@@ -74,12 +80,12 @@ def whole(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray
     """(cuts, parts) int64 [S + 1] of the state with an action and the good division before it,
     whose step is `made`.
     """
-    cuts, parts = [point, *state.cuts], [unit, *state.parts]
+    cuts, device_cuts = [point, *state.cuts], [unit, *state.device_cuts]
     for h in range(heads.stages - state.decided - 1, 0, -1):
         point, unit = int(heads.points[h, point, unit]), int(heads.units[h, point, unit])
         cuts.insert(0, point)
-        parts.insert(0, unit)
-    return np.array(cuts, np.int64), np.array(parts, np.int64)
+        device_cuts.insert(0, unit)
+    return np.array(cuts, np.int64), np.array(device_cuts, np.int64)
 
 
 def last_two(
@@ -93,7 +99,7 @@ def last_two(
         heads,
         state.tail,
         state.cuts[0],
-        state.parts[0],
+        state.device_cuts[0],
         state.following,
         state.decided,
         bound_seconds,
@@ -114,7 +120,7 @@ def join(
     arrays: Arrays, pool: Array, z: int, new: Array, i: int, j: int, d: int, e: int, f: int, k: int
 ) -> None:
     """`joined` of stage [i, j) on [d, e) before a tail of k - 1 stages whose first ends at unit f."""
-    joined(
+    prepend_stage(
         pool,
         z,
         new,
@@ -157,7 +163,7 @@ def _made_step(
         point, unit = heads.points[left, j, end], heads.units[left, j, end]
         join(arrays, pool, now, pool[1 - now], point, j, unit, end, f, k + h - left + 1)
         now, j, f, end = 1 - now, point, end, unit
-    return finished(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.order)
+    return tail_seconds(pool[now, 1], pool[now, 2], arrays.microbatches, arrays.order)
 
 
 @compiled
@@ -172,21 +178,12 @@ def _actions(
     h = heads.stages - k - 1
     for d in range(h, e):
         r = e - d
-        if not (arrays.usable[r] and arrays.may_part[d]):
+        if not (arrays.usable[r] and arrays.may_cut_devices[d]):
             continue
         for i in range(h, j):
             if not (arrays.may_cut[i] and heads.points[h, i, d] >= 0):
                 continue
-            needed = stage_bytes(
-                arrays.state_bytes[i, j],
-                arrays.kept_bytes[i, j],
-                arrays.working_bytes[i, j],
-                arrays.cut_bytes[i],
-                r * arrays.unit_devices,
-                arrays.microbatches,
-                k + 1,
-                arrays.order,
-            )
+            needed = stage_bytes(arrays, i, j, r, k + 1)
             if needed > arrays.memory_limit_bytes:
                 continue
             join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
@@ -234,7 +231,7 @@ def _last_one(
     best = bound
     for d in range(1, e):
         r = e - d
-        if not (arrays.usable[r] and arrays.usable[d] and arrays.may_part[d]):
+        if not (arrays.usable[r] and arrays.usable[d] and arrays.may_cut_devices[d]):
             continue
         x = link_seconds(arrays, d, e, f, j)
         for i in range(j - 1, 0, -1):
@@ -246,19 +243,10 @@ def _last_one(
             first = arrays.forward[d, i] + arrays.backward[d, i]
             if m * first >= best or not (arrays.may_cut[i] and heads.points[1, i, d] >= 0):
                 continue
-            needed = stage_bytes(
-                arrays.state_bytes[i, j],
-                arrays.kept_bytes[i, j],
-                arrays.working_bytes[i, j],
-                arrays.cut_bytes[i],
-                r * arrays.unit_devices,
-                m,
-                k + 1,
-                arrays.order,
-            )
+            needed = stage_bytes(arrays, i, j, r, k + 1)
             if needed > arrays.memory_limit_bytes:
                 continue
-            joined(
+            prepend_stage(
                 pool,
                 0,
                 pool[1],
@@ -271,5 +259,5 @@ def _last_one(
                 arrays.order,
             )
             join(arrays, pool, 1, pool[2], 0, i, 0, d, e, k + 2)
-            best = min(best, finished(pool[2, 1], pool[2, 2], m, arrays.order))
+            best = min(best, tail_seconds(pool[2, 1], pool[2, 2], m, arrays.order))
     return best

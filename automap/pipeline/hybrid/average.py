@@ -4,14 +4,22 @@ Of S stages it has 1 / S of all seconds and bytes. The stages in front keep the 
 so a device has room if the average stage has it with as many as the schedule allows.
 """
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
 
 import numpy as np
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.space.point import Point, SplitClasses
+
+
+MOST_KEPT: Final = 8
+# Bytes that a second is worth, in shares of the greatest: from seconds alone to bytes alone.
+_TRADES: Final = (0.0, 0.02, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)
+# Inner plans that differ by no more are one.
+_ALIKE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +41,12 @@ class Totals:
     seconds: float
     reduce_seconds: float
     state_bytes: float
-    kept_bytes: float
+    saved_bytes: float
     working_bytes: float
 
     def peak_bytes(self, setting: Setting) -> float:
         """Bytes of a device."""
-        return self.state_bytes + setting.in_flight * self.kept_bytes + self.working_bytes
+        return self.state_bytes + setting.in_flight * self.saved_bytes + self.working_bytes
 
     def step_seconds(self, setting: Setting) -> float:
         """A step of S equal stages."""
@@ -53,7 +61,7 @@ def totals(costs: Costs, setting: Setting) -> Totals:
         seconds=share * float(costs.forward.sum() + costs.backward.sum()),
         reduce_seconds=share * (float(costs.reduce.sum()) + costs.update_seconds),
         state_bytes=share * costs.held.state.total_bytes,
-        kept_bytes=share * costs.held.kept.total_bytes / m,
+        saved_bytes=share * costs.held.saved.total_bytes / m,
         working_bytes=float((working + 2 * costs.held.cut_bytes / m).max()),
     )
 
@@ -85,3 +93,79 @@ class StageEvaluator(Evaluator):
             hidden_seconds=0.0,
             peak_bytes=found.peak_bytes(setting),
         )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An inner plan with its costs for as many of the wanted microbatches as it can run."""
+
+    inner: InnerPlan
+    costs: Costs
+    microbatches: int
+    batch_parts: int
+    layout_parts: int
+
+    def column(self, setting: Setting) -> tuple[float, ...]:
+        """Numbers of which less is better."""
+        found = self.totals(setting)
+        return (
+            found.seconds,
+            found.reduce_seconds,
+            found.state_bytes,
+            found.saved_bytes,
+            found.working_bytes,
+            self.batch_parts,
+            -self.layout_parts,
+            -self.microbatches,
+        )
+
+    def of(self, setting: Setting) -> Setting:
+        """The setting with the microbatches that it can run."""
+        in_flight = min(setting.in_flight, self.microbatches)
+        return replace(setting, microbatches=self.microbatches, in_flight=in_flight)
+
+    def totals(self, setting: Setting) -> Totals:
+        """Its average stage."""
+        return totals(self.costs, self.of(setting))
+
+    def step_seconds(self, setting: Setting) -> float:
+        """A step of average stages."""
+        return self.totals(setting).step_seconds(self.of(setting))
+
+    def peak_bytes(self, setting: Setting) -> float:
+        """Bytes of a device of an average stage."""
+        return self.totals(setting).peak_bytes(self.of(setting))
+
+
+def candidate(pricer: Pricer, inner: InnerPlan, setting: Setting) -> Candidate | None:
+    """An inner plan with its costs; None if it cannot run at all."""
+    m = setting.microbatches
+    allowed = [n for n in range(m, 0, -1) if m % n == 0 and pricer.may_run(inner.split_classes, n)]
+    if not allowed:
+        return None
+    return Candidate(
+        inner,
+        pricer.costs(inner, allowed[0]),
+        allowed[0],
+        pricer.batch_parts(inner.split_classes),
+        pricer.layout(inner.split_classes).n_parts,
+    )
+
+
+def best_of(found: Sequence[Candidate], setting: Setting) -> list[InnerPlan]:
+    """Those that are kept of one number of devices."""
+    columns = np.array([c.column(setting) for c in found])
+    alive: list[int] = []
+    for row in np.lexsort(columns.T[::-1]).tolist():
+        limit = columns[row] + _ALIKE * abs(columns[row])
+        if not any((columns[other] <= limit).all() for other in alive):
+            alive.append(row)
+    if len(alive) > MOST_KEPT:
+        seconds = np.array([found[r].step_seconds(setting) for r in alive])
+        n_bytes = np.array([found[r].peak_bytes(setting) for r in alive])
+        chosen: dict[int, None] = {}
+        for trade in _TRADES:
+            cost = seconds / seconds.min() + trade * n_bytes / n_bytes.max()
+            chosen.setdefault(next(r for r in np.argsort(cost).tolist() if r not in chosen))
+        alive = [alive[place] for place in chosen]
+    return [found[row].inner for row in alive]

@@ -4,6 +4,15 @@ Stages are sets, as bits of a number. A forward or backward op belongs to the st
 an op of the update to those whose parameters and optimizer leaves are made with it: the norm of all
 gradients to all of them. A parameter and its optimizer leaves belong to the stages whose items read
 it, optimizer leaves of no parameter to all, other inputs to the stages of the ops that read them.
+
+
+@@SHARES
+Which items the incidences of an edge table belong to: those of the ops that gather before they
+run, or sum after it.
+
+An edge row stands for incidences that run `trips` times each; an item has its share of the row's
+trips. An op of an unrolled loop belongs to the items of all its trips alike; one of the update to
+none.
 """
 
 from collections.abc import Sequence
@@ -11,10 +20,50 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 
+from automap.cost.edges import Edges
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.stored_bytes import parameter_position
 from hlo_tools.analyses.phases import Phase
+
+
+@dataclass(frozen=True)
+class ItemShares:
+    """Sparse [items, edges]: shares of an edge's times in each pass, and how many tensors of an
+    edge an item reads.
+    """
+
+    forward: sparse.csr_matrix
+    backward: sparse.csr_matrix
+    copies: sparse.csr_matrix
+
+
+def item_shares(profile: Profile, edges: Edges) -> ItemShares:
+    """The owners of an edge table's rows."""
+    problem, items = profile.timing.problem, profile.structure.items
+    backward = profile.structure.backward
+    total = np.bincount(edges.incidences[:, 0], edges.incidences[:, 4], len(edges.count))
+    shares: dict[bool, list[tuple[int, int, float]]] = {False: [], True: []}
+    read: set[tuple[int, int, int]] = set()
+    loops = [(loop.enter, loop.leave) for loop in items.loops]
+    for row, value, op, _, trips in edges.incidences.tolist():
+        is_forward = problem.phases[op] is Phase.FORWARD or any(a <= op <= b for a, b in loops)
+        if op not in backward.span and not is_forward:
+            continue
+        first, last = backward.span.get(op) or items.span(op)
+        share = trips / total[row] / (last - first + 1)
+        for item in range(first, last + 1):
+            shares[op in backward.span].append((item, row, share))
+            read.add((item, row, value))
+    shape = (profile.n_items, len(edges.count))
+    copies = [(item, row, 1.0) for item, row, _ in read]
+    return ItemShares(*(_matrix(rows, shape) for rows in (shares[False], shares[True], copies)))
+
+
+def _matrix(rows: list[tuple[int, int, float]], shape: tuple[int, int]) -> sparse.csr_matrix:
+    item, edge, share = np.array(rows, float).reshape(-1, 3).T
+    return sparse.csr_matrix((share, (item.astype(int), edge.astype(int))), shape=shape)
 
 
 @dataclass(frozen=True)
@@ -30,48 +79,48 @@ class StageMembership:
         return len(self.first) - 1
 
     @cached_property
-    def _bits_of_item(self) -> Sequence[int]:
+    def _item_bits(self) -> Sequence[int]:
         stage = np.searchsorted(self.first, np.arange(self.profile.n_items), side="right") - 1
         return [1 << s for s in stage.tolist()]
 
-    def _of_span(self, span: tuple[int, int]) -> int:
-        first, last = (self._bits_of_item[item] for item in span)
+    def _span_stages(self, span: tuple[int, int]) -> int:
+        first, last = (self._item_bits[item] for item in span)
         # All stages from the one of the first item to that of the last.
         return (last << 1) - first
 
     @cached_property
-    def of_parameter(self) -> dict[int, int]:
+    def stages_by_parameter(self) -> dict[int, int]:
         """By the parameter's position in `Graph.inputs`."""
         uses, found = self.profile.gradients, dict[int, int]()
         for tensor, item in zip(uses.tensor.tolist(), uses.item.tolist()):
             root = parameter_position(uses, tensor)
-            found[root] = found.get(root, 0) | self._bits_of_item[item]
+            found[root] = found.get(root, 0) | self._item_bits[item]
         return found
 
     @cached_property
-    def _of_state(self) -> dict[int, int]:
+    def _stages_by_state(self) -> dict[int, int]:
         """Of parameters and optimizer leaves."""
-        stored, found = self.profile.anatomy.stored, dict(self.of_parameter)
+        stored, found = self.profile.structure.stored, dict(self.stages_by_parameter)
         for root, leaves in stored.optimizer.items():
-            found.update(dict.fromkeys(leaves, self.of_parameter.get(root, 0)))
+            found.update(dict.fromkeys(leaves, self.stages_by_parameter.get(root, 0)))
         found.update(dict.fromkeys(stored.unowned, (1 << self.stages) - 1))
         return found
 
     @cached_property
-    def of_op(self) -> Sequence[int]:
+    def stages_by_op(self) -> Sequence[int]:
         """By the op's number."""
         profile, problem = self.profile, self.profile.timing.problem
-        graph, anatomy = problem.graph, profile.anatomy
+        graph, structure = problem.graph, profile.structure
         made_for = [0] * len(graph.values)
         for output, position in problem.state_map.items():
-            made_for[graph.outputs[output]] |= self._of_state.get(position, 0)
+            made_for[graph.outputs[output]] |= self._stages_by_state.get(position, 0)
         found = [0] * len(graph.ops)
         for index in range(len(graph.ops) - 1, -1, -1):
             op = graph.ops[index]
-            if index in anatomy.backward.span:
-                found[index] = self._of_span(anatomy.backward.span[index])
+            if index in structure.backward.span:
+                found[index] = self._span_stages(structure.backward.span[index])
             elif problem.phases[index] is Phase.FORWARD:
-                found[index] = self._of_span(anatomy.items.span(index))
+                found[index] = self._span_stages(structure.items.span(index))
             else:
                 for value in op.outputs:
                     found[index] |= made_for[value]
@@ -80,15 +129,15 @@ class StageMembership:
         return found
 
     @cached_property
-    def of_leaf(self) -> Sequence[int]:
+    def stages_by_leaf(self) -> Sequence[int]:
         """By the input's position."""
         graph = self.profile.timing.problem.graph
         found = []
         for position, value in enumerate(graph.inputs):
-            bits = self._of_state.get(position)
+            bits = self._stages_by_state.get(position)
             if bits is None:
                 bits = 0
                 for user in graph.users[value]:
-                    bits |= self.of_op[user]
+                    bits |= self.stages_by_op[user]
             found.append(bits)
         return found

@@ -30,9 +30,9 @@ from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.pipeline.hybrid.item_shares import ItemShares, item_shares
+from automap.pipeline.hybrid.membership import ItemShares, item_shares
 from automap.pipeline.profile.profile import Profile
-from automap.pipeline.profile.uses import Uses
+from automap.pipeline.profile.traffic import Uses
 from automap.pipeline.transfers import Layout
 from automap.space.point import Point, SplitClasses
 from automap.space.space import Space
@@ -64,7 +64,7 @@ class Held:
 
     cut_bytes: np.ndarray
     working_bytes: np.ndarray
-    kept: Uses
+    saved: Uses
     state: Uses
 
 
@@ -168,7 +168,7 @@ class Pricer:
             waiting=waits[0] + waits[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
-            gathered_bytes=self._owners[0].copies @ found.copied,
+            gathered_bytes=self._item_shares[0].copies @ found.copied,
             held=self._held(sharding),
         )
 
@@ -234,24 +234,24 @@ class Pricer:
         """Seconds of entries by the items whose ops issue them, [items]."""
         result = np.zeros(self.profile.n_items)
         tables = self.tables
-        for owners, is_here, edges in (
-            (self._owners[0], found.on_operand, tables.operands),
-            (self._owners[1], ~found.on_operand, tables.results),
+        for shares, is_here, edges in (
+            (self._item_shares[0], found.on_operand, tables.operands),
+            (self._item_shares[1], ~found.on_operand, tables.results),
         ):
             of_edge = np.bincount(found.edge[is_here], seconds[is_here], len(edges.count))
-            result += getattr(owners, side) @ of_edge
+            result += getattr(shares, side) @ of_edge
         return result
 
     def _held(self, sharding: Shardings) -> Held:
-        profile, anatomy = self.profile, self.profile.anatomy
+        profile, structure = self.profile, self.profile.structure
         parts = sharding.parts_of_value[self.tables.row_of_value]
         local = self._value_bytes / parts
-        kept, gradients = profile.kept, profile.gradients
-        ratio = anatomy.stored.ratio(parts[list(self.space.problem.graph.inputs)])
+        saved, gradients = profile.saved, profile.gradients
+        ratio = structure.stored.ratio(parts[list(self.space.problem.graph.inputs)])
         return Held(
-            cut_bytes=anatomy.crossing.alive(local),
-            working_bytes=anatomy.working.n_bytes(np.where(self._is_batched, local, 0.0)),
-            kept=replace(kept, n_bytes=kept.n_bytes / parts[self._kept_value]),
+            cut_bytes=structure.crossing.alive(local),
+            working_bytes=structure.working.n_bytes(np.where(self._is_batched, local, 0.0)),
+            saved=replace(saved, n_bytes=saved.n_bytes / parts[self._kept_value]),
             state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
         )
 
@@ -268,9 +268,9 @@ class Pricer:
     @cached_property
     def _kept_value(self) -> np.ndarray:
         """The value of each use of what is kept, [uses]."""
-        kept = self.profile.kept
-        value = [name[0] if isinstance(name, tuple) else name for name in kept.names]
-        return np.array(value, np.int64)[kept.tensor]
+        saved = self.profile.saved
+        value = [name[0] if isinstance(name, tuple) else name for name in saved.names]
+        return np.array(value, np.int64)[saved.tensor]
 
     def layout(self, split_classes: SplitClasses) -> Layout:
         """Which part of what crosses most cuts each device has; the batch's parts come first."""
@@ -288,7 +288,7 @@ class Pricer:
 
         Of these the better half counts: stages end where little crosses.
         """
-        changes, profile = self.profile.anatomy.crossing, self.profile
+        changes, profile = self.profile.structure.crossing, self.profile
         crossing = profile.cut_bytes[profile.may_cut]
         most = np.median(crossing) if len(crossing) else 0.0
         counts = profile.may_cut & (profile.cut_bytes <= most)
@@ -318,7 +318,7 @@ class Pricer:
         return result
 
     @cached_property
-    def _owners(self) -> tuple[ItemShares, ItemShares]:
+    def _item_shares(self) -> tuple[ItemShares, ItemShares]:
         """Of operand edges, and of result edges."""
         tables = self.tables
         return item_shares(self.profile, tables.operands), item_shares(self.profile, tables.results)

@@ -1,7 +1,7 @@
 """The search for a pipeline with sharded stages: S, M, schedule, cuts, devices and inner plans
 together.
 
-Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inners`); then the exact
+Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inner_plans`); then the exact
 solver takes them as kinds of stages, beside replicas, for every choice of (S, M, schedule). As for
 pure pipelines, V is never above the simulated step, so the best simulated step so far, also of
 plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
@@ -19,12 +19,11 @@ from automap.errors import InfeasiblePlanError
 from automap.pipeline.arrays import Terms
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
-from automap.pipeline.hybrid.inners import inners_of
-from automap.pipeline.hybrid.offers import Kinds, Offer
+from automap.pipeline.hybrid.inner_plans import KindOptions, StageKinds, find_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight, pass_order
-from automap.pipeline.search import Limits, Tried, choices
+from automap.pipeline.search import Limits, PipelineProgress, choices
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.stage_options import (
     StageOptions,
@@ -53,30 +52,30 @@ class HybridChoice:
     """A partition of a options with its simulated step."""
 
     terms: Terms
-    offer: Offer
+    kind_options: KindOptions
     partition: Partition
     step_seconds: float
 
     @property
     def stages(self) -> Sequence[StageSeconds]:
         """Seconds of each stage."""
-        return stages_of(self.offer.options, self.partition)
+        return hybrid_stage_seconds(self.kind_options.options, self.partition)
 
     def inner(self, stage: int) -> InnerPlan | None:
         """How a stage is sharded; None for replicas."""
-        return self.offer.inners[self.partition.kinds[stage]]
+        return self.kind_options.inners[self.partition.kinds[stage]]
 
     def stage_bytes(self, stage: int) -> float:
         """Bytes on each device of a stage."""
         partition = self.partition
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
-        options, kind = self.offer.options, partition.kinds[stage]
+        options, kind = self.kind_options.options, partition.kinds[stage]
         flight = in_flight(options.order, options.microbatches, partition.stages - stage)
         return float(device_bytes.py_func(options, kind, i, j, flight))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
-class HybridFound:
+class HybridSearchResult:
     """The best choice, None if nothing is better than the bound; `least_bytes` of all that was
     tried.
     """
@@ -87,12 +86,12 @@ class HybridFound:
     warnings: tuple[str, ...]
 
 
-def stages_of(options: StageOptions, partition: Partition) -> list[StageSeconds]:
+def hybrid_stage_seconds(options: StageOptions, partition: Partition) -> list[StageSeconds]:
     """The seconds of a partition's stages."""
     found = []
-    cuts, parts, kinds = partition.cuts, partition.parts, partition.kinds
+    cuts, device_cuts, kinds = partition.cuts, partition.device_cuts, partition.kinds
     for s, kind in enumerate(kinds):
-        i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+        i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
         transfer = 0.0
         if s + 1 < len(kinds):
             transfer = transfer_seconds.py_func(options, kind, kinds[s + 1], j, e)  # type: ignore[attr-defined]
@@ -113,8 +112,8 @@ def find_hybrid(
     fabric: Fabric,
     limits: Limits,
     bound_seconds: float,
-    on_progress: Callable[[Tried], None],
-) -> HybridFound:
+    on_progress: Callable[[PipelineProgress], None],
+) -> HybridSearchResult:
     """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one
     so far.
 
@@ -124,7 +123,7 @@ def find_hybrid(
     search = _Search(bound_seconds, len(wanted), on_progress)
     warnings: tuple[str, ...] = ()
     try:
-        kinds = kinds_of(pricer, points, fabric, limits, on_progress)
+        kinds = stage_kinds(pricer, points, fabric, limits, on_progress)
         # Equal devices first: that is fast, and bounds the rest.
         for boundaries in ("even", "any"):
             for stages, terms in wanted:
@@ -133,19 +132,19 @@ def find_hybrid(
                 search.look(kinds, stages, terms, boundaries, limits.deadline)
     except OutOfBudget:
         warnings = (f"{limits.deadline.why_over}; this is the best pipeline it had",)
-    return HybridFound(search.best, float(search.least_bytes), search.tried, warnings)
+    return HybridSearchResult(search.best, float(search.least_bytes), search.tried, warnings)
 
 
 class _Search:
     """A search in progress."""
 
     def __init__(
-        self, bound_seconds: float, choices: int, on_progress: Callable[[Tried], None]
+        self, bound_seconds: float, choices: int, on_progress: Callable[[PipelineProgress], None]
     ) -> None:
         self.best: HybridChoice | None = None
         self.least_bytes, self.tried = np.inf, 0
         self._seconds, self._choices, self._on_progress = bound_seconds, choices, on_progress
-        self._offers: dict[int, Offer] = {}
+        self._kind_options: dict[int, KindOptions] = {}
 
     @property
     def has_plan(self) -> bool:
@@ -154,7 +153,7 @@ class _Search:
 
     def look(
         self,
-        kinds: Kinds,
+        kinds: StageKinds,
         stages: int,
         terms: Terms,
         boundaries: Literal["even", "any"],
@@ -164,23 +163,25 @@ class _Search:
         equally.
         """
         m = terms.microbatches
-        if m not in self._offers:
-            self._offers[m] = kinds.options(m, terms.memory_limit_bytes)
-        offer = self._offers[m].scheduled(terms.schedule)
-        options = offer.options
+        if m not in self._kind_options:
+            self._kind_options[m] = kinds.options(m, terms.memory_limit_bytes)
+        kind_options = self._kind_options[m].scheduled(terms.schedule)
+        options = kind_options.options
         if boundaries == "even":
             self.least_bytes = min(self.least_bytes, least_bytes(options, stages))
-            options = options._replace(may_part=options.may_part & _even(options.n_units, stages))
+            options = options._replace(
+                may_cut_devices=options.may_cut_devices & _even(options.n_units, stages)
+            )
         best = None
         if least_bytes(options, stages) <= options.memory_limit_bytes:
             best = solve(options, stages, self._seconds, deadline=deadline).best
         if best is not None:
-            seconds = pipeline_seconds(stages_of(options, best), m, terms.schedule)
+            seconds = pipeline_seconds(hybrid_stage_seconds(options, best), m, terms.schedule)
             if seconds < self._seconds:
-                self.best, self._seconds = HybridChoice(terms, offer, best, seconds), seconds
+                self.best, self._seconds = HybridChoice(terms, kind_options, best, seconds), seconds
         self.tried += 1
         what = f"hybrid pipelines of {stages} stages"
-        self._on_progress(Tried(what, self.tried, 2 * self._choices, self._seconds))
+        self._on_progress(PipelineProgress(what, self.tried, 2 * self._choices, self._seconds))
 
 
 def _even(units: int, stages: int) -> np.ndarray:
@@ -190,13 +191,13 @@ def _even(units: int, stages: int) -> np.ndarray:
     return allowed
 
 
-def kinds_of(
+def stage_kinds(
     pricer: Pricer,
     points: Points,
     fabric: Fabric,
     limits: Limits,
-    on_progress: Callable[[Tried], None],
-) -> Kinds:
+    on_progress: Callable[[PipelineProgress], None],
+) -> StageKinds:
     """The inner plans for the pipelines that are looked for."""
     counts = sorted({stages for stages, _ in choices(points, fabric, limits)})
     most = pricer.topology.device_count - fabric.unit_devices * (min(counts, default=1) - 1)
@@ -211,15 +212,15 @@ def kinds_of(
         for stages in sorted(some)
         for per_stage in _PER_STAGE
     )
-    inners = inners_of(
+    inners = find_inner_plans(
         pricer,
         list(settings),
         devices,
         limits.deadline.share(_SEARCH_SHARE),
         limits.seed,
-        lambda text: on_progress(Tried(text, 0, 0, np.inf)),
+        lambda text: on_progress(PipelineProgress(text, 0, 0, np.inf)),
     )
-    return Kinds(pricer, points, fabric, tuple(inners))
+    return StageKinds(pricer, points, fabric, tuple(inners))
 
 
 def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Setting:
@@ -237,7 +238,9 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
     )
 
 
-def no_hybrid_fits(found: HybridFound, limits: Limits, topology_name: str) -> InfeasiblePlanError:
+def no_hybrid_fits(
+    found: HybridSearchResult, limits: Limits, topology_name: str
+) -> InfeasiblePlanError:
     """The error when there is none."""
     asked = (
         f"{limits.stages or 'any number of'} stages and {limits.microbatches or 'any number of'} "

@@ -13,14 +13,87 @@ U). With I the ideal step
               -1 / sqrt(L), with seconds in units of I                             -> in: `_reward`
     even      the reward if all later decisions divided what is left evenly, points by their seconds: what is known
               of an action beforehand, and all of it at the last decision          -> in: `fill_even`, `_completed`
+
+
+@@RULES
+What an agent may choose: Auto-MAP's filters, and no way into a dead end.
+
+    near[d]        whether unit boundary d is within RADIUS units of one where the network parts units. A level of
+                   the network counts with all that are outside it; the outermost that has S - 1 boundaries is taken
+    held[i, j]     whether a stage of points [i, j) has a variable: a parameter with gradients
+    cut_then[k, i] whether k stages can begin with point i, part_then[k, d] the same of unit d. So a boundary is
+                   allowed only if what comes after it can be divided           -> in: `_stages_from`
+
+A filter that leaves no partition at all is not kept.
 """
+
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.solvers.exact import least_seconds, least_sums
+from automap.pipeline.solvers.bounds import least_seconds, least_sums
 from automap.pipeline.value import price
+
+
+RADIUS: Final = 3
+
+
+@dataclass(frozen=True)
+class ActionFilter:
+    """`cut_then` [S + 1, n + 1], `part_then` [S + 1, U + 1], `held` [n + 1, n + 1], all bool."""
+
+    cut_then: np.ndarray
+    part_then: np.ndarray
+    held: np.ndarray
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return len(self.cut_then) - 1
+
+
+def action_filter(arrays: Arrays, stages: int, boundary_level: np.ndarray) -> ActionFilter | None:
+    """The rules for S stages; `boundary_level` as in `Fabric`. None if there is no partition in so many."""
+    points, units = np.arange(arrays.n_points + 1), np.arange(arrays.n_units + 1)
+    longer = points[None, :] > points[:, None]
+    sizes = units[None, :] - units[:, None]
+    usable = (sizes > 0) & arrays.usable[np.maximum(sizes, 0)]
+    for held in (longer & (arrays.gradient_bytes > 0.0), longer):
+        cut_then = _stages_from(held, arrays.may_cut, stages)
+        if cut_then[stages, 0]:
+            break
+    else:
+        return None
+    for near in (near_boundaries(boundary_level, stages), np.ones(len(units), bool)):
+        part_then = _stages_from(usable, arrays.may_cut_devices & near, stages)
+        if part_then[stages, 0]:
+            return ActionFilter(cut_then, part_then, held)
+    return None
+
+
+def near_boundaries(boundary_level: np.ndarray, stages: int, radius: int = RADIUS) -> np.ndarray:
+    """near [U + 1] for S stages."""
+    inner = boundary_level[1:-1]
+    enough = [level for level in np.unique(inner) if (inner >= level).sum() >= stages - 1]
+    at = np.flatnonzero(boundary_level >= max(enough, default=0))
+    distances = np.abs(np.arange(len(boundary_level))[:, None] - at[None, :])
+    near = np.any(distances <= radius, axis=1)
+    near[[0, -1]] = True
+    return near
+
+
+def _stages_from(can_be: np.ndarray, may_begin: np.ndarray, stages: int) -> np.ndarray:
+    """From `can_be` [N + 1, N + 1], whether [i, j) can be a stage, to whether k stages can be [i,
+    N): [S + 1, N + 1].
+    """
+    then = np.zeros((stages + 1, len(may_begin)), bool)
+    then[0, -1] = True
+    for k in range(1, stages + 1):
+        then[k] = may_begin & (can_be & then[k - 1]).any(1)
+    return then
 
 
 N_OF_STAGE = 5
@@ -63,15 +136,17 @@ def may_choose(
     held: Array,
     number: int,
     cuts: Array,
-    parts: Array,
+    device_cuts: Array,
     action: int,
 ) -> bool:
-    """Whether decision `number` may be this boundary; rules as in `automap.pipeline.online.rules`."""
+    """Whether decision `number` may be this boundary; rules as in `automap.pipeline.online.game`."""
     stages, s = len(cuts) - 1, number // 2
     left = stages - 1 - s
     if number % 2 == 0:
-        d = parts[s]
-        return d < action < parts[-1] and arrays.usable[action - d] and part_then[left, action]
+        d = device_cuts[s]
+        return (
+            d < action < device_cuts[-1] and arrays.usable[action - d] and part_then[left, action]
+        )
     return cuts[s] < action < cuts[-1] and held[cuts[s], action] and cut_then[left, action]
 
 
@@ -83,43 +158,50 @@ def fill_mask(
     held: Array,
     numbers: Array,
     cuts: Array,
-    parts: Array,
+    device_cuts: Array,
     mask: Array,
 ) -> None:
     """Fill `mask` [B, A] for games at decisions [B] of partitions [B, S + 1]."""
     for game in range(len(numbers)):
         for action in range(mask.shape[1]):
             mask[game, action] = may_choose(
-                arrays, cut_then, part_then, held, numbers[game], cuts[game], parts[game], action
+                arrays,
+                cut_then,
+                part_then,
+                held,
+                numbers[game],
+                cuts[game],
+                device_cuts[game],
+                action,
             )
 
 
 @compiled
 def fill_flat(
-    arrays: Arrays, ideal: float, numbers: Array, cuts: Array, parts: Array, flat: Array
+    arrays: Arrays, ideal: float, numbers: Array, cuts: Array, device_cuts: Array, flat: Array
 ) -> None:
     """Fill `flat` [B, (2 + N_OF_STAGE) (S - 1)]."""
-    n, units, stages = cuts[0, -1], parts[0, -1], cuts.shape[1] - 1
+    n, units, stages = cuts[0, -1], device_cuts[0, -1], cuts.shape[1] - 1
     flat[:] = 0.0
     for game in range(len(numbers)):
         flat[game, numbers[game]] = 1.0
         for s in range((numbers[game] + 1) // 2):
             row = flat[game, 2 * (stages - 1) + N_OF_STAGE * s :]
-            row[4] = parts[game, s + 1] / units
+            row[4] = device_cuts[game, s + 1] / units
             if 2 * s + 1 < numbers[game]:
-                row[0], row[1], row[2] = _features(arrays, ideal, cuts[game], parts[game], s)
+                row[0], row[1], row[2] = _features(arrays, ideal, cuts[game], device_cuts[game], s)
                 row[3] = cuts[game, s + 1] / n
 
 
 @inner
 def _features(
-    arrays: Arrays, ideal: float, cuts: Array, parts: Array, s: int
+    arrays: Arrays, ideal: float, cuts: Array, device_cuts: Array, s: int
 ) -> tuple[float, float, float]:
-    i, j, d, e = cuts[s], cuts[s + 1], parts[s], parts[s + 1]
+    i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
     r, m = e - d, arrays.microbatches
     forward = arrays.forward[r, j] - arrays.forward[r, i]
     backward = arrays.backward[r, j] - arrays.backward[r, i]
-    per_byte = arrays.transfer_seconds_per_byte[d, e, parts[-1]]
+    per_byte = arrays.transfer_seconds_per_byte[d, e, device_cuts[-1]]
     x = arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j]
     reduce = arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]
     return m * (forward + backward) / ideal, m * x / ideal, reduce / ideal
@@ -135,29 +217,31 @@ def fill_even(
     held: Array,
     numbers: Array,
     cuts: Array,
-    parts: Array,
+    device_cuts: Array,
     mask: Array,
     even: Array,
 ) -> None:
     """Fill `even` [B, A] where `mask` allows, else with 0."""
     tails = np.empty((2, cuts.shape[1] + 3))
-    own_cuts, own_parts = np.empty(cuts.shape[1], np.int64), np.empty(cuts.shape[1], np.int64)
+    own_cuts, own_device_cuts = np.empty(cuts.shape[1], np.int64), np.empty(cuts.shape[1], np.int64)
     even[:] = 0.0
     for game in range(len(numbers)):
         number = numbers[game]
         for action in range(mask.shape[1]):
             if mask[game, action]:
-                own_cuts[:], own_parts[:] = cuts[game], parts[game]
-                _decide(number, action, own_cuts, own_parts)
-                _complete(arrays, work, cut_then, part_then, held, number + 1, own_cuts, own_parts)
-                over, seconds = price(arrays, own_cuts, own_parts, tails)
+                own_cuts[:], own_device_cuts[:] = cuts[game], device_cuts[game]
+                _decide(number, action, own_cuts, own_device_cuts)
+                _complete(
+                    arrays, work, cut_then, part_then, held, number + 1, own_cuts, own_device_cuts
+                )
+                over, seconds = price(arrays, own_cuts, own_device_cuts, tails)
                 even[game, action] = _reward(ideal, over, seconds)
 
 
 @inner
-def _decide(number: int, action: int, cuts: Array, parts: Array) -> None:
+def _decide(number: int, action: int, cuts: Array, device_cuts: Array) -> None:
     if number % 2 == 0:
-        parts[number // 2 + 1] = action
+        device_cuts[number // 2 + 1] = action
     else:
         cuts[number // 2 + 1] = action
 
@@ -171,7 +255,7 @@ def _complete(
     held: Array,
     number: int,
     cuts: Array,
-    parts: Array,
+    device_cuts: Array,
 ) -> None:
     """Make the decisions from `number` on in place, each at the boundary nearest to an even share
     that it may be.
@@ -179,18 +263,18 @@ def _complete(
     stages = len(cuts) - 1
     for later in range(number, 2 * (stages - 1)):
         s = later // 2
-        i, d, units = cuts[s], parts[s], parts[-1]
+        i, d, units = cuts[s], device_cuts[s], device_cuts[-1]
         if later % 2 == 0:
             middle, most = d + round((units - d) / (stages - s)), units
         else:
-            share = (parts[s + 1] - d) / (units - d)
+            share = (device_cuts[s + 1] - d) / (units - d)
             middle = np.searchsorted(work, work[i] + (work[-1] - work[i]) * share)
             most = cuts[-1]
         for far in range(2 * most):
             # middle, middle + 1, middle - 1, middle + 2, ...
             action = middle + (far + 1) // 2 if far % 2 else middle - far // 2
-            if may_choose(arrays, cut_then, part_then, held, later, cuts, parts, action):
-                _decide(later, action, cuts, parts)
+            if may_choose(arrays, cut_then, part_then, held, later, cuts, device_cuts, action):
+                _decide(later, action, cuts, device_cuts)
                 break
 
 
@@ -206,12 +290,12 @@ def play(
     actions: Array,
     numbers: Array,
     cuts: Array,
-    parts: Array,
+    device_cuts: Array,
     rewards: Array,
     dones: Array,
     best: Array,
     best_cuts: Array,
-    best_parts: Array,
+    best_device_cuts: Array,
 ) -> bool:
     """Take actions [B]; games that end begin anew. Says whether one was better than all before.
 
@@ -221,15 +305,15 @@ def play(
     tails = np.empty((2, cuts.shape[1] + 3))
     better = False
     for game in range(len(numbers)):
-        _decide(numbers[game], actions[game], cuts[game], parts[game])
+        _decide(numbers[game], actions[game], cuts[game], device_cuts[game])
         numbers[game] += 1
         rewards[game], dones[game] = 0.0, numbers[game] == 2 * (cuts.shape[1] - 2)
         if dones[game]:
             numbers[game] = 0
-            over, seconds = price(arrays, cuts[game], parts[game], tails)
+            over, seconds = price(arrays, cuts[game], device_cuts[game], tails)
             rewards[game] = _reward(ideal, over, seconds)
             over = max(over, 0.0)
             if over < best[0] or (over == best[0] and seconds < best[1]):
                 best[0], best[1], better = over, seconds, True
-                best_cuts[:], best_parts[:] = cuts[game], parts[game]
+                best_cuts[:], best_device_cuts[:] = cuts[game], device_cuts[game]
     return better

@@ -8,25 +8,123 @@ Numbers of games, not seconds, end it where the budget allows: then the same see
 partition. Of the faithful agent gamma, capacity, alpha, beta, updates between targets and no noisy
 layers are the paper's, which gives them for operator partitioning; network, rate, batch, n-step and
 epsilon's way down are ours.
+
+
+@@ENV
+Games of one problem as an environment of `rl`, which keeps the best partition that was played.
+
+Nothing is drawn at random here, and all games begin alike. Of an action an agent in the mode
+    faithful   knows nothing beforehand, as in the paper
+    ours       knows the reward of dividing evenly afterwards; it learns what that lacks
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays
-from automap.pipeline.online.env import Mode, PipelineEnv
-from automap.pipeline.online.rules import rules_of
+from automap.pipeline.online.game import (
+    N_OF_STAGE,
+    ActionFilter,
+    action_filter,
+    fill_even,
+    fill_flat,
+    fill_mask,
+    ideal_seconds,
+    play,
+    work_before,
+)
 from automap.pipeline.solvers.exact import Partition
-from automap.pipeline.solvers.local import improved
+from automap.pipeline.solvers.local import improve
 from automap.pipeline.value import value
 from automap.search.torch_needed import need_torch
 from rl.config import RainbowConfig
+from rl.env import EnvShape, Observation, Outcome, empty_observation
 from rl.schedule import Linear
+
+
+Mode = Literal["faithful", "ours"]
+
+
+class PipelineEnv:
+    """`n_games` at once, of S stages, two or more."""
+
+    def __init__(self, arrays: Arrays, rules: ActionFilter, mode: Mode, n_games: int):
+        """All games at their beginning, nothing found."""
+        self._arrays, self._rules, self._mode = arrays, rules, mode
+        self._work = work_before(arrays)
+        self._numbers = np.zeros(n_games, np.int64)
+        self._cuts, self._device_cuts = np.zeros((2, n_games, rules.stages + 1), np.int64)
+        self._cuts[:, -1], self._device_cuts[:, -1] = arrays.n_points, arrays.n_units
+        self._best_key = np.full(2, np.inf)
+        self._best_cuts, self._best_device_cuts = np.zeros((2, rules.stages + 1), np.int64)
+        self.ideal_seconds = ideal_seconds(arrays)
+        self.episodes = self.best_at = 0
+        """Games that have ended, and how many had when the best was played."""
+
+    @property
+    def shape(self) -> EnvShape:
+        """One space of actions for points and units; no features of actions."""
+        return EnvShape(
+            n_envs=len(self._numbers),
+            n_actions=max(self._arrays.n_points, self._arrays.n_units),
+            n_flat=(2 + N_OF_STAGE) * (self._rules.stages - 1),
+            n_features=0,
+        )
+
+    @property
+    def best(self) -> Partition | None:
+        """The best so far; inf seconds if none fitted, None before a game has ended."""
+        over, seconds = self._best_key
+        if np.isinf(over):
+            return None
+        return Partition(
+            self._best_cuts.copy(),
+            self._best_device_cuts.copy(),
+            float(seconds) if over == 0 else np.inf,
+        )
+
+    def observe(self) -> Observation:
+        """All games."""
+        seen = empty_observation(self.shape, len(self._numbers))
+        arrays, rules, games = (
+            self._arrays,
+            self._rules,
+            (self._numbers, self._cuts, self._device_cuts),
+        )
+        may = rules.cut_then, rules.part_then, rules.held
+        fill_mask(arrays, *may, *games, seen.mask)
+        fill_flat(arrays, self.ideal_seconds, *games, seen.flat)
+        if self._mode == "ours":
+            fill_even(
+                arrays, self.ideal_seconds, self._work, *may, *games, seen.mask, seen.baseline
+            )
+        return seen
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        """Make a decision in each game; those that end begin anew."""
+        outcome = Outcome(np.empty(len(actions), np.float32), np.empty(len(actions), bool))
+        better = play(
+            self._arrays,
+            self.ideal_seconds,
+            actions,
+            self._numbers,
+            self._cuts,
+            self._device_cuts,
+            outcome.rewards,
+            outcome.dones,
+            self._best_key,
+            self._best_cuts,
+            self._best_device_cuts,
+        )
+        self.episodes += int(outcome.dones.sum())
+        if better:
+            self.best_at = self.episodes
+        return outcome
 
 
 if TYPE_CHECKING:
@@ -70,7 +168,7 @@ CONFIGS: Final[Mapping[Mode, RainbowConfig]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class RainbowResult:
     """The end of a search; partitions as in `PipelineEnv.best`.
 
     `first` is the best of the first games, of an agent that has learnt nothing yet; `played` of all
@@ -87,14 +185,14 @@ class Found:
 def find(
     arrays: Arrays,
     stages: int,
-    parted_by: np.ndarray,
+    boundary_level: np.ndarray,
     mode: Mode,
     *,
     seed: int,
     deadline: Deadline,
     most_decisions: int = MOST_DECISIONS,
     patience: int = PATIENCE,
-) -> Found:
+) -> RainbowResult:
     """Search for S stages; one game is always played to its end.
 
     It ends after `most_decisions`, or when `patience` games have brought nothing better.
@@ -102,21 +200,21 @@ def find(
     Raises `InputError` if torch is not installed.
     """
     need_torch()
-    rules = rules_of(arrays, stages, parted_by)
+    rules = action_filter(arrays, stages, boundary_level)
     if rules is None:
-        return Found(None, None, None)
+        return RainbowResult(None, None, None)
     if stages == 1:
         ends = np.array([0, arrays.n_points], np.int64), np.array([0, arrays.n_units], np.int64)
         only = Partition(*ends, float(value(arrays, *ends)))
-        return Found(only, only, only)
+        return RainbowResult(only, only, only)
     env = PipelineEnv(arrays, rules, mode, N_GAMES)
     trainer = _trainer(env, mode, seed)
     start = time.monotonic()
     first = _train(trainer, env, deadline, most_decisions, patience)
     played = env.best
-    better = improved(arrays, played) if played else None
+    better = improve(arrays, played) if played else None
     seconds = time.monotonic() - start
-    return Found(first, played, better, env.episodes, seconds)
+    return RainbowResult(first, played, better, env.episodes, seconds)
 
 
 def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":

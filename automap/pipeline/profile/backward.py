@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.pipeline.profile.flow import Flow, trips_of
+from automap.pipeline.profile.flow import Flow, trips_per_entry
 from automap.pipeline.profile.items import Items, Loop, Span
 from automap.program.problem import Problem
 from hlo_tools.analyses.phases import Phase
@@ -33,7 +33,7 @@ class Backward:
     twin: Mapping[int, Loop]
 
 
-def backward_of(problem: Problem, flow: Flow, items: Items) -> Backward:
+def backward_items(problem: Problem, flow: Flow, items: Items) -> Backward:
     """The items of all ops of the backward phase."""
     graph, phases = problem.graph, problem.phases
     touched = _touched(problem, flow, items)
@@ -99,7 +99,7 @@ def _touched(problem: Problem, flow: Flow, items: Items) -> Mapping[int, Sequenc
 
 
 def _twin(graph: Graph, enter: int, stacked: Mapping[int, Loop]) -> Loop | None:
-    trips = trips_of(graph, enter)
+    trips = trips_per_entry(graph, enter)
     for value in graph.ops[enter].inputs:
         loop = stacked.get(value)
         if loop is not None and 1 < loop.trips == trips:

@@ -5,7 +5,7 @@
                  itself, so a cut costs it no transfer, but the stage holds those parameters
 
 A loop's carry depends on what enters and on what a trip makes of it, so the program is read until nothing
-changes                                                                          -> in: `flow_of`
+changes                                                                          -> in: `data_flow`
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Flow:
     roots: Sequence[frozenset[int]]
 
 
-def flow_of(problem: Problem) -> Flow:
+def data_flow(problem: Problem) -> Flow:
     """The flow of a whole step."""
     graph = problem.graph
     batched = [False] * len(graph.values)
@@ -94,7 +94,7 @@ def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
     )
 
 
-def trips_of(graph: Graph, enter: int) -> int:
+def trips_per_entry(graph: Graph, enter: int) -> int:
     """How often the loop that op `enter` enters runs its body each time."""
     first = enter + 1
     if first == graph.exit_by_entry[enter]:

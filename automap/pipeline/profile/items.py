@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from automap.pipeline.profile.flow import Flow, is_sliced, trips_of
+from automap.pipeline.profile.flow import Flow, is_sliced, trips_per_entry
 from automap.program.problem import Problem
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
@@ -66,7 +66,7 @@ class Items:
         return item, item
 
 
-def items_of(problem: Problem, kernels: Sequence[Kernel], flow: Flow) -> Items:
+def forward_items(problem: Problem, kernels: Sequence[Kernel], flow: Flow) -> Items:
     """The line of items of a step."""
     graph = problem.graph
     loops = list(_outermost(graph))
@@ -84,7 +84,7 @@ def items_of(problem: Problem, kernels: Sequence[Kernel], flow: Flow) -> Items:
     for op in sorted(batched | set(starts)):
         trips = 1
         if op in starts:
-            trips = trips_of(graph, op) if _is_over_layers(graph, flow, op) else 1
+            trips = trips_per_entry(graph, op) if _is_over_layers(graph, flow, op) else 1
             found.append(Loop(op, starts[op], trips, len(op_of_item)))
         first_items[op] = len(op_of_item)
         op_of_item.extend([op] * trips)
@@ -102,7 +102,7 @@ def _outermost(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _is_over_layers(graph: Graph, flow: Flow, enter: int) -> bool:
-    trips = trips_of(graph, enter)
+    trips = trips_per_entry(graph, enter)
     return trips > 1 and any(
         flow.roots[carry] and is_sliced(graph, carry, trips) for carry in graph.ops[enter].outputs
     )

@@ -1,4 +1,4 @@
-"""A profile coarsened to points: at most as many as a solver is meant for.
+"""A profile coarsen to points: at most as many as a solver is meant for.
 
 The line of items is divided in equal segments; each ends one point.
     smallest   at the cut that the fewest bytes cross, of those allowed in it
@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 
 from automap.pipeline.profile.profile import Profile
-from automap.pipeline.profile.uses import Uses, segment_bytes, segment_maximum
+from automap.pipeline.profile.traffic import Uses, segment_bytes, segment_maximum
 
 
 Coarsening = Literal["smallest", "even"]
@@ -73,9 +73,9 @@ class Points:
         return self._segments(self.profile.state)
 
     @cached_property
-    def kept_bytes(self) -> np.ndarray:
+    def saved_bytes(self) -> np.ndarray:
         """Of the whole batch, [n + 1, n + 1]."""
-        return self._segments(self.profile.kept)
+        return self._segments(self.profile.saved)
 
     @cached_property
     def working_bytes(self) -> np.ndarray:
@@ -98,7 +98,7 @@ class Points:
         return np.repeat(np.arange(self.n_points), np.diff(self.first))
 
 
-def coarsened(profile: Profile, most: int = DEFAULT_POINTS, how: Coarsening = "smallest") -> Points:
+def coarsen(profile: Profile, most: int = DEFAULT_POINTS, how: Coarsening = "smallest") -> Points:
     """At most `most` points."""
     n = profile.n_items
     ends = []

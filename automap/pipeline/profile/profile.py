@@ -5,7 +5,7 @@ and W).
         a batch in k parts: work on examples shrinks, weights are read whole        -> in: `Profile.seconds`
     A   bytes that cross a cut after it                                             -> in: `automap.pipeline.profile.traffic`
     W   bytes of gradients, by the parameters that it reads; shared ones are counted once in every stage
-        that uses them                                                              -> in: `automap.pipeline.profile.uses`
+        that uses them                                                              -> in: `automap.pipeline.profile.traffic`
     and for memory: what it stores of parameters, optimizer and gradients in all, and of each microbatch
 
 A cut is allowed where two items are of different equations of the step, so not within a loop, a branch or what
@@ -24,19 +24,19 @@ from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.errors import InputError
 from automap.jaxpr.sites import parse_site
-from automap.pipeline.profile.backward import Backward, backward_of
-from automap.pipeline.profile.flow import Flow, flow_of
-from automap.pipeline.profile.items import Items, items_of
+from automap.pipeline.profile.backward import Backward, backward_items
+from automap.pipeline.profile.flow import Flow, data_flow
+from automap.pipeline.profile.items import Items, forward_items
 from automap.pipeline.profile.stored_bytes import StoredBytes, parameter_position, stored_bytes
 from automap.pipeline.profile.traffic import (
     Changes,
+    Uses,
     Working,
     crossing,
-    kept_uses,
     parameter_uses,
+    saved_uses,
     working,
 )
-from automap.pipeline.profile.uses import Uses
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
@@ -72,7 +72,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class StepStructure:
     """What belongs to which item, what is stored, and which tensors a cut and an item have, value
     by value.
     """
@@ -98,14 +98,14 @@ class Profile:
     """
 
     timing: Timing
-    anatomy: Anatomy
+    structure: StepStructure
     cut_bytes: np.ndarray
     may_cut: np.ndarray
     names: tuple[str, ...]
     labels: tuple[str, ...]
     gradients: Uses
     state: Uses
-    kept: Uses
+    saved: Uses
     working_bytes: np.ndarray
     batch_size: int
 
@@ -132,7 +132,7 @@ class Profile:
         return float(self.timing.kernel_seconds(1) @ self.timing.update)
 
 
-def profile_of(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
+def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
     """The profile of a step.
 
     Raises `InputError` for a step that no microbatches can be made of: one without a batch, or
@@ -145,18 +145,18 @@ def profile_of(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
             "make a "
             "pipeline of; plan with --space sharding"
         )
-    kernels, flow = tables.program.kernels, flow_of(problem)
-    items = items_of(problem, kernels, flow)
+    kernels, flow = tables.program.kernels, data_flow(problem)
+    items = forward_items(problem, kernels, flow)
     if len(items) < 2:
         raise InputError(
             f"the forward pass has {len(items)} kernels that work on the batch, which cannot be "
             "cut; plan with "
             "--space sharding"
         )
-    backward = backward_of(problem, flow, items)
+    backward = backward_items(problem, flow, items)
     gradients = parameter_uses(problem, flow, items)
     timing = _timing(problem, tables, roofline, batch_class, items, backward)
-    anatomy = Anatomy(
+    structure = StepStructure(
         flow,
         items,
         backward,
@@ -164,19 +164,19 @@ def profile_of(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
         working(problem, kernels, items, backward),
         stored_bytes(problem, gradients),
     )
-    ratio = anatomy.stored.ratio(np.ones(len(problem.graph.inputs)))
+    ratio = structure.stored.ratio(np.ones(len(problem.graph.inputs)))
     n_bytes = np.array([value.n_bytes for value in problem.graph.values], float)
     return Profile(
         timing=timing,
-        anatomy=anatomy,
-        cut_bytes=anatomy.crossing.alive(n_bytes),
+        structure=structure,
+        cut_bytes=structure.crossing.alive(n_bytes),
         may_cut=_may_cut(problem, flow, items, backward, gradients),
         names=tuple(_names(problem, items)),
         labels=tuple(_labels(problem, gradients, len(items))),
         gradients=gradients,
         state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
-        kept=kept_uses(problem, kernels, flow, backward),
-        working_bytes=anatomy.working.n_bytes(np.where(timing.is_batched, n_bytes, 0.0)),
+        saved=saved_uses(problem, kernels, flow, backward),
+        working_bytes=structure.working.n_bytes(np.where(timing.is_batched, n_bytes, 0.0)),
         batch_size=int(problem.limits[batch_class]),
     )
 

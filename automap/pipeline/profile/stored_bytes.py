@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.pipeline.profile.uses import Uses
+from automap.pipeline.profile.traffic import Uses
 from automap.program.problem import Problem
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role

@@ -1,5 +1,7 @@
 """The best partition of a pipeline: exactly, or by local search.
 
+`automap.pipeline.solvers.bounds`         seconds that no partition is below, from the least work
+                                          that is left
 `automap.pipeline.solvers.exact`          the optimum of V for S stages, by a dynamic programme
                                           over tails
 `automap.pipeline.solvers.local`          partitions without a proof: even splits, cuts at

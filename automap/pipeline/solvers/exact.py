@@ -11,6 +11,14 @@ interface. A tail is dropped if no head of S - k stages can bring it under the u
     alternating         L >= max(V + fs, P + fs + bs, M (wf + wb) / d)
 
 Tails of all states lie in one growing pool; each knows the tail that it was joined to.
+
+
+@@TAILS
+Pareto sets of tails: rows of numbers of which less is better, for the exact solver.
+
+A tail is a row of `automap.pipeline.value.joined`; its links are (end of its first stage in points,
+that stage's kind, the tail after it, the kind's interface): tails are compared if what sends to
+them finds the same interface.
 """
 
 from collections.abc import Sequence
@@ -22,18 +30,17 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays, is_compiled
 from automap.pipeline.arrays import Arrays, divisible_by
-from automap.pipeline.schedules import PassOrder
+from automap.pipeline.solvers.bounds import least_seconds, sum_least
 from automap.pipeline.solvers.stage_options import (
     StageOptions,
     device_bytes,
-    may_lie,
-    priced_stages,
+    may_start,
+    price_stages,
     reduce_seconds,
     replicated_options,
     transfer_seconds,
 )
-from automap.pipeline.solvers.tails import copy_row, copy_rows, grown, kept
-from automap.pipeline.value import finished, joined, most_in_flight
+from automap.pipeline.value import most_in_flight, prepend_stage, tail_seconds
 
 
 MOST_TAILS: Final = (1024, 16384)
@@ -49,13 +56,13 @@ _COMPILE_SECONDS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages: `cuts` and `parts` int64 [S + 1] as in `automap.pipeline.value`, and V in seconds.
+    """Stages: `cuts` and `device_cuts` int64 [S + 1] as in `automap.pipeline.value`, and V in seconds.
 
     `kinds` are those of a `StageOptions`, one for each stage; () where all are replicated.
     """
 
     cuts: np.ndarray
-    parts: np.ndarray
+    device_cuts: np.ndarray
     seconds: float
     kinds: tuple[int, ...] = ()
 
@@ -110,79 +117,18 @@ def solve(
     for most in most_tails:
         if deadline is not None:
             most_work = round(min(most_work, deadline.seconds_left * WORK_PER_SECOND))
-        cuts, parts, kinds, overflowed, widest, work = _programme(
+        cuts, device_cuts, kinds, overflowed, widest, work = _programme(
             options, stages, bound_seconds * (1 + _ROUNDING), most, most_work
         )
         best = None
         if len(cuts):
-            seconds = float(priced_stages(options, cuts, parts, kinds)[1])
+            seconds = float(price_stages(options, cuts, device_cuts, kinds)[1])
             is_plain = isinstance(problem, Arrays)
-            best = Partition(cuts, parts, seconds, () if is_plain else tuple(kinds.tolist()))
+            best = Partition(cuts, device_cuts, seconds, () if is_plain else tuple(kinds.tolist()))
         found = Solved(best, not overflowed, int(widest), int(work))
         if not overflowed or work > most_work:
             break
     return found
-
-
-@inner_making_arrays
-def least_sums(arrays: Arrays) -> tuple[Array, Array, Array, Array]:
-    """(fs, bs) [U + 1, n + 1] by the most replicas, and (wf, wb) [n + 1]."""
-    units = len(arrays.usable) - 1
-    # Every size is a kind; one that is not usable is never reached.
-    sizes = np.arange(units + 1)
-    for size in range(units + 1):
-        if not arrays.usable[size]:
-            sizes[size] = 0
-    return _sums(sizes, arrays.forward, arrays.backward, units)
-
-
-@inner_making_arrays
-def _sums(
-    sizes: Array, forward: Array, backward: Array, units: int
-) -> tuple[Array, Array, Array, Array]:
-    """`least_sums` of kinds that have `sizes` units [K], 0 for none; `forward` and `backward` [K, n
-    + 1].
-
-    Kinds are not sorted by their units first: a sort takes numba a second to compile.
-    """
-    n = forward.shape[1] - 1
-    fs, bs = np.zeros((units + 1, n + 1)), np.zeros((units + 1, n + 1))
-    wf, wb = np.zeros(n + 1), np.zeros(n + 1)
-    for t in range(n):
-        work_f = work_b = np.inf
-        least_f, least_b = np.full(units + 1, np.inf), np.full(units + 1, np.inf)
-        for kind in range(len(sizes)):
-            r = sizes[kind]
-            if r > 0:
-                of_f = forward[kind, t + 1] - forward[kind, t]
-                of_b = backward[kind, t + 1] - backward[kind, t]
-                least_f[r], least_b[r] = min(least_f[r], of_f), min(least_b[r], of_b)
-                work_f, work_b = min(work_f, r * of_f), min(work_b, r * of_b)
-        for r in range(1, units + 1):
-            least_f[r] = min(least_f[r], least_f[r - 1])
-            least_b[r] = min(least_b[r], least_b[r - 1])
-            fs[r, t + 1], bs[r, t + 1] = fs[r, t] + least_f[r], bs[r, t] + least_b[r]
-        wf[t + 1], wb[t + 1] = wf[t] + work_f, wb[t] + work_b
-    return fs, bs, wf, wb
-
-
-@inner
-def least_seconds(
-    u: float,
-    v: float,
-    p: float,
-    q: float,
-    fs: float,
-    bs: float,
-    wf: float,
-    wb: float,
-    m: int,
-    order: PassOrder,
-) -> float:
-    """The least L of a tail with any head; wf and wb are over the head's units already."""
-    if order.alternates:
-        return max(v + fs, p + fs + bs, m * (wf + wb))
-    return max(v + fs, u + fs + bs + (m - 1) * max(q, wb)) + (m - 1) * max(p, wf)
 
 
 @compiled
@@ -193,7 +139,7 @@ def _programme(
     found.
     """
     n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
-    fs, bs, wf, wb = _sums(options.units, options.forward, options.backward, units)
+    fs, bs, wf, wb = sum_least(options.units, options.forward, options.backward, units)
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
     row = 4 + stages
@@ -210,7 +156,7 @@ def _programme(
             if not options.may_cut[i]:
                 continue
             for d in range(rem, units - k + 1) if rem else range(1):
-                if not options.may_part[d]:
+                if not options.may_cut_devices[d]:
                     continue
                 if work > most_work:
                     overflowed = True
@@ -238,24 +184,24 @@ def _programme(
                 work += more
                 overflowed |= over
                 widest = max(widest, found)
-                pool, links = grown(pool, links, used + found)
+                pool, links = grow(pool, links, used + found)
                 copy_rows(pool, used, tails, found)
                 copy_rows(links, used, joins, found)
                 first[k, i, d], count[k, i, d] = used, found
                 used += found
     best, least = -1, np.inf
     for z in range(first[stages, 0, 0], first[stages, 0, 0] + count[stages, 0, 0]):
-        seconds = finished(pool[z, 1], pool[z, 2], options.microbatches, options.order)
+        seconds = tail_seconds(pool[z, 1], pool[z, 2], options.microbatches, options.order)
         if seconds < least:
             best, least = z, seconds
     size = 0 if best < 0 else stages + 1
-    cuts, parts = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    cuts, device_cuts = np.zeros(size, np.int64), np.zeros(size, np.int64)
     kinds = np.zeros(max(size - 1, 0), np.int64)
     for s in range(1, size):
         kinds[s - 1] = links[best, 1]
-        cuts[s], parts[s] = links[best, 0], parts[s - 1] + options.units[kinds[s - 1]]
+        cuts[s], device_cuts[s] = links[best, 0], device_cuts[s - 1] + options.units[kinds[s - 1]]
         best = links[best, 2]
-    return cuts, parts, kinds, overflowed, widest, work
+    return cuts, device_cuts, kinds, overflowed, widest, work
 
 
 @inner
@@ -294,7 +240,7 @@ def _tails(
     for kind in range(len(options.units)):
         e, face = d + options.units[kind], options.interface[kind]
         fits = e <= units - k + 1 if k > 1 else e == units
-        if not fits or not may_lie(options, kind, d):
+        if not fits or not may_start(options, kind, d):
             continue
         for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
             f = options.forward[kind, j] - options.forward[kind, i]
@@ -312,16 +258,16 @@ def _tails(
                     return found, bound, work, True
                 work += 1
                 x = transfer_seconds(options, kind, links[z, 1], j, e) if k > 1 else 0.0
-                joined(pool, z, new[0], f, b, x, reduce, m, k, order)
+                prepend_stage(pool, z, new[0], f, b, x, reduce, m, k, order)
                 u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:
                     least = least_seconds(u, v, p, q, h_f, h_b, h_wf, h_wb, m, order)
                 else:
-                    least = finished(v, p, m, order)
+                    least = tail_seconds(v, p, m, order)
                 if least > bound:
                     continue
                 work += found
-                left = 0 if rem == 0 else kept(tails, joins, found, new, face, width)
+                left = 0 if rem == 0 else insert_pareto(tails, joins, found, new, face, width)
                 if left < 0:
                     continue
                 if left >= len(tails):
@@ -333,3 +279,59 @@ def _tails(
                 if rem == 0:
                     bound = least
     return found, bound, work, overflowed
+
+
+@inner_making_arrays
+def grow(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
+    """Both with room for at least `needed` rows, the old ones kept."""
+    if needed <= len(pool):
+        return pool, links
+    size = max(needed, 2 * len(pool))
+    more = np.empty((size, pool.shape[1]))
+    more_links = np.empty((size, links.shape[1]), np.int32)
+    copy_rows(more, 0, pool, len(pool))
+    copy_rows(more_links, 0, links, len(links))
+    return more, more_links
+
+
+@inner
+def is_no_worse(tails: Array, z: int, than: Array, row: int, width: int) -> bool:
+    """Whether no number of row z is more than that of `than[row]`, of the first `width`."""
+    for c in range(width):
+        if tails[z, c] > than[row, c]:
+            return False
+    return True
+
+
+@inner
+def copy_rows(target: Array, first: int, source: Array, count: int) -> None:
+    """The first `count` rows of the source, from row `first` on; slices would take numba seconds to
+    compile.
+    """
+    for row in range(count):
+        copy_row(target, first + row, source, row)
+
+
+@inner
+def copy_row(target: Array, row: int, source: Array, of: int) -> None:
+    """target[row] becomes source[of]."""
+    for c in range(target.shape[1]):
+        target[row, c] = source[of, c]
+
+
+@inner
+def insert_pareto(tails: Array, links: Array, count: int, new: Array, face: int, width: int) -> int:
+    """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than
+    it.
+    """
+    for z in range(count):
+        if links[z, 3] == face and is_no_worse(tails, z, new, 0, width):
+            return -1
+    left = 0
+    for z in range(count):
+        if not (links[z, 3] == face and is_no_worse(new, 0, tails, z, width)):
+            if left != z:
+                copy_row(tails, left, tails, z)
+                copy_row(links, left, links, z)
+            left += 1
+    return left

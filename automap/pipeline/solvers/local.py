@@ -15,7 +15,7 @@ from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled
 from automap.pipeline.arrays import Arrays, divisible
 from automap.pipeline.solvers.exact import Partition, Solved, solve
-from automap.pipeline.value import price, priced
+from automap.pipeline.value import price, price_partition
 
 
 STARTS: Final = 13
@@ -23,22 +23,22 @@ STARTS: Final = 13
 
 def even_split(arrays: Arrays, stages: int) -> Partition | None:
     """The even split; None if units cannot be divided so, inf seconds if it does not fit."""
-    parts = _parts(arrays, stages, None)
-    if parts is None:
+    device_cuts = _device_cuts(arrays, stages, None)
+    if device_cuts is None:
         return None
     cuts = _cuts(arrays, np.arange(stages + 1) / stages)
-    return None if cuts is None else _partition(arrays, cuts, parts)
+    return None if cuts is None else _partition(arrays, cuts, device_cuts)
 
 
 def at_servers(
-    arrays: Arrays, stages: int, parted_by: np.ndarray, deadline: Deadline | None = None
+    arrays: Arrays, stages: int, boundary_level: np.ndarray, deadline: Deadline | None = None
 ) -> Solved:
-    """The best with stages that begin where the outermost level parts units; `parted_by` as in
+    """The best with stages that begin where the outermost level parts units; `boundary_level` as in
     `Fabric`.
     """
-    allowed = parted_by == parted_by.max()
+    allowed = boundary_level == boundary_level.max()
     allowed[[0, -1]] = True
-    allowed_only = arrays._replace(may_part=arrays.may_part & allowed)
+    allowed_only = arrays._replace(may_cut_devices=arrays.may_cut_devices & allowed)
     return solve(allowed_only, stages, deadline=deadline)
 
 
@@ -51,25 +51,25 @@ def local_search(
     rng = np.random.default_rng(seed)
     best: Partition | None = None
     for start in range(starts):
-        parts = _parts(arrays, stages, rng if start else None)
+        device_cuts = _device_cuts(arrays, stages, rng if start else None)
         shares = np.arange(stages + 1) / stages
-        if start > 1 and parts is not None:
-            shares = parts / parts[-1] + rng.normal(0, 0.3 / stages, stages + 1)
+        if start > 1 and device_cuts is not None:
+            shares = device_cuts / device_cuts[-1] + rng.normal(0, 0.3 / stages, stages + 1)
             shares[[0, -1]] = 0.0, 1.0
         cuts = _cuts(arrays, np.sort(shares))
-        if parts is None or cuts is None:
+        if device_cuts is None or cuts is None:
             return best
-        found = improved(arrays, Partition(cuts, parts, np.inf))
+        found = improve(arrays, Partition(cuts, device_cuts, np.inf))
         if best is None or found.seconds < best.seconds:
             best = found
     return best
 
 
-def improved(arrays: Arrays, start: Partition) -> Partition:
+def improve(arrays: Arrays, start: Partition) -> Partition:
     """Where local search from a partition ends, which may be one that does not fit."""
-    cuts, parts = start.cuts.copy(), start.parts.copy()
-    _improve(arrays, cuts, parts)
-    return _partition(arrays, cuts, parts)
+    cuts, device_cuts = start.cuts.copy(), start.device_cuts.copy()
+    _improve(arrays, cuts, device_cuts)
+    return _partition(arrays, cuts, device_cuts)
 
 
 def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: int = 0) -> Solved:
@@ -78,24 +78,24 @@ def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: in
     return solve(arrays, stages, min(bound_seconds, start.seconds if start else np.inf))
 
 
-def _partition(arrays: Arrays, cuts: np.ndarray, parts: np.ndarray) -> Partition:
-    over, seconds = priced(arrays, cuts, parts)
-    return Partition(cuts, parts, float(seconds) if over <= 0 else np.inf)
+def _partition(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> Partition:
+    over, seconds = price_partition(arrays, cuts, device_cuts)
+    return Partition(cuts, device_cuts, float(seconds) if over <= 0 else np.inf)
 
 
-def _parts(arrays: Arrays, stages: int, rng: np.random.Generator | None) -> np.ndarray | None:
+def _device_cuts(arrays: Arrays, stages: int, rng: np.random.Generator | None) -> np.ndarray | None:
     """Units divided in usable parts: as even as can be, or at random; None if that is impossible."""
     units, sizes, can = arrays.n_units, np.flatnonzero(arrays.usable), divisible(arrays, stages)
     if not can[stages, units]:
         return None
-    parts, left = [0], units
+    device_cuts, left = [0], units
     for k in range(stages, 0, -1):
         fitting = [size for size in sizes if size <= left and can[k - 1, left - size]]
         fair = left / k
         size = min(fitting, key=lambda s: abs(s - fair)) if rng is None else rng.choice(fitting)
         left -= int(size)
-        parts.append(units - left)
-    return np.array(parts, np.int64)
+        device_cuts.append(units - left)
+    return np.array(device_cuts, np.int64)
 
 
 def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
@@ -114,24 +114,24 @@ def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
 
 
 @compiled
-def _improve(arrays: Arrays, cuts: Array, parts: Array) -> None:
+def _improve(arrays: Arrays, cuts: Array, device_cuts: Array) -> None:
     """Move boundaries in place until no single one is better elsewhere; what does not fit yields
     first.
     """
     tails = np.empty((2, len(cuts) + 3))
-    over, seconds = price(arrays, cuts, parts, tails)
+    over, seconds = price(arrays, cuts, device_cuts, tails)
     moved = True
     while moved:
         moved = False
         for s in range(1, len(cuts) - 1):
-            best_i, best_d = cuts[s], parts[s]
+            best_i, best_d = cuts[s], device_cuts[s]
             for i in range(cuts[s - 1] + 1, cuts[s + 1]):
                 if not arrays.may_cut[i]:
                     continue
-                for d in range(parts[s - 1] + 1, parts[s + 1]):
-                    cuts[s], parts[s] = i, d
-                    new_over, new_seconds = price(arrays, cuts, parts, tails)
+                for d in range(device_cuts[s - 1] + 1, device_cuts[s + 1]):
+                    cuts[s], device_cuts[s] = i, d
+                    new_over, new_seconds = price(arrays, cuts, device_cuts, tails)
                     less = new_seconds < seconds * (1 - 1e-12)
                     if new_over < over or (new_over == over and less):
                         over, seconds, best_i, best_d, moved = new_over, new_seconds, i, d, True
-            cuts[s], parts[s] = best_i, best_d
+            cuts[s], device_cuts[s] = best_i, best_d

@@ -9,10 +9,10 @@ beside kind k' after it, at unit boundary e:
     X   latency[e] + transfer[a, a', e] max(crossing[k, j], crossing[k', j])  a, a' the kinds' layouts
     bytes of a device  state + (K kept + working + 2 entering[i]) / share, by the kind's table
 
-`automap.pipeline.value` has all else. Kinds of one *interface* cost whoever sends to them the same.
+`automap.pipeline.value` has all else. StageKinds of one *interface* cost whoever sends to them the same.
 
     `replicated_options`       the replicas of `Arrays`: kind k has the k-th usable number of them
-    `priced_stages` V of a partition with a kind for each stage
+    `price_stages` V of a partition with a kind for each stage
     `least_bytes`   the least memory that any partition in S stages needs on its fullest device:
                     whether anything fits at all. B(k, i, d) = min over kinds of stages and j of
                     max(bytes of stage [i, j) on [d, e), B(k - 1, j, e))
@@ -25,7 +25,7 @@ import numpy as np
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.schedules import PassOrder
-from automap.pipeline.value import finished, joined, most_in_flight
+from automap.pipeline.value import most_in_flight, prepend_stage, tail_seconds
 
 
 class StageOptions(NamedTuple):
@@ -54,13 +54,13 @@ class StageOptions(NamedTuple):
     transfer: Array
     gradient_bytes: Array
     state: Array
-    kept: Array
+    saved: Array
     working: Array
     entering: Array
     table: Array
     share: Array
     may_cut: Array
-    may_part: Array
+    may_cut_devices: Array
     latency_seconds: Array
     memory_limit_bytes: float
     microbatches: int
@@ -100,13 +100,13 @@ def replicated_options(arrays: Arrays) -> StageOptions:
         transfer=np.ascontiguousarray(arrays.transfer_seconds_per_byte[before, begins, after]),
         gradient_bytes=arrays.gradient_bytes,
         state=arrays.state_bytes[None],
-        kept=arrays.kept_bytes[None],
+        saved=arrays.saved_bytes[None],
         working=arrays.working_bytes[None],
         entering=arrays.cut_bytes[None],
         table=np.zeros_like(kinds),
         share=sizes * float(arrays.unit_devices),
         may_cut=arrays.may_cut,
-        may_part=arrays.may_part,
+        may_cut_devices=arrays.may_cut_devices,
         latency_seconds=arrays.latency_seconds,
         memory_limit_bytes=arrays.memory_limit_bytes,
         microbatches=arrays.microbatches,
@@ -134,20 +134,20 @@ def device_bytes(options: StageOptions, kind: int, i: int, j: int, flight: int) 
     """Bytes on each device of a stage with K = `flight` microbatches in flight."""
     t = options.table[kind]
     moving = (
-        flight * options.kept[t, i, j] + options.working[t, i, j] + 2.0 * options.entering[t, i]
+        flight * options.saved[t, i, j] + options.working[t, i, j] + 2.0 * options.entering[t, i]
     )
     return options.state[t, i, j] + moving / options.share[kind]
 
 
 @inner
-def may_lie(options: StageOptions, kind: int, d: int) -> bool:
+def may_start(options: StageOptions, kind: int, d: int) -> bool:
     """Whether a stage of a kind may begin at unit d."""
-    return options.may_part[d] and options.rate[kind, d] < np.inf
+    return options.may_cut_devices[d] and options.rate[kind, d] < np.inf
 
 
 @compiled
-def priced_stages(
-    options: StageOptions, cuts: Array, parts: Array, kinds: Array
+def price_stages(
+    options: StageOptions, cuts: Array, device_cuts: Array, kinds: Array
 ) -> tuple[float, float]:
     """(bytes over a device's memory in the worst stage, L in seconds); both inf if a stage is not
     allowed.
@@ -155,12 +155,12 @@ def priced_stages(
     stages, m = len(kinds), options.microbatches
     tails, over, now = np.zeros((2, stages + 4)), 0.0, 0
     for s in range(stages - 1, -1, -1):
-        i, j, d, e, kind = cuts[s], cuts[s + 1], parts[s], parts[s + 1], kinds[s]
+        i, j, d, e, kind = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1], kinds[s]
         is_allowed = i < j and options.may_cut[i] and options.units[kind] == e - d
-        if not (is_allowed and may_lie(options, kind, d)):
+        if not (is_allowed and may_start(options, kind, d)):
             return np.inf, np.inf
         x = transfer_seconds(options, kind, kinds[s + 1], j, e) if s + 1 < stages else 0.0
-        joined(
+        prepend_stage(
             tails,
             now,
             tails[1 - now],
@@ -175,7 +175,7 @@ def priced_stages(
         now = 1 - now
         flight = most_in_flight(options.order, m, stages - s)
         over = max(over, device_bytes(options, kind, i, j, flight) - options.memory_limit_bytes)
-    return over, finished(tails[now, 1], tails[now, 2], m, options.order)
+    return over, tail_seconds(tails[now, 1], tails[now, 2], m, options.order)
 
 
 def least_bytes(problem: Arrays | StageOptions, stages: int) -> float:
@@ -198,7 +198,7 @@ def _least(options: StageOptions, stages: int) -> float:
                 for kind in range(len(options.units)):
                     e = d + options.units[kind]
                     fits = e <= units - k + 1 if k > 1 else e == units
-                    if not fits or not may_lie(options, kind, d):
+                    if not fits or not may_start(options, kind, d):
                         continue
                     for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
                         needed = device_bytes(options, kind, i, j, flight)

@@ -13,11 +13,11 @@ from automap.pipeline.schedules import Job
 from automap.runtime.pipeline.blueprint import Blueprint
 from automap.runtime.pipeline.compiled import (
     finish_function,
-    form_of,
     join_function,
     loop_function,
     once_function,
     start_function,
+    transfer_form,
 )
 from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.loops import Piece
@@ -112,7 +112,7 @@ class Assembly:
 
 @dataclass(frozen=True)
 class Assembler:
-    """Makes an assembly; `of_stage` has the program of each stage's share of a microbatch,
+    """Makes an assembly; `stage_programs` has the program of each stage's share of a microbatch,
     numbered.
 
     `shardings` says what its inputs and outputs are of the step's and where they are, `pins` are the
@@ -122,7 +122,7 @@ class Assembler:
     """
 
     blueprint: Blueprint
-    of_stage: Sequence[Numbered]
+    stage_programs: Sequence[Numbered]
     shardings: ValueShardings
     pins: Sequence[StagePins | None]
     microbatches: int
@@ -187,13 +187,13 @@ class Assembler:
         return result
 
     def _before(self, program: OnceProgram) -> list[Any]:
-        before = self.of_stage[program.stage].program.before
+        before = self.stage_programs[program.stage].program.before
         return [before[n] for n in program.equations]
 
     def _once(
         self, program: OnceProgram | UpdateProgram, eqns: Sequence[Any], donated: Sequence[int]
     ) -> Any:
-        var, stage = self.of_stage[program.stage].variables, program.stage
+        var, stage = self.stage_programs[program.stage].variables, program.stage
         return once_function(
             eqns,
             [var[v] for v in program.inputs],
@@ -217,7 +217,7 @@ class Assembler:
                     whole,
                     part,
                     stage,
-                    join_function(self.of_stage[stage], part, self.shardings.places[stage]),
+                    join_function(self.stage_programs[stage], part, self.shardings.places[stage]),
                 )
             )
         return SweepFunctions(
@@ -230,7 +230,7 @@ class Assembler:
 
     def _loop(self, number: int, program: LoopProgram) -> LoopFunctions:
         stage = program.stage_pass.stage
-        numbers, place = self.of_stage[stage], self.shardings.places[stage]
+        numbers, place = self.stage_programs[stage], self.shardings.places[stage]
         sweep = numbers.program.passes[number]
         totals = tuple(numbers.sweeps[number].sums[n][0] for n in program.sums)
         forms = [
@@ -254,13 +254,13 @@ class Assembler:
                 v: self.shardings.part(v, stage, self.microbatches) for v in program.parts
             },
             routes={
-                v: [(s, form_of(numbers, v)) for s in sorted(readers.get(v, ()))]
+                v: [(s, transfer_form(numbers, v)) for s in sorted(readers.get(v, ()))]
                 for v in program.made
             },
         )
 
     def _update(self, number: int, program: UpdateProgram) -> Any:
-        own = self.of_stage[program.stage].program
+        own = self.stage_programs[program.stage].program
         is_last = number == len(self.blueprint.sweeps) - 1
         eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
         donated = self._donated(program) if is_last else ()

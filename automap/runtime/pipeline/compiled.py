@@ -39,7 +39,7 @@ _REDUCE: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def form_of(numbers: Numbered, value: int) -> Form:
+def transfer_form(numbers: Numbered, value: int) -> Form:
     """How a value of a microbatch travels."""
     var, program = numbers.variables[value], numbers.program
     if var in program.sample_dimensions:
@@ -60,8 +60,8 @@ def loop_function(
     eqns: Sequence[Any] = [sweep.loop[n] for n in program.equations]
     eqns = eqns if pins is None else pins.of_loop(eqns)
     sums = [sweep.sums[n] for n in program.sums]
-    received = [(var[v], form_of(numbers, v)) for v in program.received]
-    made = [(var[v], form_of(numbers, v)) for v in program.made]
+    received = [(var[v], transfer_form(numbers, v)) for v in program.received]
+    made = [(var[v], transfer_form(numbers, v)) for v in program.made]
     step_wide = [var[v] for v in (*program.parts, *program.fixed)]
 
     def local(number: Any, parts: Any, fixed: Any, arrived: Any) -> Any:
@@ -168,7 +168,7 @@ def once_function(
 
 def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:
     """Jitted: the parts of an output in all microbatches -> the output, whole."""
-    form = form_of(numbers, value)
+    form = transfer_form(numbers, value)
     layout = form.layout
 
     def join(parts: Sequence[jax.Array]) -> jax.Array:

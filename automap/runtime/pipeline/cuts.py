@@ -19,7 +19,7 @@ Place = tuple[int, float]
 _PLACE = re.compile(r"([0-9]+)(?:#([0-9]+))?")
 
 
-def place_of(path: str) -> Place:
+def parse_cut(path: str) -> Place:
     """The place of a top-level site, or of trips of a loop. Raises `PlanError` for what is none."""
     match = _PLACE.fullmatch(path)
     if match is None:
@@ -40,7 +40,7 @@ class Cuts:
 
     def stage(self, path: str) -> int:
         """The stage of an equation of the forward pass."""
-        return bisect_left(self.after, place_of(path))
+        return bisect_left(self.after, parse_cut(path))
 
     def trips(self, site: int) -> tuple[int, ...]:
         """After which trips of the loop at a site it is cut."""
@@ -49,12 +49,12 @@ class Cuts:
         )
 
 
-def cuts_of(record: PipelineRecord, equations: int) -> Cuts:
+def plan_cuts(record: PipelineRecord, equations: int) -> Cuts:
     """The cuts of a plan for a step of as many top-level equations.
 
     Raises `PlanError` for cuts that are not in ascending order or not in the step.
     """
-    after = tuple(place_of(s.cut_after) for s in record.stages if s.cut_after is not None)
+    after = tuple(parse_cut(s.cut_after) for s in record.stages if s.cut_after is not None)
     if any(number >= equations for number, _ in after) or list(after) != sorted(set(after)):
         places = ", ".join(str(s.cut_after) for s in record.stages[:-1])
         raise PlanError(

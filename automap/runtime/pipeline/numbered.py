@@ -136,7 +136,7 @@ class Numbered:
             )
 
 
-def numbered(program: MicrobatchProgram) -> Numbered:
+def number_values(program: MicrobatchProgram) -> Numbered:
     """A program with its values numbered in order of appearance."""
     found: dict[Any, None] = {}
 

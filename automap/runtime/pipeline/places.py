@@ -120,7 +120,7 @@ class StagePlace:
         return math.prod(self.mesh.shape[axis] for axis in axes)
 
 
-def replicas_of(stage: StageRecord) -> int:
+def replica_count(stage: StageRecord) -> int:
     """How many parts of each microbatch a stage takes."""
     if stage.inside is None:
         return len(stage.devices)

@@ -23,11 +23,11 @@ from automap.plan.record import PlanRecord
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.assembly import Assembler, Assembly
 from automap.runtime.pipeline.blueprint import blueprint
-from automap.runtime.pipeline.cuts import cuts_of
+from automap.runtime.pipeline.cuts import plan_cuts
 from automap.runtime.pipeline.loops import cut_loops
-from automap.runtime.pipeline.numbered import Numbered, check_alike, numbered
+from automap.runtime.pipeline.numbered import Numbered, check_alike, number_values
 from automap.runtime.pipeline.pinned import stage_pins, with_sites
-from automap.runtime.pipeline.places import replicas_of, stage_places
+from automap.runtime.pipeline.places import replica_count, stage_places
 from automap.runtime.pipeline.runner import forward_order, run_step, simulated_order
 from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.planned_calls import StepUnderPlan
@@ -133,13 +133,13 @@ def check_separable(call: TracedCall, record: PipelineRecord) -> None:
     Raises `NotSeparableError` and `InputError`.
     """
     for number, stage in enumerate(record.stages):
-        if stage.inside is not None and record.microbatches * replicas_of(stage) < 2:
+        if stage.inside is not None and record.microbatches * replica_count(stage) < 2:
             raise InputError(
                 f"stage {number} ({len(stage.devices)} devices, none of them replicas) would take "
                 "the batch in 1 microbatch; "
                 "allowed: at least 2 parts; plan with --microbatches 2 or more"
             )
-    parts = record.microbatches * max(map(replicas_of, record.stages))
+    parts = record.microbatches * max(map(replica_count, record.stages))
     if parts > 1:
         separate(call, parts)
 
@@ -206,7 +206,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     of microbatches that is not possible, `PlanError` for cuts that the step does not have.
     """
     level = flatten(call.jaxpr, {})
-    cuts = cuts_of(record, len(level.equations))
+    cuts = plan_cuts(record, len(level.equations))
     cut = cut_loops(level, cuts)
 
     def rewritten(level: Level) -> tuple[Level, Sequence[int]]:
@@ -218,15 +218,15 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     for place in places:
         parts = record.microbatches * place.replicas
         if parts not in programs:
-            programs[parts] = numbered(separate(call, parts, rewritten))
-    of_stage = [programs[record.microbatches * place.replicas] for place in places]
-    for other in of_stage:
-        check_alike(of_stage[0], other)
-    division = blueprint(of_stage[0], cuts)
+            programs[parts] = number_values(separate(call, parts, rewritten))
+    stage_programs = [programs[record.microbatches * place.replicas] for place in places]
+    for other in stage_programs:
+        check_alike(stage_programs[0], other)
+    division = blueprint(stage_programs[0], cuts)
     sites = Reemitter(call.jaxpr).site_by_path if record.is_sharded_inside else {}
     return Assembler(
         blueprint=division,
-        of_stage=of_stage,
+        stage_programs=stage_programs,
         shardings=ValueShardings(division, places, cut, call.paths, call.state),
         pins=[stage_pins(place, level, sites) for place in places],
         microbatches=record.microbatches,

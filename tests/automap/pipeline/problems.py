@@ -9,7 +9,7 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.pipeline.arrays import Arrays, Terms, from_lines
-from automap.pipeline.fabric import Transfers, fabric_of
+from automap.pipeline.fabric import Transfers, pipeline_fabric
 from automap.pipeline.schedules import SCHEDULES as REGISTRY, Schedule
 from automap.pipeline.search import Limits
 from automap.topology import get_topology
@@ -30,7 +30,7 @@ def random_arrays(
         rng.uniform(0, 3, points),
         rng.uniform(0, 4e9, points),
         rng.uniform(0, 2e9, points),
-        fabric_of(get_topology(topology), transfers),
+        pipeline_fabric(get_topology(topology), transfers),
         Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=10.0),
     )
     sums = np.concatenate([[0.0], np.cumsum(rng.uniform(0, 2, points))])
@@ -44,7 +44,7 @@ def random_arrays(
         may_cut=may_cut,
         usable=usable,
         state_bytes=between,
-        kept_bytes=between / 2,
+        saved_bytes=between / 2,
         memory_limit_bytes=float(rng.uniform(4, 14)) + 8e9,
     )
 

@@ -8,8 +8,8 @@ from automap.config import Options
 from automap.cost.evaluate import Evaluator
 from automap.deadline import Deadline
 from automap.numba_jit import compilation_heard, compiled, is_compiled
-from automap.pipeline.hybrid import inners
-from automap.pipeline.hybrid.offers import Kinds
+from automap.pipeline.hybrid import inner_plans
+from automap.pipeline.hybrid.inner_plans import StageKinds
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.search import PIPELINE_STRATEGIES
 from automap.pipeline.solvers.exact import WORK_PER_SECOND, solve
@@ -34,12 +34,15 @@ def workload():
 @pytest.fixture
 def work(monkeypatch):
     work = Work()
-    for module in ("automap.pipeline.search.arrays_of", "automap.pipeline.hybrid.offers.arrays_of"):
+    for module in (
+        "automap.pipeline.search.pipeline_arrays",
+        "automap.pipeline.hybrid.inner_plans.pipeline_arrays",
+    ):
         owner, _, name = module.rpartition(".")
         monkeypatch.setattr(module, work.counted(getattr(__import__(owner, fromlist=[name]), name)))
     monkeypatch.setattr(Evaluator, "price", work.counted(Evaluator.price))
-    monkeypatch.setattr(inners, "candidate", work.counted(inners.candidate))
-    monkeypatch.setattr(Kinds, "options", work.counted(Kinds.options))
+    monkeypatch.setattr(inner_plans, "candidate", work.counted(inner_plans.candidate))
+    monkeypatch.setattr(StageKinds, "options", work.counted(StageKinds.options))
     return work
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from automap.pipeline.fabric import fabric_of
+from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.transfers import Layout, transfer_table
 from automap.topology import get_topology
 
@@ -15,7 +15,7 @@ def replicas(count):
 @pytest.mark.parametrize("name", ["2x4xv100", "4x8xv100", "v5e:4x4", "32x8xh100"])
 def test_replicas_are_those_of_the_fabric(name):
     topology = get_topology(name)
-    fabric = fabric_of(topology)
+    fabric = pipeline_fabric(topology)
     unit, n = fabric.unit_devices, min(fabric.n_units, 8)
     table = transfer_table(topology, [replicas(r * unit) for r in range(1, n + 1)], unit)
     for a in range(1, n + 1):

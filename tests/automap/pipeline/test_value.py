@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from automap.pipeline.arrays import Terms, from_lines
-from automap.pipeline.fabric import fabric_of
+from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.schedules import (
     GPIPE,
     ONE_FORWARD_ONE_BACKWARD,
@@ -13,7 +13,7 @@ from automap.pipeline.schedules import (
     in_flight,
 )
 from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
-from automap.pipeline.value import priced, value, values
+from automap.pipeline.value import price_partition, value, values
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
 
@@ -34,7 +34,7 @@ def free(seed, schedule, microbatches, scale=1.0):
         rng.uniform(0, 3, 12),
         scale * rng.uniform(0, 4e9, 12),
         rng.uniform(0, 2e9, 12),
-        fabric_of(get_topology("2x4xv100")),
+        pipeline_fabric(get_topology("2x4xv100")),
         Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12),
     )
 
@@ -72,7 +72,7 @@ def test_uniform_stages_have_their_closed_form(schedule, stages, m):
         np.full(8, 3.0),
         np.zeros(8),
         np.zeros(8),
-        fabric_of(get_topology("4xv100")),
+        pipeline_fabric(get_topology("4xv100")),
         Terms(microbatches=m, schedule=schedule, memory_limit_bytes=1e12),
     )._replace(latency_seconds=np.zeros(5))
     cuts, parts = np.arange(stages + 1) * 8 // stages, np.arange(stages + 1) * 4 // stages
@@ -89,7 +89,7 @@ def test_1f1b_with_transfers_waits_for_its_rounds():
         np.full(2, 3.0),
         np.full(2, 1e9),
         np.zeros(2),
-        fabric_of(get_topology("2xv100")),
+        pipeline_fabric(get_topology("2xv100")),
         Terms(microbatches=9, schedule=ONE_FORWARD_ONE_BACKWARD, memory_limit_bytes=1e12),
     )
     cuts, parts = np.arange(3), np.arange(3)
@@ -115,9 +115,9 @@ def test_memory_and_masks(seed, schedule):
             i, j, k = cuts[s], cuts[s + 1], 3 - s
             flight = in_flight(schedule.order, 4, k)
             here = arrays.state_bytes[i, j]
-            here += (flight * arrays.kept_bytes[i, j] + 2 * arrays.cut_bytes[i]) / sizes[s]
+            here += (flight * arrays.saved_bytes[i, j] + 2 * arrays.cut_bytes[i]) / sizes[s]
             need = max(need, here)
         assert np.isfinite(seconds) == bool(allowed and need <= arrays.memory_limit_bytes)
         if allowed:
-            over, _ = priced(arrays, cuts, parts)
+            over, _ = price_partition(arrays, cuts, parts)
             assert over == pytest.approx(max(need - arrays.memory_limit_bytes, 0.0))

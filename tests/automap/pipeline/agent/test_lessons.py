@@ -6,7 +6,7 @@ from hypothesis import given, settings
 import numpy as np
 import pytest
 
-from automap.pipeline.agent.candidates import candidates, game_of
+from automap.pipeline.agent.candidates import candidates, new_game
 from automap.pipeline.agent.states import after
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.value import values
@@ -33,10 +33,10 @@ def steps_of(arrays, state, stages):
     heads = [
         (c, p)
         for c in combinations(range(1, state.cuts[0]), more)
-        for p in combinations(range(1, state.parts[0]), more)
+        for p in combinations(range(1, state.device_cuts[0]), more)
     ]
     cuts = np.array([(0, *c, *state.cuts) for c, _ in heads], np.int64)
-    parts = np.array([(0, *p, *state.parts) for _, p in heads], np.int64)
+    parts = np.array([(0, *p, *state.device_cuts) for _, p in heads], np.int64)
     return values(arrays, cuts, parts), cuts, parts
 
 
@@ -45,7 +45,7 @@ def steps_of(arrays, state, stages):
 @given(seed=SEEDS, schedule=SCHEDULES)
 def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
     arrays = random_arrays(seed, schedule, topology="2x3xv100", points=8)
-    game = game_of(arrays, 4)
+    game = new_game(arrays, 4)
     if game is None:
         return
     state = game.start
@@ -70,7 +70,7 @@ def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
             assert solved is not None
             assert solved.seconds == pytest.approx(steps.min(), rel=1e-9)
             assert tuple(solved.cuts[-state.decided - 1 :]) == state.cuts
-            assert tuple(solved.parts[-state.decided - 1 :]) == state.parts
+            assert tuple(solved.device_cuts[-state.decided - 1 :]) == state.device_cuts
         place = seed % len(found.points)
         state = after(arrays, state, int(found.points[place]), int(found.units[place]))
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from automap.pipeline.agent.candidates import N_CANDIDATES, candidates, game_of
+from automap.pipeline.agent.candidates import N_CANDIDATES, candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values as network_values
 from automap.pipeline.agent.play import greedy, infer
-from automap.pipeline.agent.problems import Size, generated
+from automap.pipeline.agent.problems import Size, generate
 from automap.pipeline.agent.states import actions, after, last_two, whole
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
@@ -26,10 +26,10 @@ def completions(state, stages):
     heads = [
         (c, p)
         for c in combinations(range(1, state.cuts[0]), more)
-        for p in combinations(range(1, state.parts[0]), more)
+        for p in combinations(range(1, state.device_cuts[0]), more)
     ]
     cuts = np.array([(0, *c, *state.cuts) for c, _ in heads], np.int64)
-    parts = np.array([(0, *p, *state.parts) for _, p in heads], np.int64)
+    parts = np.array([(0, *p, *state.device_cuts) for _, p in heads], np.int64)
     return cuts, parts
 
 
@@ -47,7 +47,7 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
     """
     arrays = random_arrays(seed, schedule, transfers=transfers, microbatches=m)
     rng = np.random.default_rng(seed)
-    game = game_of(arrays, stages)
+    game = new_game(arrays, stages)
     if game is None:
         assert solve(arrays, stages).best is None
         return
@@ -66,7 +66,7 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
             whole_of = whole(game.heads, state, int(point), int(unit))
             assert (whole_of[0][left:].tolist(), whole_of[1][left:].tolist()) == (
                 [point, *state.cuts],
-                [unit, *state.parts],
+                [unit, *state.device_cuts],
             )
             assert value(arrays, *whole_of) == pytest.approx(made[point, unit], rel=1e-9)
         if left == 2:
@@ -88,11 +88,11 @@ def test_a_path_by_chance_ends_no_worse_than_the_best_division_known_at_its_star
     seed, schedule, stages
 ):
     arrays = random_arrays(seed, schedule, points=12, topology="2x4xv100")
-    game, rng = game_of(arrays, stages), np.random.default_rng(seed)
+    game, rng = new_game(arrays, stages), np.random.default_rng(seed)
     if game is None:
         return
     found = greedy(game, lambda each: rng.random(len(each.points)))
-    assert found.seconds == pytest.approx(value(arrays, found.cuts, found.parts), rel=1e-9)
+    assert found.seconds == pytest.approx(value(arrays, found.cuts, found.device_cuts), rel=1e-9)
     _, made = actions(arrays, game.heads, game.start)
     assert found.seconds <= made.min() * (1 + 1e-9)
 
@@ -106,7 +106,9 @@ def test_the_agent_is_never_below_the_optimum(seed, schedule, stages):
         assert found is None
     else:
         assert found is not None
-        assert found.seconds == pytest.approx(value(arrays, found.cuts, found.parts), rel=1e-9)
+        assert found.seconds == pytest.approx(
+            value(arrays, found.cuts, found.device_cuts), rel=1e-9
+        )
         assert found.seconds >= best.seconds * (1 - 1e-9)
         if stages <= 3:
             assert found.seconds == pytest.approx(best.seconds, rel=1e-9)
@@ -116,7 +118,7 @@ def test_features_have_no_unit():
     """Twice the seconds, or twice the bytes on links twice as fast, is the same problem to the
     agent.
     """
-    arrays = generated(5, Size(stages=4, points=32, servers=2, per_server=8)).arrays
+    arrays = generate(5, Size(stages=4, points=32, servers=2, per_server=8)).arrays
     slower = arrays._replace(
         forward=2 * arrays.forward,
         backward=2 * arrays.backward,
@@ -128,13 +130,13 @@ def test_features_have_no_unit():
         cut_bytes=2 * arrays.cut_bytes,
         gradient_bytes=2 * arrays.gradient_bytes,
         state_bytes=2 * arrays.state_bytes,
-        kept_bytes=2 * arrays.kept_bytes,
+        saved_bytes=2 * arrays.saved_bytes,
         working_bytes=2 * arrays.working_bytes,
         memory_limit_bytes=2 * arrays.memory_limit_bytes,
         transfer_seconds_per_byte=arrays.transfer_seconds_per_byte / 2,
         reduce_seconds_per_byte=arrays.reduce_seconds_per_byte / 2,
     )
-    games = [game_of(each, 4) for each in (arrays, slower, larger)]
+    games = [new_game(each, 4) for each in (arrays, slower, larger)]
     first, *others = (candidates(game, game.start) for game in games if game is not None)
     assert 0 < len(first.points) <= N_CANDIDATES
     for other in others:
@@ -144,7 +146,7 @@ def test_features_have_no_unit():
 
 
 def test_a_wanted_action_is_a_candidate():
-    game = game_of(generated(5, Size(stages=4, points=64, servers=4, per_server=8)).arrays, 4)
+    game = new_game(generate(5, Size(stages=4, points=64, servers=4, per_server=8)).arrays, 4)
     assert game is not None
     least, _ = actions(game.arrays, game.heads, game.start)
     worst = np.argwhere(np.isfinite(least))[np.argmax(least[np.isfinite(least)])]
@@ -154,12 +156,12 @@ def test_a_wanted_action_is_a_candidate():
 
 
 def test_same_problem_same_partition():
-    arrays = generated(11, Size(stages=5, points=48, servers=4, per_server=4)).arrays
+    arrays = generate(11, Size(stages=5, points=48, servers=4, per_server=4)).arrays
     first, again = (infer(arrays, 5, shipped_weights()) for _ in range(2))
     assert first is not None
     assert again is not None
     assert np.array_equal(first.cuts, again.cuts)
-    assert np.array_equal(first.parts, again.parts)
+    assert np.array_equal(first.device_cuts, again.device_cuts)
 
 
 def test_quality_on_problems_that_it_has_not_seen():
@@ -167,9 +169,9 @@ def test_quality_on_problems_that_it_has_not_seen():
     size = Size(stages=4, points=64, servers=4, per_server=4)
     alone, untaught, inferred, local, even = [], [], [], [], []
     for seed in range(30):
-        arrays = generated(seed, size).arrays
+        arrays = generate(seed, size).arrays
         best = optimum(arrays, size.stages).best
-        game = game_of(arrays, size.stages)
+        game = new_game(arrays, size.stages)
         assert best is not None
         assert game is not None
 

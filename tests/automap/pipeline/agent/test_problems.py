@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from automap.pipeline.agent.problems import FAMILIES, Size, generated
+from automap.pipeline.agent.problems import FAMILIES, Size, generate
 from automap.pipeline.arrays import divisible
 from automap.pipeline.solvers.stage_options import least_bytes
 from tests.automap.pipeline.problems import SEEDS
@@ -24,7 +24,7 @@ SIZES = st.builds(
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_some_partition_fits(seed, size):
-    problem = generated(seed, size)
+    problem = generate(seed, size)
     arrays = problem.arrays
     assert arrays.n_points == size.points
     assert arrays.n_units == size.servers * size.per_server
@@ -35,13 +35,13 @@ def test_some_partition_fits(seed, size):
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS, size=SIZES)
 def test_more_points_take_more_of_everything(seed, size):
-    arrays = generated(seed, size).arrays
+    arrays = generate(seed, size).arrays
     for table in (arrays.forward, arrays.backward):
         assert (np.diff(table, axis=1) >= 0).all()
     for table in (
         arrays.gradient_bytes,
         arrays.state_bytes,
-        arrays.kept_bytes,
+        arrays.saved_bytes,
         arrays.working_bytes,
     ):
         upper = np.triu(np.ones_like(table, bool))
@@ -52,8 +52,8 @@ def test_more_points_take_more_of_everything(seed, size):
 
 def test_a_seed_is_a_problem():
     size = Size(stages=4, points=32, servers=2, per_server=4)
-    same, again, other = (generated(seed, size).arrays for seed in (3, 3, 4))
-    larger = generated(3, replace(size, points=33)).arrays
+    same, again, other = (generate(seed, size).arrays for seed in (3, 3, 4))
+    larger = generate(3, replace(size, points=33)).arrays
     assert all(np.array_equal(a, b) for a, b in zip(same, again))
     assert not np.array_equal(same.forward, other.forward)
     assert larger.n_points == 33
@@ -61,7 +61,7 @@ def test_a_seed_is_a_problem():
 
 def test_the_mix_has_both_schedules_limits_and_many_machines():
     size = Size(stages=3, points=16, servers=2, per_server=4)
-    found = [generated(seed, size).arrays for seed in range(60)]
+    found = [generate(seed, size).arrays for seed in range(60)]
     assert {a.order.alternates for a in found} == {False, True}
     assert {a.transfers_differ for a in found} == {0, 1}
     assert len({a.microbatches for a in found}) >= 5

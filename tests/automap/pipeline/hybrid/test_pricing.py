@@ -8,9 +8,9 @@ from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER
 from automap.pipeline.hybrid.average import Setting, totals
-from automap.pipeline.hybrid.inners import candidate, preset_inners
+from automap.pipeline.hybrid.inner_plans import candidate, preset_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
-from automap.pipeline.profile.profile import profile_of
+from automap.pipeline.profile.profile import pipeline_profile
 from automap.space.point import Level
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -26,7 +26,7 @@ def pricer_of(make, topology) -> Pricer:
     machine = get_topology(topology)
     problem = problem_of(*make())
     tables = build_tables(problem, machine.platform)
-    profile = profile_of(problem, tables, Roofline(tables.kernels, machine))
+    profile = pipeline_profile(problem, tables, Roofline(tables.kernels, machine))
     return Pricer(profile, Space(problem), machine)
 
 
@@ -86,7 +86,7 @@ def test_one_stage_is_priced_as_the_evaluator_does(gpt, preset, mesh):
     assert seconds == pytest.approx(estimate.step_seconds, rel=0.02)
     assert seconds >= estimate.step_seconds * (1 - 1e-9)
     held = costs.held
-    peak = held.state.total_bytes + held.kept.total_bytes
+    peak = held.state.total_bytes + held.saved.total_bytes
     peak += float((held.working_bytes + costs.gathered_bytes).max())
     assert peak - gpt.profile.gradients.total_bytes <= estimate.peak_bytes * 1.15
     assert estimate.peak_bytes <= peak * 1.12
@@ -105,7 +105,7 @@ def test_data_parallel_is_a_stage_of_replicas(gpt, parts):
     # The loss is a number that each device has.
     assert costs.held.cut_bytes == pytest.approx(profile.cut_bytes / 4, abs=4)
     assert costs.held.working_bytes == pytest.approx(profile.working_bytes / 4, abs=16)
-    assert costs.held.kept.total_bytes == pytest.approx(profile.kept.total_bytes / 4)
+    assert costs.held.saved.total_bytes == pytest.approx(profile.saved.total_bytes / 4)
     assert costs.held.state.total_bytes == pytest.approx(profile.state.total_bytes)
     assert costs.gathered_bytes.max() == 0
 
@@ -168,7 +168,7 @@ def test_layouts_say_who_has_which_examples(gpt):
 
 
 def test_presets_have_every_level_of_storage_and_run_on_parts_of_the_batch(gpt):
-    inners = list(preset_inners(gpt, 4))
+    inners = list(preset_inner_plans(gpt, 4))
     assert {i.origin for i in inners} >= {"data-parallel", "megatron", "sequence-parallel"}
     megatron = {max(i.point.storage[0]) for i in inners if i.origin == "megatron"}
     assert megatron == set(Level)

@@ -18,16 +18,21 @@ pytest.importorskip("torch")
 from automap.deadline import Deadline  # noqa: E402
 from automap.errors import InputError  # noqa: E402
 from automap.interrupts import Interrupts  # noqa: E402
-from automap.pipeline.fabric import fabric_of  # noqa: E402
+from automap.pipeline.fabric import pipeline_fabric  # noqa: E402
 from automap.pipeline.online import strategy  # noqa: E402
-from automap.pipeline.online.env import PipelineEnv  # noqa: E402
-from automap.pipeline.online.game import ideal_seconds  # noqa: E402
-from automap.pipeline.online.rules import near_parting, rules_of  # noqa: E402
-from automap.pipeline.online.strategy import find  # noqa: E402
+from automap.pipeline.online.game import (  # noqa: E402
+    action_filter,
+    ideal_seconds,  # noqa: E402
+    near_boundaries,
+)
+from automap.pipeline.online.strategy import (
+    PipelineEnv,  # noqa: E402
+    find,  # noqa: E402
+)
 from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD  # noqa: E402
 from automap.pipeline.solvers.exact import Partition, solve  # noqa: E402
-from automap.pipeline.solvers.local import improved  # noqa: E402
-from automap.pipeline.value import priced, values  # noqa: E402
+from automap.pipeline.solvers.local import improve  # noqa: E402
+from automap.pipeline.value import price_partition, values  # noqa: E402
 from automap.search import torch_needed  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
 from rl.train import Trainer  # noqa: E402
@@ -35,7 +40,7 @@ from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays  # n
 from tests.automap.pipeline.solvers.test_exact import all_partitions  # noqa: E402
 
 
-PARTED_BY = fabric_of(get_topology("2x2xv100")).parted_by
+PARTED_BY = pipeline_fabric(get_topology("2x2xv100")).boundary_level
 MODES = st.sampled_from(["faithful", "ours"])
 
 
@@ -71,7 +76,7 @@ def played(env, stages, games):
 def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stages, mode):
     arrays = random_arrays(seed, schedule)
     every = values(arrays._replace(memory_limit_bytes=np.inf), *all_partitions(7, 4, stages))
-    rules = rules_of(arrays, stages, PARTED_BY)
+    rules = action_filter(arrays, stages, PARTED_BY)
     if rules is None:
         assert np.isinf(every).all()
         return
@@ -80,7 +85,7 @@ def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stage
     assert ideal <= every.min() * (1 + 1e-9)
     for seen, game, cuts, parts, rewards in played(env, stages, 4):
         ends = np.array([*cuts, 7]), np.array([*parts, 4])
-        over, seconds = priced(arrays, *ends)
+        over, seconds = price_partition(arrays, *ends)
         assert np.isfinite(seconds)
         assert sum(rewards) == pytest.approx(
             ideal / seconds if over <= 0 else -np.sqrt(ideal / seconds), rel=1e-6
@@ -95,33 +100,33 @@ def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stage
 
 
 def test_stages_end_near_servers_and_have_variables():
-    fabric = fabric_of(get_topology("4x8xv100"))
-    near = np.flatnonzero(near_parting(fabric.parted_by, 4))
+    fabric = pipeline_fabric(get_topology("4x8xv100"))
+    near = np.flatnonzero(near_boundaries(fabric.boundary_level, 4))
     assert near.tolist() == [0, *range(5, 12), *range(13, 20), *range(21, 28), 32]
     # Three servers' boundaries are too few for five stages: cards count then.
-    assert near_parting(fabric.parted_by, 5).all()
+    assert near_boundaries(fabric.boundary_level, 5).all()
     arrays = random_arrays(0, GPIPE, points=12, topology="4x8xv100")._replace(
         may_cut=np.ones(13, bool), usable=np.ones(33, bool)
     )
     variables = np.arange(12) % 3 == 1
     held = np.concatenate([[0], variables.cumsum()])
     arrays = arrays._replace(gradient_bytes=np.maximum(held[None] - held[:, None], 0.0))
-    rules = rules_of(arrays, 4, fabric.parted_by)
+    rules = action_filter(arrays, 4, fabric.boundary_level)
     for _, _, cuts, parts, _ in played(PipelineEnv(arrays, rules, "ours", 20), 4, 3):
         assert set(parts[1:]) <= set(near.tolist())
         assert (np.diff(held[[*cuts, 12]]) >= 1).all()
 
 
 def test_filters_that_leave_nothing_are_not_kept():
-    fabric = fabric_of(get_topology("4x8xv100"))
+    fabric = pipeline_fabric(get_topology("4x8xv100"))
     sizes = np.isin(np.arange(33), [1, 15, 16, 31])
     arrays = random_arrays(0, GPIPE, topology="4x8xv100")._replace(
         may_cut=np.ones(8, bool), usable=sizes, gradient_bytes=np.zeros((8, 8))
     )
-    rules = rules_of(arrays, 3, fabric.parted_by)
+    rules = action_filter(arrays, 3, fabric.boundary_level)
     for _, _, _, parts, _ in played(PipelineEnv(arrays, rules, "ours", 4), 3, 2):
         assert sorted(np.diff([*parts, 32])) == [1, 15, 16]
-    assert rules_of(arrays, 8, fabric.parted_by) is None
+    assert action_filter(arrays, 8, fabric.boundary_level) is None
 
 
 def small(seed):
@@ -131,8 +136,10 @@ def small(seed):
 
 
 def searched(arrays, mode="ours", **options):
-    parted_by = fabric_of(get_topology("2x4xv100")).parted_by
-    return find(arrays, 3, parted_by, mode, **{"seed": 0, "deadline": Deadline.never()} | options)
+    boundary_level = pipeline_fabric(get_topology("2x4xv100")).boundary_level
+    return find(
+        arrays, 3, boundary_level, mode, **{"seed": 0, "deadline": Deadline.never()} | options
+    )
 
 
 @pytest.mark.parametrize("seed", [2, 11])
@@ -153,7 +160,7 @@ def test_second_thoughts_make_it_fit():
     arrays = small(0)
     cuts, parts = np.array([0, 1, 2, 24]), np.array([0, 1, 2, 8])
     tight = solve(arrays, 3).best.seconds * 1.5
-    assert improved(arrays, Partition(cuts, parts, np.inf)).seconds <= tight
+    assert improve(arrays, Partition(cuts, parts, np.inf)).seconds <= tight
 
 
 def test_the_budget_is_kept_and_one_round_is_always_played():
@@ -180,9 +187,9 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
 
 def test_one_stage_is_what_there_is_and_no_partition_none():
     arrays = small(0)
-    parted_by = fabric_of(get_topology("2x4xv100")).parted_by
-    only = find(arrays, 1, parted_by, "ours", seed=0, deadline=Deadline.never())
-    assert only.played.parts.tolist() == [0, 8]
+    boundary_level = pipeline_fabric(get_topology("2x4xv100")).boundary_level
+    only = find(arrays, 1, boundary_level, "ours", seed=0, deadline=Deadline.never())
+    assert only.played.device_cuts.tolist() == [0, 8]
     nowhere = arrays._replace(may_cut=np.arange(25) == 0)
     assert searched(nowhere).improved is None
 
@@ -194,9 +201,8 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 _RUN = """
-from tests.automap.pipeline.online.test_online import searched, small
 found = searched(small(1), seed=4, patience=400)
-print(found.episodes, found.played.cuts, found.played.parts, found.played.seconds.hex())
+print(found.episodes, found.played.cuts, found.played.device_cuts, found.played.seconds.hex())
 """
 
 

@@ -8,9 +8,9 @@ import pytest
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.errors import InputError
-from automap.pipeline.profile.points import coarsened
-from automap.pipeline.profile.profile import profile_of
-from automap.pipeline.profile.uses import segment_bytes
+from automap.pipeline.profile.points import coarsen
+from automap.pipeline.profile.profile import pipeline_profile
+from automap.pipeline.profile.traffic import segment_bytes
 from automap.program.trace import trace_step
 from automap.topology import get_topology
 from models.bert import bert_tiny
@@ -26,7 +26,7 @@ TOPOLOGY = get_topology("2x4xv100")
 def profiled(step, args, platform="cuda"):
     problem = trace_step(step, args, platform=platform).problem
     tables = build_tables(problem, platform)
-    return profile_of(problem, tables, Roofline(tables.kernels, TOPOLOGY)), problem, tables
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, TOPOLOGY)), problem, tables
 
 
 def sgd(loss):
@@ -178,7 +178,7 @@ def test_no_cut_within_what_is_made_again():
     between = again.labels.index("[0]['params']['layers'][1]['attention_norm']['scale']")
     assert again.may_cut[between - 4 : between].any()
     # What is kept is little, what is needed while working on a layer much.
-    assert again.kept.total_bytes < 0.3 * plain.kept.total_bytes
+    assert again.saved.total_bytes < 0.3 * plain.saved.total_bytes
     assert again.working_bytes.max() > plain.working_bytes.max()
 
 
@@ -199,7 +199,7 @@ def test_a_loop_over_time_is_one_item():
 def test_coarsening():
     profile, *_ = profiled(*t5_tiny())
     for how in ("smallest", "even"):
-        points = coarsened(profile, 16, how)
+        points = coarsen(profile, 16, how)
         assert 2 <= points.n_points <= 17
         assert points.first[0] == 0
         assert points.first[-1] == profile.n_items
@@ -209,9 +209,9 @@ def test_coarsening():
         assert forward[-1] == pytest.approx(profile.seconds(2)[0].sum())
         assert backward[-1] == pytest.approx(profile.seconds(2)[1].sum())
         assert points.gradient_bytes[0, -1] == pytest.approx(profile.gradients.total_bytes)
-    small, even = (coarsened(profile, 16, how).cut_bytes[1:-1] for how in ("smallest", "even"))
+    small, even = (coarsen(profile, 16, how).cut_bytes[1:-1] for how in ("smallest", "even"))
     assert small.sum() < even.sum()
-    full = coarsened(profile, 10_000)
+    full = coarsen(profile, 10_000)
     assert full.n_points == profile.may_cut.sum() + 1
 
 

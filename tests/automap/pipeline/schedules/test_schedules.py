@@ -14,7 +14,7 @@ from automap.errors import InputError, PlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Terms, from_lines
-from automap.pipeline.fabric import fabric_of
+from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.schedules import (
     ALL_FORWARD_FIRST,
     GPIPE,
@@ -30,7 +30,7 @@ from automap.pipeline.search import AUTO_STAGES, Limits, choices, simulated_seco
 from automap.pipeline.simulation import simulated_step
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
-from automap.pipeline.value import priced, value
+from automap.pipeline.value import price_partition, value
 from automap.plan.pipeline import PipelineRecord, ScheduleName, StageRecord
 from automap.topology import get_topology
 from tests.automap.pipeline.problems import SEEDS, random_arrays
@@ -118,7 +118,7 @@ def problem(seed, schedule, m, scale=1.0):
         rng.uniform(0, 3, 12),
         scale * rng.uniform(0, 4e9, 12),
         rng.uniform(0, 2e9, 12),
-        fabric_of(get_topology("2x4xv100")),
+        pipeline_fabric(get_topology("2x4xv100")),
         Terms(microbatches=m, schedule=schedule, memory_limit_bytes=1e12),
     )
 
@@ -154,7 +154,7 @@ def test_it_keeps_as_many_microbatches_as_it_says():
         arrays = arrays._replace(
             may_cut=np.ones(8, bool), usable=np.ones(5, bool), memory_limit_bytes=0.0
         )
-        over[schedule.name] = priced(arrays, cuts, parts)[0]
+        over[schedule.name] = price_partition(arrays, cuts, parts)[0]
     assert over["1f1b"] < over["eager-1f1b"] < over["last-first"]
 
 
@@ -221,7 +221,7 @@ def test_searches_try_the_schedules_that_they_are_given():
         seed=0,
         schedules=(Eager(), GPIPE),
     )
-    tried = list(choices(Points(), fabric_of(get_topology("4xv100")), limits))
+    tried = list(choices(Points(), pipeline_fabric(get_topology("4xv100")), limits))
     assert {terms.schedule for _, terms in tried} == {Eager(), GPIPE}
     assert {stages for stages, _ in tried} == {1, 2, 3, 4} < set(AUTO_STAGES)
 

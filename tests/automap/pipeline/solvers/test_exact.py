@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from automap.pipeline.arrays import Terms, from_lines
-from automap.pipeline.fabric import fabric_of
+from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
@@ -45,7 +45,7 @@ def test_equals_brute_force(seed, schedule, stages, transfers, m):
     else:
         assert found.best is not None
         assert found.best.seconds == pytest.approx(least, rel=1e-9)
-        assert value(arrays, found.best.cuts, found.best.parts) == found.best.seconds
+        assert value(arrays, found.best.cuts, found.best.device_cuts) == found.best.seconds
         # A bound that is met leaves the optimum, one below it nothing.
         assert solve(arrays, stages, least).best is not None
         assert solve(arrays, stages, least * 0.999).best is None
@@ -71,26 +71,28 @@ def test_least_memory_equals_brute_force(seed, schedule, stages):
 @given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 4))
 def test_searches_without_proof_are_never_below(seed, schedule, stages):
     arrays = random_arrays(seed, schedule, points=12, topology="2x4xv100")
-    fabric = fabric_of(get_topology("2x4xv100"))
+    fabric = pipeline_fabric(get_topology("2x4xv100"))
     best = solve(arrays, stages).best
     least = best.seconds if best else np.inf
     for found in (
         local_search(arrays, stages, seed=seed % 100),
         even_split(arrays, stages),
-        at_servers(arrays, stages, fabric.parted_by).best,
+        at_servers(arrays, stages, fabric.boundary_level).best,
     ):
         if found is not None:
             assert found.seconds >= least * (1 - 1e-9)
-            assert found.seconds == value(arrays, found.cuts, found.parts)
+            assert found.seconds == value(arrays, found.cuts, found.device_cuts)
 
 
 def test_servers_begin_stages_at_servers():
     arrays = random_arrays(3, GPIPE, points=12, topology="2x4xv100")
     arrays = arrays._replace(memory_limit_bytes=np.inf, usable=np.ones(9, bool))
-    found = at_servers(arrays, 2, fabric_of(get_topology("2x4xv100")).parted_by).best
+    found = at_servers(arrays, 2, pipeline_fabric(get_topology("2x4xv100")).boundary_level).best
     assert found is not None
-    assert found.parts.tolist() == [0, 4, 8]
-    assert at_servers(arrays, 3, fabric_of(get_topology("2x4xv100")).parted_by).best is None
+    assert found.device_cuts.tolist() == [0, 4, 8]
+    assert (
+        at_servers(arrays, 3, pipeline_fabric(get_topology("2x4xv100")).boundary_level).best is None
+    )
 
 
 def test_a_uniform_problem_is_split_evenly():
@@ -98,7 +100,7 @@ def test_a_uniform_problem_is_split_evenly():
         np.full(64, 1.0),
         np.full(64, 1e3),
         np.full(64, 1e3),
-        fabric_of(get_topology("4x8xv100")),
+        pipeline_fabric(get_topology("4x8xv100")),
         Terms(microbatches=16, schedule=GPIPE, memory_limit_bytes=1e12),
     )
     found = optimum(arrays, 4)

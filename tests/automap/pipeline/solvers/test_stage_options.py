@@ -12,7 +12,7 @@ from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.stage_options import (
     StageOptions,
     least_bytes,
-    priced_stages,
+    price_stages,
     replicated_options,
 )
 from automap.pipeline.value import value
@@ -40,7 +40,7 @@ def random_options(seed, schedule) -> tuple[StageOptions, int]:
         rng.random((own, UNITS + 1)) < 0.3, np.inf, rng.uniform(0, 1e-9, (own, UNITS + 1))
     )
     layout = np.concatenate([plain.layout, rng.integers(0, layouts, own)])
-    # Kinds of one layout may still send differently.
+    # StageKinds of one layout may still send differently.
     crossing = np.concatenate([plain.crossing, plain.crossing[:1] * rng.uniform(0.5, 2, (own, 1))])
     faces = np.unique(np.column_stack([layout, crossing]), axis=0, return_inverse=True)[1]
     units = np.array([1, 2, int(rng.integers(1, UNITS + 1))])
@@ -56,7 +56,7 @@ def random_options(seed, schedule) -> tuple[StageOptions, int]:
         layout=layout,
         transfer=rng.uniform(0, 1e-9, (layouts, layouts, UNITS + 1)),
         state=np.concatenate([plain.state, 2e9 * between]),
-        kept=np.concatenate([plain.kept, 1e9 * between]),
+        saved=np.concatenate([plain.saved, 1e9 * between]),
         working=np.concatenate([plain.working, 1e9 * between]),
         entering=np.concatenate([plain.entering, 1e9 * line]),
         table=np.concatenate([plain.table, 1 + np.arange(own)]),
@@ -69,7 +69,7 @@ def all_stages(options: StageOptions, n_kinds: int, stages: int):
     for cuts in combinations(range(1, N), stages - 1):
         for parts in combinations(range(1, UNITS), stages - 1):
             for kinds in product(range(n_kinds), repeat=stages):
-                yield priced_stages(
+                yield price_stages(
                     options, np.array([0, *cuts, N]), np.array([0, *parts, UNITS]), np.array(kinds)
                 )
 
@@ -113,5 +113,5 @@ def test_replicas_cost_what_they_do_in_arrays(seed, schedule, stages, transfers)
     if -1 in kinds:
         assert np.isinf(expected)
     else:
-        over, seconds = priced_stages(options, cuts, parts, np.array(kinds))
+        over, seconds = price_stages(options, cuts, parts, np.array(kinds))
         assert (seconds if over <= 0 else np.inf) == pytest.approx(expected)

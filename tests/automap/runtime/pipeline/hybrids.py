@@ -12,7 +12,7 @@ from automap.api.plan import Plan
 from automap.config import read_options
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Terms
-from automap.pipeline.hybrid.offers import Kinds
+from automap.pipeline.hybrid.inner_plans import StageKinds
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Schedule
@@ -63,20 +63,22 @@ def hybrid_plan(
         Pricer(setup.points.profile, Space(workload.problem), topology, None),
     )
     inners = tuple(_inner(pricer, s) for s in stages if isinstance(s, Inside))
-    offer = (
-        Kinds(pricer, points, setup.fabric, inners).options(microbatches, 1e12).scheduled(schedule)
+    kind_options = (
+        StageKinds(pricer, points, setup.fabric, inners)
+        .options(microbatches, 1e12)
+        .scheduled(schedule)
     )
-    left = [n for n, inner in enumerate(offer.inners) if inner is not None]
-    units = offer.options.units.tolist()
+    left = [n for n, inner in enumerate(kind_options.inners) if inner is not None]
+    units = kind_options.options.units.tolist()
     kinds = [units.index(s) if isinstance(s, int) else left.pop(0) for s in stages]
     partition = Partition(
         cuts=_cuts(points, shares or [1 / len(stages)] * len(stages)),
-        parts=np.cumsum([0, *(units[kind] for kind in kinds)]),
+        device_cuts=np.cumsum([0, *(units[kind] for kind in kinds)]),
         seconds=0.0,
         kinds=tuple(kinds),
     )
     terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12)
-    records = Records(workload, pricer, points, HybridChoice(terms, offer, partition, 1.0))
+    records = Records(workload, pricer, points, HybridChoice(terms, kind_options, partition, 1.0))
     search = SearchRecord(strategy="auto", seconds=0.0, evaluations=1, seed=0, gap=None)
     return pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
 

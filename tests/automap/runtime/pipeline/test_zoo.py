@@ -92,7 +92,7 @@ MODELS = {
 STAGES = {2: (2, 6), 4: (2, 2, 1, 2)}
 
 
-def cuts_of(model: Case, made, stages: int) -> list[str]:
+def plan_cuts(model: Case, made, stages: int) -> list[str]:
     """Where the stages end: after products, or for scanned layers after trips of their loops."""
     if not model.trips:
         return even_cuts(made.step, made.args, stages)
@@ -118,7 +118,7 @@ def test_three_steps_equal_those_on_one_device(name, optimizer, stages, schedule
         shapes = {n: ((48, *shape[1:]), dtype) for n, (shape, dtype) in shapes.items()}
     made = train_step(model.build, model.loss, shapes, optimizer=chosen)
     state = made.init(jax.random.key(0))
-    cuts = cuts_of(model, made, stages)
+    cuts = plan_cuts(model, made, stages)
     run = Running(made.step, made.args, record(devices, cuts, microbatches, schedule))
     single = jax.jit(made.step.__wrapped__)
     mine, theirs = jax.tree.map(jnp.copy, state), state

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from automap.runtime.pipeline.routes import carry, route_of
+from automap.runtime.pipeline.transfer import carry, plan_route
 
 
 SPECS = {
@@ -70,7 +70,7 @@ def sharding(first: int, last: int, *spec) -> NamedSharding:
     ],
 )
 def test_as_few_rounds_as_devices_allow(source, to, rounds, moves):
-    route = route_of((8, 2), source, to)
+    route = plan_route((8, 2), source, to)
     assert (len(route.rounds), sum(len(r.moves) for r in route.rounds)) == (rounds, moves)
     for each in route.rounds:
         assert len({m.source for m in each.moves}) == len(each.moves)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings, strategies as st
 import numpy as np
 
-from automap.pipeline.profile.uses import UseList, segment_bytes, segment_maximum
+from automap.pipeline.profile.traffic import UseList, segment_bytes, segment_maximum
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=30)
