@@ -30,6 +30,8 @@ def child_process(
         stdout=stdout,
         stderr=stderr,
         env=env,
+        # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then ends the
+        # group.
         start_new_session=True,
     )
     try:

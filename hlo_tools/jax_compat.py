@@ -11,6 +11,7 @@ from typing import Any
 from hlo_tools.errors import HloError
 
 
+# In the order in which they are tried; jaxlib has moved these functions between versions.
 _TEXT_PARSERS = (
     ("jaxlib._hlo", "hlo_module_from_text"),
     ("jaxlib._jax", "hlo_module_from_text"),
@@ -53,6 +54,7 @@ def stablehlo_to_proto(module: str | bytes) -> bytes:
     """StableHLO text or bytecode to a serialized HloModuleProto. Raises `HloError` likewise."""
     convert = _find(_MLIR_CONVERTERS, "StableHLO")
     try:
+        # One HLO parameter for each argument: their numbers are those of the flattened arguments.
         computation = convert(module, use_tuple_args=False, return_tuple=False)
         return computation.as_serialized_hlo_module_proto()
     except Exception as error:  # noqa: BLE001 - the converter raises XLA's own types

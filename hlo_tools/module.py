@@ -162,6 +162,7 @@ class Instruction:
     op_name: str
     parameter_number: int
     tuple_index: int
+    # Reduced, broadcast, permuted, ..., as the opcode has it.
     dimensions: tuple[int, ...]
     literal: int | float | bool | None
     attributes: Attributes
@@ -184,5 +185,6 @@ class Module:
     name: str
     entry_id: int
     computations: dict[int, Computation]
+    # Parameter numbers; XLA chooses what takes the place of those that are in no alias.
     donated: frozenset[int]
     aliases: tuple[tuple[int, int], ...]

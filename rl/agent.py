@@ -169,6 +169,7 @@ class Head:
 def errors(online: nn.Module, target: nn.Module, head: Head, step: Step) -> Errors:
     """How far the online network is from the targets."""
     with torch.no_grad():
+        # Double Q-learning: one network chooses the action, the other says what it is worth.
         best = head.q(online(step.after), step.after).argmax(1)
         z_after = target(step.after)
     z_now = online(step.now)
@@ -179,6 +180,7 @@ def errors(online: nn.Module, target: nn.Module, head: Head, step: Step) -> Erro
 
 def q_errors(q_now: Tensor, q_after: Tensor, best: Tensor, step: Step) -> Errors:
     """Of values [m, A] now and after; `best` [m] are the actions a*."""
+    # A discount of zero ends the episode: whatever is after it does not count.
     targets = step.returns + step.discounts * _chosen(q_after, best)
     deltas = targets.detach() - _chosen(q_now, step.actions)
     return Errors(
@@ -191,6 +193,7 @@ def distribution_errors(
     z_now: Tensor, z_after: Tensor, best: Tensor, head: Head, step: Step
 ) -> Errors:
     """Of logits [m, A, K] now and after."""
+    # Atoms are values less the baseline, so places are taken to and from it by both baselines.
     rows, atoms = torch.arange(len(best)), head.atoms()
     baseline_after = _chosen(step.after.baseline, best).unsqueeze(1)
     baseline_now = _chosen(step.now.baseline, step.actions).unsqueeze(1)
@@ -209,6 +212,7 @@ def projected(probabilities: Tensor, places: Tensor, atoms: Tensor) -> Tensor:
     position = ((places - atoms[0]) / gap).clamp(0.0, len(atoms) - 1.0)
     below = position.floor().long()
     above = (below + 1).clamp(max=len(atoms) - 1)
+    # At the last atom `above` is `below`, and the share of it is zero.
     share = position - below
     result = torch.zeros_like(probabilities)
     result.scatter_add_(1, below, probabilities * (1.0 - share))

@@ -69,6 +69,7 @@ class RainbowConfig:
             raise ConfigError(
                 f"network {self.network!r}: choose one of {', '.join(get_args(Network))}"
             )
+        # Ends of a schedule are checked with its start: a run reaches both.
         shares = {
             "gamma": self.gamma,
             "alpha": self.alpha,

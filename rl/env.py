@@ -50,6 +50,7 @@ class Observation:
     def put(self, rows: Any, other: "Observation") -> None:
         """Write `other` over those rows."""
         for mine, theirs in zip(self.arrays().values(), other.arrays().values(), strict=True):
+            # In place: the arrays of a replay are never made anew.
             mine[rows] = theirs
 
 

@@ -67,6 +67,7 @@ class CsvLog:
         there.
         """
         self._path = path
+        # A run that is resumed writes the rows after its checkpoint again.
         kept: list[dict[str, str]] = []
         if resumed_at and path.exists():
             with path.open(newline="") as file:
@@ -78,6 +79,7 @@ class CsvLog:
 
     def write(self, row: Row) -> None:
         """Append a line."""
+        # Opened for each row, so that a run which is ended loses none.
         with self._path.open("a", newline="") as file:
             csv.writer(file).writerow(asdict(row).values())
 

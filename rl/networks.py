@@ -112,6 +112,7 @@ def _perceptron(n_inputs: int, hidden: Sequence[int]) -> nn.Sequential:
 
 
 def _last(n_inputs: int, n_outputs: int) -> nn.Linear:
+    # Zero: Q of an untrained network is the baseline.
     layer = nn.Linear(n_inputs, n_outputs)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -90,6 +90,7 @@ class SumTree:
 
     def __init__(self, capacity: int):
         """Room for `capacity` items."""
+        # The next power of two, at least 2; items past the capacity keep a priority of zero.
         self._n = 1 << max(capacity - 1, 1).bit_length()
         self._capacity = capacity
         self._tree = np.zeros(2 * self._n)

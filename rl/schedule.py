@@ -13,5 +13,6 @@ class Linear:
 
     def at(self, step: int) -> float:
         """The number after `step` steps."""
+        # Without steps it is at its end from the start.
         done = min(step / self.steps, 1.0) if self.steps else 1.0
         return self.start + (self.end - self.start) * done

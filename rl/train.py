@@ -141,6 +141,7 @@ class Trainer:
     def _identity(self) -> dict[str, object]:
         """Sizes and configuration as JSON gives them back."""
         named = {"shape": asdict(self._env.shape), "config": asdict(self._config)}
+        # Through JSON, as a checkpoint's is: tuples have become lists there.
         return json.loads(json.dumps(named))
 
 

@@ -156,6 +156,7 @@ def _local(eqn: Any, specs: Specs) -> Callable[[jax.Array, jax.Array], jax.Array
         if params[name] > 1:
             common = set(specs.image[dim]) & set(specs.kernel[out])
             params[name] //= prod(sizes[a] for a in common)
+    # Axes that split both operands and not the result: each device has a part of a sum.
     kept = {axis for axes in specs.result for axis in axes}
     summed = tuple(
         name
@@ -220,6 +221,7 @@ def _local_dimension(
     """The image with what this device reads along `dim`, and the padding that is left to do."""
     parts, base = split.parts, window.base_dilation
     around = (window_halo if split.is_window else result_halo)(window, read, made)
+    # The same arithmetic as the rule's that the cost is computed with.
     low, high = (int(n[0]) for n in neighbours(halos([around]), np.array([parts])))
     image = _extended(image, dim, split, low, high)
     taps = window.size // parts if split.is_window else window.size

@@ -37,6 +37,7 @@ def jaxpr_sha256(level: Level) -> str:
 
 
 def _level_lines(level: Level) -> Iterator[str]:
+    # A variable is known by when it first appears; JAX's own names and counts differ by trace.
     number = {var: n for n, var in enumerate((*level.constvars, *level.invars))}
     yield f"{level.name} {[_aval(v) for v in level.constvars]} {[_aval(v) for v in level.invars]}"
     for equation in level.equations:

@@ -134,6 +134,7 @@ def _bodies(eqn: Any, rules: Rules, path: str, trip_count: int) -> Iterator[Body
         held = eqn.params[parameter]
         for number, jaxpr in enumerate(held if isinstance(held, tuple) else (held,)):
             name = f"{letter}{number}"
+            # A site's body, as `automap.jaxpr.sites` spells it: "12.b0".
             inside = f"{path}.{name}"
             level = _level(jaxpr, rules, name=inside, prefix=f"{inside}.", trip_count=trips)
             yield Body(name=name, parameter=parameter, level=level)

@@ -63,6 +63,8 @@ def between_marks(eqn: Any) -> Iterator[Any]:
     for number, spec in enumerate(eqn.params["out_specs"]):
         var = results[number]
         if not isinstance(var, core.DropVar) and var.aval.shape:
+            # The mark gives the result its old variable, so that whoever reads it reads the marked
+            # value.
             results[number] = core.Var(var.aval)
             after.append(_mark(eqn, results[number], var, NamedSharding(mesh, spec)))
     yield eqn.replace(invars=operands, outvars=results)

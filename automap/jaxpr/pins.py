@@ -141,6 +141,8 @@ class PinRewriter:
                 self._copies[value, id(pin)] = value
                 is_held = place.side == "made" and is_constraint(eqn)
                 held = drop_constraint(eqn) if is_held else pin
+                # The last variable made is the op's own result; the original one stays the one that
+                # is read.
                 after.insert(0, _placed(held, eqn, results[place.number], value))
         own = constrain_on_mesh(eqn, self.mesh) if is_constraint(eqn) else eqn
         if is_manual(eqn):

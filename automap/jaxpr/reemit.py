@@ -179,6 +179,7 @@ def _emit(level: Level, make_rewriter: Callable[[Level], Rewriter]) -> Any:
     eqns = list(rewriter.inputs())
     for equation in level.equations:
         eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, make_rewriter)))
+    # Output variables are the original ones: whatever a rewriter put in between hands on to them.
     return rebuild_jaxpr(level.original, level.constvars, level.consts, level.outvars, eqns)
 
 

@@ -104,6 +104,7 @@ def _clamp(dtype: np.dtype, last: int) -> Any:
     return eqn
 
 
+# Of booleans XLA knows the first two as such.
 _BITWISE = frozenset({"reduce_and", "reduce_or", "reduce_xor"})
 
 

@@ -26,6 +26,7 @@ from automap.jaxpr.names import TAG
 # parameter of an inner body, (site.body, i).
 Source: TypeAlias = tuple[str, int]
 
+# For type checkers: a matched string is one of these literals.
 _SIDES: Mapping[str, Literal["from", "in", "spread", "made", "out"]] = {
     "from": "from",
     "in": "in",

@@ -35,10 +35,12 @@ def check_is_planned(plan: PlanRecord, call: TracedCall, reemitter: Reemitter) -
         plan, "inputs", [(path, tuple(a.shape), str(a.dtype)) for path, a in given]
     )
     check_has_step(plan)
+    # The program is lowered only if the equations differ: it takes most of the time of a check.
     if plan.workload.jaxpr_sha256 != jaxpr_sha256(reemitter.level):
         if not _is_of_another_jax(plan) or _program(plan, call) != plan.workload.hlo_sha256:
             raise another_step(plan, "its code, a constant or the version of JAX has changed")
         _warn(plan, "this one traces other equations, which are lowered to the same program")
+    # After the equations: another step is better told apart by its code than by its results.
     made = zip(call.result_paths, call.jaxpr.out_avals, strict=True)
     check_matches_leaves(
         plan, "outputs", [(path, tuple(a.shape), str(a.dtype)) for path, a in made]
@@ -87,6 +89,7 @@ def _check_ends(
 ) -> None:
     for index, spec in given.items():
         leaf = leaves[index]
+        # What the step leaves free, None, the plan may have decided in any way.
         if any(a is not None and a != (b or ()) for a, b in zip(spec, leaf.spec)):
             planned = spec_text(tuple(axes or () for axes in leaf.spec))
             raise PlanError(

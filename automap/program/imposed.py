@@ -56,12 +56,16 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
     `agreed`.
     """
     specs_by_op = {
+        # The only trace that a constraint of the user's leaves in HLO is the name of its custom
+        # call.
         index: read_spec(op.instruction.attributes.custom_call_target[len(CONSTRAINT_TARGET) :])
         for index, op in enumerate(graph.ops)
         if op.opcode == CONSTRAINT
     }
     if not (specs_by_op or ends.inputs or ends.outputs):
         return Imposed()
+    # Two, since inputs and outputs go first: an inner constraint never decides how a leaf is
+    # stored.
     ends_known, inner = _Specs(graph), _Specs(graph)
     for position, spec in _state_specs(ends, state_map).items():
         ends_known.impose(graph.inputs[position], spec)
@@ -75,12 +79,14 @@ def imposed(graph: Graph, ends: ImposedEnds, state_map: Mapping[int, int]) -> Im
         if graph.inputs.index(value) not in state_map.values():
             ends_known.impose(value, spec)
     state = {*graph.inputs, *(graph.outputs[output] for output in state_map)}
+    # State stays as the plan stores it, also where the step constrains it on the way.
     inner.barred = state | ends_known.specs_by_value.keys()
     for index, spec in specs_by_op.items():
         (value,) = graph.ops[index].outputs
         inner.impose(value, spec)
         source = graph.ops[index].inputs[0]
         producer = graph.values[source].producer
+        # What a `shard_map` gives back is split as its out_specs say already when it leaves.
         if producer >= 0 and graph.ops[producer].opcode == MANUAL_EXIT:
             inner.impose(source, spec)
     specs_by_stack_op = _follow_stacks(graph, inner.specs_by_value, inner.impose, inner.tied)
@@ -94,6 +100,7 @@ def _read_by_manual(
 ) -> Iterator[tuple[int, ImposedSpec]]:
     """Inputs that only `shard_map`s read, all split alike: they arrive so."""
     for value in graph.inputs:
+        # An input that other ops read too may be wanted in another way by them.
         users = graph.users[value]
         specs = {specs_by_op.get(user) for user in users}
         enters = (
@@ -149,6 +156,7 @@ class _Specs:
         self._graph = graph
         self._tied: dict[int, set[int]] = {}
         for first, second in graph.ties:
+            # One set object for all its members, so that looking one up is a single step.
             both = self.tied(first) | self.tied(second)
             self._tied.update(dict.fromkeys(both, both))
 
@@ -185,6 +193,7 @@ def _follow_stacks(
     it, and gives those it imposed it on, [] if another is imposed there.
     """
     specs_by_stack_op: dict[int, ImposedSpec] = {}
+    # A work list: each newly imposed value may be read by a further op on a stack.
     left = list(specs_by_value)
     while left:
         value = left.pop()
@@ -208,6 +217,7 @@ def _spec_of_result(graph: Graph, op: Op, value: int, spec: ImposedSpec) -> Impo
         if after == (1, *before):
             return ((), *spec)
         return spec[1:] if before == (1, *after) and spec[0] == () else None
+    # A slice of one element along the stack's first dimension, all of the others.
     is_one = before[0] if op.opcode == _WRITE else after[0]
     place = 1 if op.opcode == _WRITE else 0
     same = before[1:] == after[1:] and op.inputs[place] == value

@@ -50,6 +50,7 @@ def own_collectives(graph: Graph, sizes: Sequence[int]) -> Mapping[int, OwnColle
 
 
 def _axes(op: Op, sizes: Sequence[int]) -> tuple[int, ...]:
+    # A permute's pairs are read as groups of two: along the axes in which they differ.
     groups = op.instruction.attributes.groups or (tuple(range(math.prod(sizes))),)
     places = np.stack(np.unravel_index(np.arange(math.prod(sizes)), tuple(sizes)), axis=-1)
     varies = [(places[list(group)] != places[group[0]]).any(axis=0) for group in groups]

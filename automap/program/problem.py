@@ -112,7 +112,9 @@ class Problem:
         ):
             for group, limit in enumerate(group_limits.tolist()):
                 index = first + int(class_by_group[group])
+                # gcd(0, n) = n: a class begins without a limit.
                 limits[index] = np.gcd(limits[index], limit)
+        # A region is split as its class would be.
         limits[self.n_split :] = limits[list(self.regions.classes)]
         return limits
 
@@ -138,6 +140,7 @@ class Problem:
         return self._regional(self.regions.class_of_factor)
 
     def _regional(self, compute_class: np.ndarray) -> np.ndarray:
+        # One more entry than classes: index -1, no class, reads the padding.
         number = np.full(self.n_compute + 1, self.n_classes)
         for index, split_class in enumerate(self.regions.classes):
             number[split_class] = self.n_split + index
@@ -179,12 +182,15 @@ class Problem:
         over, no loop steps along, and that never meets itself.
         """
         inner = self._inner
+        # Most batch inputs lead with the batch; of equals, not a class that stands inside of one,
+        # as a sequence does.
         likely = [c for c in self.leading if c not in self.loop_classes]
         voted = max(
             likely or self.leading,
             key=lambda c: (self.leading[c], c not in inner, -c),
             default=None,
         )
+        # The vote may go to what little is done along, as a table with a row for each class.
         done, total = self.work.by_class, self.work.total
         is_worked = (
             voted is not None
@@ -192,10 +198,12 @@ class Problem:
         )
         if is_worked and voted not in self.loop_classes:
             return voted
+        # A batch meets itself nowhere (no sample looks at another), and no parameter has it.
         barred = (
             {c.group_class for c in self.self_conflicts} | self.state_classes | self.loop_classes
         )
         others = {c: n for c, n in done.items() if c not in barred and self.limits[c] > 1}
+        # Of equals the class that was numbered first: the choice does not depend on a dict's order.
         best = max(others, key=lambda c: (others[c], -c), default=None)
         return best if best is not None and 2 * others[best] >= total else voted
 
@@ -206,6 +214,8 @@ class Problem:
         """
         indexed = set[int]()
         for op, rule in zip(self.graph.ops, self.linkage.rules, strict=True):
+            # REPLICATION is the kind of a dimension that is taken in part, at an offset known when
+            # it runs.
             if op.opcode in AT_RUN_TIME_OFFSET:
                 classes = self.compute_classes(op.inputs[0])
                 indexed.update(
@@ -267,6 +277,8 @@ def small_parts(
     there is none.
     """
     values, offset = linkage.graph.values, linkage.node_offset
+    # For each node, the bytes of its value; nodes of no class fall into the last entry of
+    # `largest`.
     n_bytes = np.repeat(np.array([v.n_bytes for v in values], np.int64), np.diff(offset))
     largest = np.zeros(int(class_of_node.max(initial=0)) + 1, np.int64)
     np.maximum.at(largest, class_of_node, n_bytes)
@@ -275,6 +287,7 @@ def small_parts(
     communicating = set[int]()
     for batch in linkage.batches:
         for factor, places in enumerate(batch.places((True,) * batch.values.shape[1])):
+            # An op belongs to the small part if all its tensors along the factor do.
             groups = linkage.factor_groups[batch.ops, factor]
             if places and (groups >= 0).any():
                 is_small = _all_small(batch, places, nodes, offset) & (groups >= 0)

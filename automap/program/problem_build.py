@@ -67,11 +67,13 @@ def build_problem(
         state_map = match_state(graph)
     op_phases = phases(graph, state_map)
     linkage = link(graph, op_rules(graph, user_rules))
+    # Before the roles: which inputs are frozen parameters is seen by classes.
     class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
     linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers)
     unknown = _unknown_ops(graph, user_rules)
+    # What the caller says it donates, else what the program itself says.
     given = graph.donated if donated is None else donated
     return Problem(
         graph=graph,
@@ -155,6 +157,7 @@ def interleaved(problem: Problem) -> Problem:
 
 
 def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    # Functions with a rule have become custom calls of that name.
     used = {op.instruction.attributes.custom_call_target for op in graph.ops}
     return tuple(
         f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
@@ -164,6 +167,7 @@ def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str
 
 
 def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+    # One sentence for each kind, with the first place: a model has hundreds of equal ops.
     counts: dict[str, int] = {}
     where: dict[str, str] = {}
     for op in graph.ops:
@@ -191,13 +195,17 @@ def with_frozen(
     None is found where no batch input leads with what half of the work runs over, as under gradient
     accumulation.
     """
+    # Nothing is trained: roles of inference are read in another way (`hlo_tools.analyses.roles`).
     if Role.PARAMETER not in roles or Phase.BACKWARD not in phases:
         return roles
     classes = _classes_of_inputs(linkage, class_of_group)
+    # The batch itself and frozen parameters, which the program does not tell apart.
     asked = [i for i, role in enumerate(roles) if role is Role.BATCH and classes[i]]
     leading = Counter(classes[i][0] for i in asked if classes[i][0] >= 0)
+    # All lead with one class, or with none: there is no second kind of input among them.
     if len(leading) < 2:
         return roles
+    # No class of a trained parameter is the batch.
     trained = {
         c
         for input_classes, role in zip(classes, roles)
@@ -207,14 +215,18 @@ def with_frozen(
     work = step_work(linkage, class_of_group)
     done = work.by_class
     meets_itself = {conflict.group_class for conflict in self_conflicts(linkage, class_of_group)}
+    # Of equal work not a class that meets itself, as a sequence does in attention.
     batch = max(
         (c for c in leading if c not in trained),
         key=lambda c: (done.get(c, 0.0), c not in meets_itself, leading[c], -c),
         default=-1,
     )
+    # Too little to be sure, as where a loop over microbatches hides the batch.
     if 2 * done.get(batch, 0.0) < work.total:
         return roles
     least = default_policy().least_batch_work_of_frozen
+    # Worked on without the batch for a good part: what holds such a class is data of another kind,
+    # and no parameter that examples are computed with.
     alone = {
         c
         for c in {c for i in asked for c in classes[i] if c in done}

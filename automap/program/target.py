@@ -23,6 +23,7 @@ def load_target(
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise InputError(f"target {target!r}: expected module:function, or a path to an HLO file")
+    # As `python -m` does; an installed command would not look there.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     with importing():
@@ -74,6 +75,8 @@ def _imported(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # It is the module itself that is missing, or its package; a missing import of its own is
+        # the user's code failing, with a line.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InputError(
@@ -114,6 +117,7 @@ def _ran(what: str, run: Callable[[], Any]) -> Any:
         where = f"{error.filename}:{error.lineno}"
         raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        # Where it was raised, which may be in a library.
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"

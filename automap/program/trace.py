@@ -114,6 +114,7 @@ def lower_call(
     avals = call.jaxpr.in_avals
     module, warnings = _module(reemitter, avals, platform, target)
     lost = lost_state(call)
+    # In HLO a typed key is an array of words like any other.
     is_key = [jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
     problem = build_problem(
         module,
@@ -159,6 +160,7 @@ def _module(
 ) -> tuple[Module, tuple[str, ...]]:
     """The step lowered for a platform, every equation in the scope of its site, and warnings."""
     flat = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+    # Unused arguments too: parameter n of the HLO is leaf n.
     scoped = jax.jit(reemitter.scoped(), keep_unused=True)
     lowered, warnings = _lowered(scoped, flat, platform, target)
     return decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()), warnings
@@ -173,6 +175,7 @@ def _lowered(
     """
     warnings: tuple[str, ...] = ()
     errors: list[Exception] = []
+    # The error that is shown is that of the platform which was asked for.
     for name in dict.fromkeys((platform, "cpu")):
         try:
             return scoped.trace(*avals).lower(lowering_platforms=(name,)), warnings
@@ -210,6 +213,7 @@ def read_workload(
     except HloError as error:
         raise InputError(str(error)) from error
     graph = problem.graph
+    # Groups of a shard_map's collectives are device numbers: which axes they are is not in HLO.
     if graph.local_ops:
         raise InputError(
             f"{path} holds a shard_map, whose axes have no names in HLO; plan the Python step "
@@ -259,6 +263,7 @@ def fingerprint(graph: Graph) -> str:
     """SHA-256 of the program's structure: ops, shapes and data flow, without names or source
     lines.
     """
+    # Values are numbered in the order of tracing, so equal programs give equal text.
     digest = hashlib.sha256()
     for value in graph.values:
         digest.update(f"{value.dtype}{value.dims}".encode())

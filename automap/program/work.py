@@ -52,8 +52,10 @@ def _counted(
     for index, (op, rule) in enumerate(zip(graph.ops, linkage.rules, strict=True)):
         if op.opcode not in ITERATING:
             continue
+        # A look-up makes no FLOPs, but its copies are divided by a split as products are.
         copied = math.prod(graph.values[op.outputs[0]].dims) if op.outputs else 0
         row = classes[index]
+        # Most ops have a row that was seen before; `np.unique` is slow on short arrays.
         key = row.tobytes()
         present = classes_by_row.get(key)
         if present is None:

@@ -31,6 +31,7 @@ class Identity:
 
     def __hash__(self) -> int:
         """The object's."""
+        # Not the value's own hash: constants need not have one.
         return id(self.value)
 
 
@@ -140,6 +141,7 @@ class ArgumentChoice:
     def without_first(self, count: int) -> "ArgumentChoice":
         """The same for a function with its first arguments bound."""
         kept = (n if n < 0 else n - count for n in self.numbers if n < 0 or n >= count)
+        # A negative number counts from the end, which binding first arguments does not move.
         return ArgumentChoice(frozenset(kept), self.names)
 
 

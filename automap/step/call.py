@@ -67,6 +67,7 @@ class TracedCall:
         }
         fixed = {key: value for key, value in self.static.items() if isinstance(key, str)}
         args = [value for _, value in sorted(positional.items(), key=lambda item: item[0])]
+        # A trace anew: shapes may decide what the step does.
         return trace_call(self.function, args, {**named, **fixed})
 
     @cached_property
@@ -81,6 +82,8 @@ class TracedCall:
         return tuple(keystr(self._from_root(path)) for path, _ in leaves)
 
     def _from_root(self, path: tuple[Any, ...]) -> tuple[Any, ...]:
+        # `args` is a pair: keyword arguments are its second part, and their paths begin with the
+        # name.
         if isinstance(path[1], DictKey) and path[0] == SequenceKey(1):
             return path[1:]
         return (SequenceKey(self.positions[path[1].idx]), *path[2:])
@@ -221,6 +224,7 @@ def _failed(name: str, error: BaseException) -> InputError:
 def _traced(
     step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], donated_by: DonatedBy
 ) -> TracedCall:
+    # JAX takes shapes in the place of arrays; static arguments go through as they are.
     shapes, named_shapes = _without_devices((tuple(args), dict(kwargs)))
     traced = step.trace(*shapes, **named_shapes)  # pyright: ignore[reportFunctionMemberAccess]
     # JAX leaves static arguments out of this; their positions are not said.
@@ -308,6 +312,7 @@ def _traced_positions(
 
 def _where(error: BaseException) -> str:
     """The last line of the step's own code that an exception came through."""
+    # Frames of JAX and of automap are no help to whoever wrote the step.
     others = str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*others, "<"))]

@@ -15,7 +15,9 @@ def lost_state(call: TracedCall) -> str | None:
         return None
     donated = [path for number, path in enumerate(call.paths) if number in call.donated]
     differentiates = any(
-        "transpose(" in str(eqn.source_info.name_stack) for eqn in _all_equations(call.jaxpr)
+        # JAX's mark of a backward pass.
+        "transpose(" in str(eqn.source_info.name_stack)
+        for eqn in _all_equations(call.jaxpr)
     )
     # Inference returns answers only, and is not warned of.
     if not donated and not differentiates:

@@ -66,6 +66,7 @@ def own_shardings(
     # A jitted function is one equation when it is called inside of a trace; what is inlined has
     # none.
     equations = open_jaxpr(jax.make_jaxpr(call)(*traced_args))[0].eqns
+    # Shardings that `jax.jit` was not given are there as "unspecified", which `named` leaves out.
     params = equations[0].params if len(equations) == 1 else {}
     ends = [
         {

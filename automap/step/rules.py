@@ -10,6 +10,7 @@ from hlo_tools.rules import Notation, parse_notation
 def user_rules(rules: Iterable[tuple[str, str]]) -> Mapping[str, Notation]:
     """(name, text) pairs as rules by name. Raises `InputError` for text that is none."""
     try:
+        # Of two rules of one name the last counts, as of two options of a command.
         return {name: parse_notation(text) for name, text in rules}
     except HloError as error:
         raise InputError(str(error)) from error

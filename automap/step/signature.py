@@ -28,6 +28,7 @@ class Signature:
 
     def __post_init__(self) -> None:
         """Raise `TypeError` for a static value without a hash."""
+        # Once: a signature is looked up in several caches, and a tree's hash is not cheap.
         object.__setattr__(self, "_hash", hash((self.tree, self.leaves, self.rest)))
 
     def __hash__(self) -> int:

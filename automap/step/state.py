@@ -31,6 +31,7 @@ def match_state(
         sources.setdefault(signature, []).append(source)
     count = len(jax.tree.leaves(inputs))
     taken = set(known.values())
+    # By flat input index, whether an output may still be its new version.
     free = [i not in taken and (not donated or i in donated) for i in range(count)]
     sources_by_output = dict(known)
     covered = set(known)

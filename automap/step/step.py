@@ -224,6 +224,7 @@ class Step:
             if not any(self.options.get(f"static_{by}") for by in ("argnums", "argnames")):
                 return _Kind(has_form=False)
         # Which arguments of a jitted function are static only a trace says.
+        # Once for each structure of arguments: the answer is kept in `_kinds`.
         call = trace_call(self.function, args, kwargs, self.name, self.mesh)
         return _Kind(False, _static_leaves(call, args, kwargs))
 
@@ -232,6 +233,7 @@ class Step:
         if not self.is_jitted:
             return self._chosen("static")
         unwrapped = self._unwrapped
+        # What is bound comes first, so the numbers of the caller's arguments are less by as many.
         bound = len(unwrapped.positional)
         library = None if unwrapped.library is None else self._libraries[unwrapped.library]
         inside = (

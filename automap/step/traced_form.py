@@ -144,6 +144,7 @@ class TracedForm:
         for i, _, value in rest.by_position:
             positional[i] = value
         named.update((name, value) for name, _, value in rest.by_name)
+        # Traced values of bound arguments have come back under their names.
         first = [named.pop(b.name) if b.is_argument else b.value for b in self.positional]
         fixed = {b.name: b.value for b in self.named if not b.is_argument}
         return self.function(*first, *positional, **{**fixed, **named})
@@ -157,6 +158,7 @@ class TracedForm:
         if self.takes_all is None:
             leaves, tree = jax.tree.flatten(result, is_leaf=self._is_object)
         else:
+            # The library splits whatever there is: the result is one leaf.
             leaves, tree = [result], jax.tree.structure(0)
         same = tuple((i, given[id(x)]) for i, x in enumerate(leaves) if id(x) in given)
         # Their arrays are among the updates: they are not returned twice.
@@ -170,6 +172,7 @@ class TracedForm:
     ) -> tuple[list[Any], tuple[LibraryObjects, ...], tuple[Sequence[Any], ...]]:
         """The leaves with trees in the place of objects, and the objects of each library."""
         split, held, objects = list(leaves), [], []
+        # All objects of a library are split together, so that what they share stays shared.
         owners = [self._owner(leaf) for leaf in leaves]
         for number, library in enumerate(self.libraries):
             own = tuple(i for i, owner in enumerate(owners) if owner == number)

@@ -77,6 +77,7 @@ class TracedResult:
         """The result, then the arguments by position, then those by name."""
         positional, named = self.updated
         prefix = _Prefix(UPDATED)
+        # Nothing before the paths of the result, so that they are those of the step's own.
         return ((_Prefix(""), self.returned), (prefix, positional), (prefix, named)), self.recipe
 
     @classmethod

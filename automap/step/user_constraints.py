@@ -83,6 +83,7 @@ def imposed_spec(sharding: NamedSharding, rank: int) -> ImposedSpec:
     """Axes of each dimension, padded to `rank` dimensions; None where a dimension is
     unconstrained.
     """
+    # A PartitionSpec may leave out trailing dimensions, which are whole.
     dims = [
         None
         if entry is PartitionSpec.UNCONSTRAINED
@@ -148,5 +149,6 @@ def constrained_jaxpr(aval: Any, sharding: NamedSharding) -> Any:
 
 
 def _like(eqn: Any, jaxpr: Any) -> Any:
+    # One equation for one: sites count equations, and may not move.
     (made,) = open_jaxpr(jaxpr)[0].eqns
     return made.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)

@@ -52,6 +52,7 @@ def user_mesh(
     manual_ones = tuple(manual)
     for given in (*manual_ones, *shardings):
         axes = [name for axes in imposed_spec(given.sharding, 0) for name in axes or ()]
+        # A sharding that names no axis fits any mesh.
         if not axes and given not in manual_ones:
             continue
         used.update(dict.fromkeys(axes))

@@ -27,6 +27,7 @@ class Batch:
         """Parts in which every op has the same row of `mask`, bool [ops, tensors], with that
         row.
         """
+        # In most batches all tensors vary, and no rows need to be compared.
         if mask.all() or not mask.any():
             yield self, (bool(mask.flat[0]),) * mask.shape[1] if mask.size else ()
             return
@@ -56,6 +57,7 @@ def batches(graph: Graph, rules: Sequence[Rule]) -> list[Batch]:
     """All ops by rule; ops with one rule object have as many tensors."""
     members: dict[int, list[int]] = {}
     for index, rule in enumerate(rules):
+        # `op_rules` gives ops of equal shapes and attributes one object; its id is quicker to hash.
         members.setdefault(id(rule), []).append(index)
     result = []
     for ops in members.values():

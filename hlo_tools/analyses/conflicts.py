@@ -39,9 +39,11 @@ def self_conflicts(linkage: Linkage, class_of_group: np.ndarray) -> tuple[SelfCo
     """Every class that some value, or some op's iteration space, holds twice."""
     padded_classes = np.append(class_of_group, _NONE)
     graph = linkage.graph
+    # An op's row is reported by the first value that it makes.
     made = np.array([(op.outputs or op.inputs or (_NONE,))[0] for op in graph.ops], np.int64)
     repetitions = [_repeated(padded_classes[linkage.factor_groups], made)]
     ranks = np.diff(linkage.node_offset)
+    # A row of groups for each value, as wide as the greatest rank, so that one sort serves all.
     padded = np.full((len(graph.values), max(int(ranks.max(initial=0)), 1)), -1, np.int64)
     padded[np.arange(padded.shape[1]) < ranks[:, None]] = linkage.group_of_node
     repetitions.append(_repeated(padded_classes[padded], np.arange(len(graph.values))))
@@ -67,6 +69,7 @@ def pair_conflicts(linkage: Linkage, class_of_group: np.ndarray) -> tuple[PairCo
     """Every pair of different classes that meet in an op."""
     padded_classes = np.append(class_of_group, _NONE)
     classes = np.sort(padded_classes[linkage.factor_groups], axis=1)
+    # Many ops have the same row: the pairs of each row are made once.
     rows, first, counts = np.unique(classes, axis=0, return_index=True, return_counts=True)
     count: dict[tuple[int, int], int] = {}
     first_op: dict[tuple[int, int], int] = {}

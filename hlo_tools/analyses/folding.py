@@ -30,6 +30,7 @@ def fold(linkage: Linkage) -> np.ndarray:
         kind_of_value[v] = kinds.setdefault((opcode, value.dims), len(kinds))
     ranks = np.diff(linkage.node_offset)
     dim = np.arange(linkage.node_offset[-1]) - np.repeat(linkage.node_offset[:-1], ranks)
+    # (kind, dimension) as one number: a dimension is less than the greatest rank.
     kind_of_node = np.repeat(kind_of_value, ranks) * (ranks.max(initial=0) + 1) + dim
     nodes = np.flatnonzero(linkage.group_of_node >= 0)
     # One number per (group, kind) sorts much faster than two.
@@ -39,6 +40,7 @@ def fold(linkage: Linkage) -> np.ndarray:
     )
     group, kind = np.divmod(pairs, base)
     bounds = np.searchsorted(group, np.arange(linkage.n_groups + 1)).tolist()
+    # Sorted by kind within each group: equal multisets are equal bytes.
     rows = np.stack([kind, counts], axis=1)
     return number_keys([rows[a:b].tobytes() for a, b in zip(bounds, bounds[1:])])
 

@@ -35,6 +35,8 @@ def fused_dimensions(graph: Graph) -> tuple[Fused, ...]:
             starts.setdefault((op.inputs[0], dim, part), set()).add(start)
     dimensions = []
     for (value, dim, part), seen in starts.items():
+        # One part taken out says little of how a dimension is made up; all of them, side by side,
+        # do.
         whole = graph.values[value].dims[dim]
         if (
             whole % part == 0
@@ -61,6 +63,7 @@ def interleaved_rules(graph: Graph, rules: Sequence[Rule]) -> list[Rule]:
     """The rules if every fused dimension were interleaved; other rules are the same objects."""
     fused = fused_dimensions(graph)
     cut = {(f.value, f.dim): graph.values[f.value].dims[f.dim] // f.parts for f in fused}
+    # By sizes too: the gradient of a fused tensor is put together, and nothing slices it again.
     sizes = {(graph.values[f.value].dims[f.dim], part) for f, part in zip(fused, cut.values())}
     result = list(rules)
     for index, op in enumerate(graph.ops):
@@ -79,6 +82,7 @@ def _joined_dim(
         return next(
             (d for d, size, _ in _cuts(graph, op) if cut.get((op.inputs[0], d)) == size), None
         )
+    # The gradient of taking a part out: the part at its place, between zeros.
     if op.opcode == "pad":
         before, after = dims[0], dims[-1]
         changed = [d for d, (a, b) in enumerate(zip(before, after)) if a != b]
@@ -86,6 +90,7 @@ def _joined_dim(
             padding = op.instruction.attributes.padding[changed[0]]
             is_whole = padding.interior == 0 and padding.low % before[changed[0]] == 0
             return changed[0] if is_whole else None
+    # Parts put together: the fused weight itself, or the gradients of all parts.
     if op.opcode == "concatenate":
         dim = op.instruction.dimensions[0]
         parts = {d[dim] for d in dims[:-1]}
@@ -99,6 +104,7 @@ def _passing(graph: Graph, op: Op, rule: Rule, dim: int) -> Rule:
     operands, results = ([graph.values[v].dims for v in side] for side in (op.inputs, op.outputs))
     tensors = (*rule.operands, *rule.results)
     builder = RuleBuilder(operands, results)
+    # What is whole has several of the parts along this dimension, everything else has one.
     part = min(dims[dim] for dims in (*operands, *results) if len(dims) > dim)
     number = {
         f: builder.add(size=x.size, kind=x.kind, halo=x.halo) for f, x in enumerate(rule.factors)

@@ -24,6 +24,7 @@ from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 
 
+# More than any loop has trips: how often the loop's ops run is the lower number then.
 _EVERY_TRIP = 1 << 60
 _MOST_ELEMENTS = 1 << 20
 _COMPARED = {
@@ -48,6 +49,7 @@ def changes(graph: Graph) -> Sequence[int]:
         else:
             # A loop's results are new whenever the loop runs.
             read = op.inputs if op.opcode != LOOP_EXIT else ()
+            # What reads nothing is a constant, wherever it stands.
             most = max((result[v] for v in read), default=1 if not op.inputs else op.trip_count)
             for value in op.outputs:
                 result[value] = min(op.trip_count, most)

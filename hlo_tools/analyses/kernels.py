@@ -76,6 +76,7 @@ class Fuser:
     tables: Literal["whole", "rows"]
 
 
+# No limit: all bytes of a value.
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
 # is rounded.
@@ -122,8 +123,10 @@ def _prepared(
     for value, carried in zip(op.inputs, op.outputs):
         if not graph.values[value].dims or not graph.varies[carried]:
             continue
+        # Zeros that the loop adds to or fills: written, and nothing is read.
         if not graph.varies[value]:
             yield Kernel(op=loop, reads=(), writes=(Access(carried, n_bytes[carried]),))
+        # The loop has it narrower than the program around: one rounded copy serves all loops.
         elif n_bytes[carried] < n_bytes[value] and value not in rounded:
             rounded.add(value)
             read, written = Access(value, n_bytes[value]), Access(carried, n_bytes[carried])
@@ -137,6 +140,7 @@ def _share_reads(graph: Graph, kernels: list[Kernel]) -> list[Kernel]:
     trips = 1
     for kernel in kernels:
         op = graph.ops[kernel.op]
+        # A kernel of another kind, or the edge of a loop, ends a run of kernels that are fused.
         if op.opcode in OWN_KERNEL or op.trip_count != trips:
             at_hand.clear()
             trips = op.trip_count
@@ -172,6 +176,8 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
         stored[value] = True
     for op in graph.ops:
         if op.opcode in STRUCTURAL:
+            # What crosses the edge of a loop or branch is in memory; constants are made anew
+            # inside.
             for value in (*op.inputs, *op.outputs):
                 stored[value] = graph.varies[value]
         elif op.opcode in OWN_KERNEL:
@@ -180,6 +186,8 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             if op.opcode in fuser.loads:
                 for value in op.inputs:
                     stored[_read_through(graph, value)] |= graph.varies[value]
+            # The cast of an input comes before the look-up, of all rows: the table that is read is
+            # the cast one.
             if op.opcode == "gather" and fuser.tables == "whole":
                 table = _read_through(graph, op.inputs[0])
                 if graph.values[table].producer < 0:
@@ -195,11 +203,14 @@ def _fuse_products(graph: Graph, stored: list[bool]) -> None:
     for op in graph.ops:
         if op.opcode not in CONTRACTIONS:
             continue
+        # As far as each op is the only user of what the one before has made.
         value = last = op.outputs[0]
         while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
             last = user.outputs[0]
         user = _only_user(graph, last)
         if last != value or user is not None:
+            # If the last op's user has its result in memory anyway, that is where the fused kernel
+            # ends.
             stored[value] = False
             stored[last] = user is None
 
@@ -256,6 +267,7 @@ class _Sources:
                 continue
             sources: dict[int, int] = {}
             for position, operand in enumerate(op.inputs):
+                # Through a slice only the slice is read, however large what it is cut from is.
                 part = _part_of_operand(self.n_bytes, op, position)
                 for source, n_read in self._bytes_by_source[operand].items():
                     sources[source] = max(sources.get(source, 0), min(n_read, part))

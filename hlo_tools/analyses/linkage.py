@@ -68,6 +68,7 @@ def op_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
     for op in graph.ops:
         operands = [values[v].dims for v in op.inputs]
         results = [values[v].dims for v in op.outputs]
+        # Layers repeat: far fewer rules than ops have to be made.
         key = (op.opcode, tuple(operands), tuple(results), _attributes(op))
         rule = cache.get(key)
         if rule is None:
@@ -90,6 +91,8 @@ def node_offsets(graph: Graph) -> np.ndarray:
 def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
     """Groups of all dimensions of all varying values, by the rules of all ops."""
     offset = node_offsets(graph)
+    # Constants link nothing: any device can make the part that it needs. Nor does what `shard_map`
+    # has split: its shapes are those of one device.
     varies = np.array(graph.varies, bool) & ~np.array(graph.is_local, bool)
     by_rule = batches(graph, rules)
     parts = [part for b in by_rule for part in b.split(varies[b.values])]
@@ -105,6 +108,8 @@ def link(graph: Graph, rules: Sequence[Rule]) -> Linkage:
     group_of_node, limits = edges.groups(members, sizes)
     factor_groups = np.full((len(rules), _width(rules)), -1, np.int64)
     for batch, held in parts:
+        # Where a factor is minor, as in a reshape that merges, a device would have pieces of it:
+        # the op cannot keep it split. An op on constants alone can make any pieces.
         minor = _minor_factors(batch.rule) if any(held[: len(batch.rule.operands)]) else ()
         for index, places in enumerate(batch.places(held)):
             if places and _links(batch.rule.factors[index]) and index not in minor:
@@ -206,6 +211,7 @@ def components(n_nodes: int, first: np.ndarray, second: np.ndarray) -> np.ndarra
         if not apart.any():
             return label
         a, b = a[apart], b[apart]
+        # Hook the larger label onto the smaller; of several edges at one label the smallest counts.
         np.minimum.at(label, np.maximum(a, b), np.minimum(a, b))
         label = _flat(label)
 

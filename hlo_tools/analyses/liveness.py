@@ -78,6 +78,7 @@ class Buffers:
 def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
     late = len(graph.ops) if updates == "late" else 0
+    # A late update starts after the last op, unless a further forward pass needs what it makes.
     leads = _leads_forward(graph, phases) if late else ()
     keys: list[tuple[int, int]] = []
     is_gradient = [False] * len(graph.values)
@@ -95,6 +96,8 @@ def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndar
             key = (start, 1 + max((d for s, d in operands if s == start), default=0))
         keys.append(key)
         for value in op.outputs:
+            # What an update makes counts too: it may not run before the gradient that it is made
+            # of.
             is_gradient[value] = phases[index] is not Phase.FORWARD
     position = np.empty(len(keys), np.int64)
     position[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
@@ -138,6 +141,7 @@ def buffers(
         member.setdefault(buffer, value)
 
     for value in graph.inputs:
+        # The caller holds the inputs: they are there for the whole step.
         touch(value, 0)
         touch(value, last)
     for kernel in kernels:
@@ -179,6 +183,7 @@ def _overwrites(
     """
     if graph.ops[kernel.op].opcode in KEEPS_OPERANDS:
         return
+    # Of equal type and dimensions, so that the place is as large, however it is split.
     free = {home[a.value]: graph.values[a.value] for a in kernel.reads if home[a.value] in ends}
     for access in kernel.writes:
         made = graph.values[access.value]
@@ -191,6 +196,7 @@ def _overwrites(
 
 
 def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> list[int]:
+    # Union-find over values; a buffer is known by its root.
     parent = list(range(len(graph.values)))
 
     def find(value: int) -> int:
@@ -210,6 +216,7 @@ def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> 
                     parent[find(value)] = find(sources[0])
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
+    # All rounded views of one tensor are one copy.
     copies: dict[int, int] = {}
     for a, b in loop_ties:
         if narrow[a] != narrow[b]:
@@ -227,6 +234,7 @@ def stored_bytes(graph: Graph, narrow: Sequence[bool]) -> list[int]:
 
 def narrow_values(graph: Graph) -> list[bool]:
     """For each value whether it is kept as bfloat16 though it is float32."""
+    # Inputs and results are as the caller has them.
     wide = [value.dtype != "f32" or value.producer < 0 for value in graph.values]
     for value in graph.outputs:
         wide[value] = True
@@ -238,6 +246,7 @@ def narrow_values(graph: Graph) -> list[bool]:
     changed = True
     while changed:
         before = sum(wide)
+        # From users to what they read; the carry of a loop may need another round.
         for index in range(len(graph.ops) - 1, -1, -1):
             _widen(graph, graph.ops[index], wide)
         for outside, carried in ties:
@@ -252,6 +261,8 @@ def _widen(graph: Graph, op: Op, wide: list[bool]) -> None:
     if op.opcode in STRUCTURAL:
         operands = ()
     elif _rounds(op):
+        # A product rounds its two operands; the sizes of a ragged one's groups it reads as they
+        # are.
         operands = op.inputs[2:]
     elif op.opcode in KEEPS_NUMBERS:
         is_read = any(wide[v] and graph.values[v].dtype == "f32" for v in op.outputs)

@@ -43,6 +43,7 @@ def phases(graph: Graph, state_map: Mapping[int, int]) -> Sequence[Phase]:
     """Phase of every op; `state_map` is output index -> index of the input of which it is the new
     version.
     """
+    # JAX names all that it transposes, so one name says that names can be relied on.
     if any("transpose(" in op.op_name for op in graph.ops):
         return _by_name(graph, frozenset(state_map.values()))
     return _by_flow(graph, frozenset(state_map))
@@ -111,6 +112,8 @@ def _before_backward(
 
     With the values that lead to a forward or backward pass, by way of updates too.
     """
+    # `direct`: leads to an op of a differentiated function through ops that depend on no gradient;
+    # `leads`: through any.
     direct, leads = [False] * len(graph.values), [False] * len(graph.values)
     result = list(named)
     for index in range(len(graph.ops) - 1, -1, -1):
@@ -141,6 +144,7 @@ def _next_forward_pass(
     for index, op in enumerate(graph.ops):
         if known[index] is not Phase.UPDATE:
             continue
+        # New parameters, which are after a backward pass, with data, which is not.
         meets = (
             op.opcode in WHOLE_DIMENSIONS
             and any(after[v] for v in op.inputs)
@@ -160,6 +164,7 @@ def _fill(graph: Graph, known: list[Phase | None]) -> list[Phase]:
         phase = known[index]
         if phase is None:
             users = [result[u] for v in graph.ops[index].outputs for u in graph.users[v]]
+            # One user in the forward pass suffices: the op has to run by then.
             phase = min(users, default=Phase.UPDATE)
         result[index] = phase
     return result
@@ -173,6 +178,8 @@ def _by_flow(graph: Graph, state_outputs: frozenset[int]) -> list[Phase]:
     forward = [False] * len(graph.values)
     for value in loss:
         forward[value] = True
+    # Gradients of weights are contractions, and so is all that leads to them; an optimizer's own
+    # ops are elementwise.
     feeds_heavy = [False] * len(graph.values)
     result = [Phase.UPDATE] * len(graph.ops)
     for index in range(len(graph.ops) - 1, -1, -1):

@@ -47,6 +47,8 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
     """
     graph, edges = linkage.graph, Edges(linkage.node_offset)
     varies = np.array(graph.varies, bool)
+    # Batch factors of matmuls with a weight; factors through which a region spreads; reductions
+    # over weights, which are made in parts but lead nowhere.
     seeds: list[tuple[Batch, int, Places]] = []
     grown: list[tuple[Batch, int, Places]] = []
     summed: list[tuple[Batch, int, Places]] = []

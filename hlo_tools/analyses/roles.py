@@ -62,6 +62,7 @@ def roles(
     result = []
     for index, value in enumerate(graph.inputs):
         array = graph.values[value]
+        # Untyped keys: two words for threefry, four for the RBG generators.
         if index in rng_inputs or (array.dtype == "u32" and array.dims in ((2,), (4,))):
             role = Role.RNG
         elif index in state_roles.new:
@@ -97,6 +98,7 @@ def _inference_roles(
 __all__ = ["Role", "match_state", "roles"]
 
 
+# Odd, and 2**64 over the golden ratio: products spread over all bits.
 _BASE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -120,6 +122,7 @@ def longest_common_run(first: Sequence[int], second: Sequence[int]) -> tuple[int
 def _prefix_hashes(items: Sequence[int]) -> np.ndarray:
     total, result = 0, [0]
     for item in items:
+        # From 1 on, or leading zeros would not count.
         total = (total * _BASE + item + 1) & _MASK
         result.append(total)
     return np.array(result, np.uint64)
@@ -129,6 +132,8 @@ def _match(
     first: Sequence[int], second: Sequence[int], hashes: tuple[np.ndarray, np.ndarray], length: int
 ) -> tuple[int, int] | None:
     power = np.uint64(pow(_BASE, length, 1 << 64))
+    # The hash of items a .. b - 1 is h[b] - h[a] base^(b - a); uint64 wraps as the modulus wants
+    # it.
     runs = [h[length:] - h[:-length] * power for h in hashes]
     known, earliest = np.unique(runs[1], return_index=True)
     place = np.minimum(np.searchsorted(known, runs[0]), len(known) - 1)

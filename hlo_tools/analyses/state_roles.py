@@ -130,6 +130,7 @@ class StateRoles:
         graph = self._graph
         again = set[int]()
         while True:
+            # Each round adds a carry at least, so there are no more rounds than carries.
             is_read = self._read_in_one_trip(again)
             more = {
                 root
@@ -148,15 +149,19 @@ class StateRoles:
             op, phase = graph.ops[index], phases[index]
             is_made_forward = phase is Phase.FORWARD and op.opcode not in STRUCTURAL
             for output, sources in sources_by_output(op):
+                # A forward pass is for its answers; what it makes and nobody reads is one too.
                 is_end = output in self._answers or not graph.users[output]
                 may_end = is_made_forward or (phase is Phase.FORWARD and op.opcode == LOOP_EXIT)
                 reads[output] |= may_end and is_end
                 passes = reads[output] and not self._after[output]
                 for value in sources if passes or phase is Phase.BACKWARD else ():
+                    # A backward pass reads what it is differentiated at: all its operands count.
                     is_read = passes and (is_made_forward or op.opcode in STRUCTURAL)
                     reads[value] |= is_read or op.opcode not in STRUCTURAL
             if phase is Phase.UPDATE and op.opcode not in STRUCTURAL:
                 for value in op.inputs:
+                    # What an update takes from a forward pass, that pass was for: a loss that
+                    # scales the step.
                     producer = graph.values[value].producer
                     reads[value] |= producer >= 0 and (
                         phases[producer] is Phase.FORWARD
@@ -230,6 +235,7 @@ class StateRoles:
             seen.add(value)
             op = graph.ops[producer]
             if self._phases[producer] is Phase.BACKWARD and op.opcode not in STRUCTURAL:
+                # Leading dimensions may be examples, as where gradients are clipped one by one.
                 if graph.values[value].dims[-len(dims) :] == dims:
                     return True
             elif self._is_outside[producer]:
@@ -243,6 +249,7 @@ class StateRoles:
         while todo:
             value = todo.pop()
             producer = graph.values[value].producer
+            # Constants are no source: scaling by one leaves a leaf made of itself.
             if value in seen or (producer >= 0 and not graph.varies[value]):
                 continue
             seen.add(value)

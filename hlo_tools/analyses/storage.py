@@ -72,6 +72,7 @@ def storage(
     op_side = _op_sides(graph, in_update, side)
     sides = np.array(side, np.int8)
     op_sides = np.array(op_side, np.int8)
+    # Ops on a side, with those of their tensors that are on it too: no link leads across.
     parts = [
         part
         for b in linkage.batches
@@ -85,6 +86,7 @@ def storage(
             if factor.kind is FactorKind.PASSTHROUGH:
                 edges.link(batch, places, factor.size)
     ties = [(a, b) for a, b in (*graph.ties, *new_in_step) if side[a] == side[b] != Side.NONE]
+    # A leaf's new version is stored as the leaf is.
     ties += [
         (graph.inputs[i], graph.outputs[o])
         for o, i in state_map.items()
@@ -114,6 +116,7 @@ def _update_region(
     serves = [False] * len(graph.ops)
     used = [False] * len(graph.values)
     other_use = [False] * len(graph.values)
+    # Back to the op that sums partial gradients, and not beyond: there the sum is scattered.
     is_local = {
         id(b.rule): all(f.kind is not FactorKind.REDUCTION for f in b.rule.factors)
         for b in linkage.batches
@@ -121,6 +124,7 @@ def _update_region(
     for position, value in enumerate(graph.outputs):
         used[value] = True
         other_use[value] |= position not in state_outputs
+    # Users come after what they use, so backwards all uses of a value are known.
     for index in range(len(graph.ops) - 1, -1, -1):
         op, rule = graph.ops[index], linkage.rules[index]
         for_update = [used[v] and not other_use[v] for v in op.outputs]
@@ -269,6 +273,7 @@ def _out_of_branches(leave: Op, side: list[Side]) -> None:
 def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> list[Side]:
     result = []
     for index, op in enumerate(graph.ops):
+        # An embedding's gradient: a scatter into zeros, which can be split as the table's rows are.
         is_table_gradient = op.opcode == "scatter" and side[op.outputs[0]] is Side.OPTIMIZER
         if in_update[index] or is_table_gradient:
             result.append(Side.OPTIMIZER)

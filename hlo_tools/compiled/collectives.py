@@ -81,6 +81,7 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
     Those are of one channel and alike, and fused into other ops, whose names come before their own;
     what `shard_map` writes is of one channel too, but of many kinds.
     """
+    # Two passes: that a channel is used in one way only is known after the last op.
     first: dict[tuple[str, int], str] = {}
     kinds: dict[tuple[str, int], set[object]] = {}
     for op in ops:
@@ -100,6 +101,7 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
     for op in ops:
         key = (op.opcode, op.instruction.attributes.channel_id)
         if op.opcode in JOINS_DEVICES:
+            # Channel 0 is no channel: nothing says that such ops belong together.
             if key[1] == 0 or key not in seen or len(kinds[key]) > 1:
                 yield op
             seen.add(key)

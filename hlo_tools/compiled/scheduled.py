@@ -64,6 +64,7 @@ def read_schedule(data: bytes) -> Schedule:
     Raises `HloError` for a malformed proto.
     """
     graph = flatten(decode_module(data), fusions="kept")
+    # Names of instructions are unique in a module, those inside of fusions included.
     cycles = dict(_estimates(data))
     ops = tuple(
         ScheduledOp(

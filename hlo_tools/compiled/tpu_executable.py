@@ -55,6 +55,8 @@ def _modules(records: bytes) -> Iterator[bytes]:
         start, name = match.start(), match[2]
         if match[1][0] != len(name):
             continue
+        # Before the module stand the tag of field 1 and the module's length, of as many bytes as it
+        # takes.
         for n_bytes in range(1, _MOST_LENGTH_BYTES + 1):
             length = _varint(records[max(start - n_bytes, 0) : start])
             if length is not None and start > n_bytes and records[start - n_bytes - 1] == _FIELD_1:

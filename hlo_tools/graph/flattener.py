@@ -28,6 +28,7 @@ def joined(prefix: str, name: str) -> str:
 
 def flat_leaves(trees: list[Tree]) -> tuple[int, ...]:
     """The value ids of all trees, in order."""
+    # By far the most frequent case: no operand is a tuple.
     if tuple not in map(type, trees):
         return tuple(trees)  # pyright: ignore[reportReturnType]
     return tuple(leaf for tree in trees for leaf in leaves(tree))
@@ -40,6 +41,7 @@ def leaves(tree: Tree) -> list[int]:
     return [leaf for part in tree for leaf in leaves(part)]
 
 
+# T5-11B, unrolled, has 24,000. Calls of calls can make any number of ops out of a short program.
 _MAX_FLAT_OPS = 2_000_000
 # What XLA appends to a function's name to tell its computations apart.
 _NUMBER = re.compile(r"(_\d+)?(\.\d+)*")
@@ -57,11 +59,14 @@ class Flattener:
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.ties: list[tuple[int, int]] = []
+        # Known scalars by value id, for the counters of loops.
         self.constants: dict[int, int | float | bool] = {}
         self.assumptions: list[str] = []
+        # Of what is emitted now: the product of the trips of all loops around it.
         self.trip_count = 1
         # What asynchronous calls that have no operands yet will run, by instruction.
         self.awaited: dict[int, int] = {}
+        # The names of the calls around, which a callee's ops do not have in some JAX versions.
         self.prefix = ""
 
     def graph(self) -> Graph:
@@ -71,6 +76,8 @@ class Flattener:
             (i for i in entry.instructions if i.opcode == "parameter"),
             key=lambda i: i.parameter_number,
         )
+        # Inputs are the first values, in the order of parameter numbers; -1 means that no op makes
+        # them.
         arguments = [self.fresh(p.shape, -1) for p in parameters]
         root = self.run(entry, arguments)
         inputs = tuple(leaf for tree in arguments for leaf in leaves(tree))

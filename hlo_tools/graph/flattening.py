@@ -88,6 +88,7 @@ def _call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tr
     name = flat.ruled_name(instruction, operands)
     if name is not None:
         inputs = flat_leaves(operands)
+        # To all analyses the function is now a custom call of this name; its body is never read.
         as_call = replace(
             instruction, opcode="custom-call", attributes=Attributes(custom_call_target=name)
         )
@@ -100,6 +101,7 @@ def _custom_call(flat: Flattener, instruction: Instruction, operands: list[Tree]
     if target in _MANUAL_TARGETS:
         return flat.emit(_MANUAL_TARGETS[target], flat_leaves(operands), instruction)
     is_identity = target in _IDENTITY_TARGETS
+    # At the edge of a `shard_map` they change the shape, from the whole to a part: that is an op.
     if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]
     opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else "custom-call"
@@ -117,6 +119,7 @@ def _has_shape(flat: Flattener, tree: Tree, shape: Shape) -> bool:
 
 def _conditional(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     inputs = flat_leaves(operands)
+    # Operand 0 says which branch runs; branch n takes operand n + 1.
     flat.emit_with(BRANCH_ENTER, inputs, (), instruction)
     roots = [
         flat.inline(instruction, branch, [argument])
@@ -125,6 +128,7 @@ def _conditional(flat: Flattener, instruction: Instruction, operands: list[Tree]
     result = flat.fresh(instruction.shape, len(flat.ops))
     inside = tuple(leaf for root in roots for leaf in leaves(root))
     flat.emit_with(BRANCH_EXIT, inside, result, instruction)
+    # Whichever branch has run, its result and the conditional's are one tensor.
     for root in roots:
         flat.ties.extend(zip(leaves(root), leaves(result), strict=True))
     return result
@@ -136,6 +140,7 @@ def _async_start(flat: Flattener, instruction: Instruction, operands: list[Tree]
     parameters = flat.module.computations[called].instructions
     if not operands and any(i.opcode == "parameter" for i in parameters):
         flat.awaited[instruction.id] = called
+        # The (operands, results) that XLA gives a start; both come with the update.
         return ((), ())
     return (tuple(operands), flat.inline(instruction, called, operands))
 
@@ -168,6 +173,7 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(IDENTITIES, _identity),
 }
 _RUN_AS_OPS = frozenset({"fusion", *_WHOLE_OPERAND})
+# Of a compiled program fusions, copies and slices are what runs and takes time.
 KEEPING_FUSIONS = {
     **{name: handler for name, handler in HANDLERS.items() if name not in _RUN_AS_OPS},
     "copy": _copy,

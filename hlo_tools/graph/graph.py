@@ -36,6 +36,7 @@ from hlo_tools.opcodes import (
 )
 
 
+# As stored: a pred takes a byte. Tokens and opaque values hold no array.
 DTYPE_BITS: dict[str, int] = {
     "pred": 8, "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8,
     "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
@@ -146,6 +147,7 @@ class Graph:
     @cached_property
     def exit_by_entry(self) -> Mapping[int, int]:
         """For the index of the op that enters a loop, that of the op that ends it."""
+        # Loops nest: the one that was entered last ends first.
         entered: list[int] = []
         exits: dict[int, int] = {}
         for index, op in enumerate(self.ops):
@@ -163,6 +165,8 @@ class Graph:
         if producer < 0 or self.ops[producer].opcode not in STRUCTURAL:
             return None
         if producer not in self.exit_by_entry:
+            # A branch or a `shard_map` hands on what is there; a loop ends with what its last trip
+            # made.
             return HandOver.CHANGED if self.ops[producer].opcode == LOOP_EXIT else HandOver.KEPT
         position = self.ops[producer].outputs.index(value)
         is_same = self.ops[self.exit_by_entry[producer]].inputs[position] == value
@@ -176,6 +180,7 @@ def sources_by_output(op: Op) -> Iterator[tuple[int, Sequence[int]]]:
     """(output, the inputs it is made of) of one op."""
     if op.opcode in _BY_PLACE:
         for place, output in enumerate(op.outputs):
+            # The end of a branch reads the results of all its branches, one after the other.
             yield output, op.inputs[place :: len(op.outputs)]
     else:
         for output in op.outputs:

@@ -59,6 +59,8 @@ def while_loop(flat: Flattener, instruction: Instruction, operands: list[Tree]) 
         root = flat.inline(instruction, body.id, operands)
         flat.ties.extend(zip(initial, leaves(root), strict=True))
         return root
+    # The carry inside is neither what the loop starts with nor what it ends with: values of its
+    # own.
     carried = flat.fresh(instruction.shape, len(flat.ops))
     flat.emit_with(LOOP_ENTER, initial, carried, instruction)
     outer, flat.trip_count = flat.trip_count, flat.trip_count * (1 if trips is None else trips)
@@ -71,6 +73,7 @@ def while_loop(flat: Flattener, instruction: Instruction, operands: list[Tree]) 
     flat.trip_count = outer
     result = flat.fresh(instruction.shape, len(flat.ops))
     flat.emit_with(LOOP_EXIT, tuple(leaves(root)), result, instruction)
+    # But one tensor at other times: before the loop, at the end of a trip, after the loop.
     for group in (initial, leaves(root), leaves(result)):
         flat.ties.extend(zip(group, leaves(carried), strict=True))
     return result
@@ -114,6 +117,7 @@ def trip_count(
     """The trips of `counter < limit`."""
     by_id = {i.id: i for i in condition.instructions}
     compare = by_id[condition.root_id]
+    # What hands the comparison on is looked through.
     while compare.opcode in ("call", "copy") and len(compare.operands) == 1:
         compare = by_id[compare.operands[0]]
     if compare.opcode != "compare" or compare.attributes.comparison_direction != "LT":
@@ -124,6 +128,7 @@ def trip_count(
         return Trips(None)
     if counter.opcode != "get-tuple-element":
         return Trips(limit - start, is_step_known=False)
+    # Rounded up below: the last trip may step over the limit.
     step = _step(module, body, counter.tuple_index, initial)
     return (
         Trips(limit - start, is_step_known=False)
@@ -150,6 +155,7 @@ def _step(module: Module, body: Computation, index: int, initial: Initial) -> in
     def carried(element: int) -> _Known:
         if element == index:
             return _Counter(0)
+        # Only what a trip leaves as it is has the loop's first value in every trip.
         after = by_id[root.operands[element]]
         stays = after.opcode == "get-tuple-element" and after.tuple_index == element
         return initial(element) if stays else None
@@ -167,6 +173,7 @@ class _Reader:
     """Reads instructions as the counter and a constant, as long as that takes few of them."""
 
     module: Module
+    # A counter takes a handful of instructions; a body may be any chain of calls.
     n_left: int = 1000
 
     def value(self, by_id: _ById, at: int, given: Callable[[Instruction], _Known]) -> _Known:
@@ -199,6 +206,7 @@ class _Reader:
 
 def _sum(terms: Sequence[_Known]) -> _Known:
     whole = sum(term.added if isinstance(term, _Counter) else term or 0 for term in terms)
+    # Counter + counter doubles: such a step is not the same in every trip.
     counters = sum(isinstance(term, _Counter) for term in terms)
     if None in terms or counters > 1:
         return None

@@ -73,6 +73,7 @@ _OTHER_FIELDS = (
 )
 
 _Spans = list[tuple[int, int]]
+# A damaged size must not become an array that fills the memory.
 _MAX_DEVICES = 1 << 20
 _MAX_RANK = 64  # numpy's
 
@@ -90,6 +91,7 @@ class AttributeReader:
         fields = [getattr(message, name) for name in names]
         values = [f if isinstance(f, (int, bytes)) else tuple(f) for f in fields]
         groups = read_groups(message) if opcode in JOINS_DEVICES else None
+        # Comparing the raw fields is much cheaper than parsing them again.
         key = (opcode, is_sharded, groups, *values)
         known = self._known.get(key)
         if known is None:
@@ -209,6 +211,8 @@ def _mesh_axes_groups(groups: Any) -> Groups:
         devices = np.array(mesh.devices or _iota(sizes, ()))
     dims: list[int] = []
     joined: list[int] = []
+    # Each axis is cut where the joined parts of it begin and end: joining part (2)2 of an axis of 8
+    # makes dimensions 2, 2, 2, of which the middle one is joined.
     parts = _joined_parts(groups.axes, sizes)
     for size, spans in zip(sizes, parts, strict=True):
         done = 1
@@ -217,6 +221,7 @@ def _mesh_axes_groups(groups: Any) -> Groups:
             joined.append(len(dims) - 1)
             done = pre * part
         dims.append(size // done)
+    # A row for each position on what is not joined; in a row, the devices along what is.
     kept = sorted(set(range(len(dims))) - set(joined))
     grouped = devices.reshape(dims).transpose(kept + joined)
     return _rows(grouped.reshape(-1, math.prod(dims[d] for d in joined)))

@@ -39,6 +39,7 @@ def read_module(path: str | Path) -> Module:
         # `Path.is_dir` raises for a name that no system takes.
         files = _dumps(path) if os.path.isdir(path) else (path,)
         modules = (_module_of_file(file, parser) for file in files)
+        # One after the other: of hundreds of dumps only the largest so far is held.
         return max(modules, key=_size)
 
 
@@ -91,6 +92,7 @@ def _as_text(content: bytes) -> str | None:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         return None
+    # A small proto may be valid UTF-8, but its tags and lengths are control characters.
     return text if text.isprintable() or not set(text) & _CONTROL else None
 
 

@@ -81,6 +81,7 @@ def _message_classes(root: Message) -> dict[str, Any]:
             if not isinstance(element, Message):
                 field.type = types[element]
                 continue
+            # Once each: a message may nest itself, as the shape of a tuple does.
             if element not in names:
                 names[element] = f"Nested{len(names)}"
                 waiting.append(element)

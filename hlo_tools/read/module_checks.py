@@ -33,6 +33,7 @@ MOST_BYTES: Final = 1 << 56
 
 def check_module(module: Module) -> None:
     """Raise `HloError` that names the first instruction which is not as it must be."""
+    # Of all computations first: a call may be listed before what it calls.
     shapes: dict[int, dict[int, Shape]] = {}
     parameters: dict[int, list[Shape]] = {}
     for computation in module.computations.values():
@@ -60,6 +61,7 @@ def _parameters(computation: Computation) -> list[Shape]:
     """Shapes of the parameters by number."""
     by_number = {i.parameter_number: i for i in computation.instructions if i.opcode == "parameter"}
     count = sum(i.opcode == "parameter" for i in computation.instructions)
+    # A number that is missing, or there twice, would shift all arguments after it.
     if sorted(by_number) != list(range(count)):
         raise HloError(
             f"computation {computation.name[:80]!r}: its {count} parameters have the numbers "
@@ -150,6 +152,7 @@ def _check_aliases(
     entry = module.computations[module.entry_id]
     root = shapes[entry.id][entry.root_id]
     n_results = len(root.elements) if root.dtype == "tuple" else 1
+    # Checked below 0 too: Python would take such a number as an index from the end.
     for output, parameter in module.aliases:
         if not (0 <= output < n_results and 0 <= parameter < n_parameters):
             raise HloError(
@@ -165,6 +168,7 @@ def _check_size(module: Module) -> None:
     """Refuse calls nested too deeply, and small computations that stand for a huge program."""
     sizes: dict[int, _Size] = {}
     size_by_shape: dict[int, _Size] = {}
+    # Callees first, so that the size of what is called is known at the call.
     for computation in _callees_first(module):
         size = _Size(0, 0, 0)
         for instruction in computation.instructions:
@@ -209,6 +213,7 @@ class _Size:
 
 def _result_size(shape: Shape, known: dict[int, _Size]) -> _Size:
     """The size of what has this shape; equal shapes are mostly one object."""
+    # By identity, which costs less than comparing; the module holds the shapes meanwhile.
     size = known.get(id(shape))
     if size is None:
         size = _Size(1, math.prod(shape.dims) * DTYPE_BITS.get(shape.dtype, 0) // 8, 0)
@@ -228,6 +233,8 @@ def _callees_first(module: Module) -> Iterator[Computation]:
             yield module.computations[current]
         elif current not in seen:
             seen.add(current)
+            # Left on the stack below its callees, to be given out after them. No recursion: the
+            # depth of calls is not checked yet.
             stack.append((current, True))
             called = (c for i in module.computations[current].instructions for c in i.called)
             stack.extend((c, False) for c in called)

@@ -43,6 +43,7 @@ def main(most_bytes: int, folders: list[str]) -> None:
     os.dup2(2, 1)  # what a parser prints is no answer
     while header := requests.read(REQUEST.size):
         kind, seconds, length = REQUEST.unpack(header)
+        # From here on: also the content may never come.
         signal.alarm(seconds)
         content = requests.read(length)
         try:
@@ -59,6 +60,7 @@ def main(most_bytes: int, folders: list[str]) -> None:
 
 def _limit(what: int, most: int) -> None:
     _, hard = resource.getrlimit(what)
+    # A lower limit that the user has set stays.
     if hard == resource.RLIM_INFINITY or most < hard:
         resource.setrlimit(what, (most, most))
 

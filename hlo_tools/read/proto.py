@@ -39,6 +39,7 @@ def decode_module(data: bytes) -> Module:
     for computation in map(reader.computation, message.computations):
         computations[computation.id] = computation
     _name_combiners(computations)
+    # A result that is nested more deeply is no leaf of a flat tuple; what JAX lowers has none.
     aliases = message.aliases.entries
     module = Module(
         name=text(message.name),
@@ -60,11 +61,13 @@ def _name_combiners(computations: dict[int, Computation]) -> None:
     combined: dict[tuple[Attributes, str], Attributes] = {}
     for computation in computations.values():
         for instruction in computation.instructions:
+            # The last: a select-and-scatter calls one to select with, then one to combine with.
             called = computations.get(instruction.called[-1]) if instruction.called else None
             if instruction.opcode in COMBINES and called is not None:
                 *parameters, root = called.instructions or (instruction,)
                 is_one_op = all(p.opcode == "parameter" for p in parameters)
                 if is_one_op and len(parameters) == 2:
+                    # Equal attributes stay one object, on which rules are made once.
                     key = (instruction.attributes, root.opcode)
                     if key not in combined:
                         combined[key] = replace(instruction.attributes, combiner=root.opcode)

@@ -22,6 +22,7 @@ def cudnn_attention(instruction: Instruction, operands: list[Dims], results: lis
     builder = RuleBuilder(operands, results)
     batch, _, heads, _ = operands[_QUERY]
     key_heads = operands[_KEY][2]
+    # A bias has heads second, as results do; the other operands of rank four have them third.
     bias = {n for n, o in enumerate(operands) if n > _VALUE and _is_bias(o, operands)}
     b = builder.add(size=batch)
     outer = builder.add(size=key_heads)

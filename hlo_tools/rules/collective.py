@@ -21,6 +21,7 @@ def collective(instruction: Instruction, operands: list[Dims], results: list[Dim
             is_moved = a != b or (
                 instruction.opcode in _EXCHANGES and dim in instruction.dimensions
             )
+            # An all-to-all may keep the size of a dimension, though it exchanges its parts.
             kind = FactorKind.REPLICATION if is_moved else FactorKind.PASSTHROUGH
             builder.join((number, dim), (builder.result(number), dim), kind=kind)
     return builder.build()

@@ -42,6 +42,7 @@ def ragged_dot(instruction: Instruction, operands: list[Dims], results: list[Dim
     if ragged is None:
         raise HloError(f"{instruction.name}: a ragged dot without its ragged dimensions")
     builder = RuleBuilder(operands, results)
+    # `counts` [.., groups]: how many rows belong to each group.
     lhs, rhs, *counts = operands
     n_groups = len(counts[0]) - 1 if counts else 0
     is_contracted = bool(set(ragged.lhs_ragged) & set(numbers.lhs_contracting))

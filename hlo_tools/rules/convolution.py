@@ -34,6 +34,7 @@ def convolution(instruction: Instruction, operands: list[Dims], results: list[Di
     attributes = instruction.attributes
     windows = attributes.window
     groups, batch_groups = attributes.feature_group_count, attributes.batch_group_count
+    # The kernel's input features are those of one group: summed within a group, never across.
     reduced = builder.add(size=kernel_in, kind=FactorKind.REDUCTION)
     builder.set(1, numbers.kernel_input_feature, (reduced,))
     if groups == 1 and batch_groups == 1:
@@ -91,10 +92,13 @@ def _with_space(
     for window, source, kernel, target in dims:
         read, made = operands[0][source], result[target]
         covered = (window.size - 1) * window.window_dilation + 1
+        # A window almost as long as the image has few places, as in the gradient of a kernel: the
+        # index along which work can be divided is the tap.
         if window.size > made and 2 * covered > read * window.base_dilation:
             places, size = [(0, source), (1, kernel)], max(read, window.size)
             around = window_halo(window, read, made)
             is_plain = window.size == read and made == 1
+            # Devices would read unequal shares of the elements, which lie `step` apart: not split.
             if around.drift and around.step > 1:
                 builder.add(*places, size=size, kind=FactorKind.REPLICATION)
             else:

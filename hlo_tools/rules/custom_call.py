@@ -35,6 +35,7 @@ def custom_call_rule(
 ) -> Callable[[Instruction, list[Dims], list[Dims]], Rule] | None:
     """The rule of a custom call's target, None for one that is not known."""
     for pattern, rule in CUSTOM_CALLS:
+        # The whole name: an unknown target that begins like a known one must stay unknown.
         if re.fullmatch(pattern, target):
             return rule
     return None

@@ -18,6 +18,7 @@ def elementwise(instruction: Instruction, operands: list[Dims], results: list[Di
     for dim, size in enumerate(shape):
         places = [(n, dim) for n, o in enumerate(operands) if dim < len(o) and o[dim] == size]
         places += [(builder.result(n), dim) for n, r in enumerate(results) if r[dim] == size]
+        # What no operand has (the bytes of a bitcast) is left to `build`, which keeps it whole.
         if len(places) > len(results) or not operands:
             builder.add(*places, size=size)
     return builder.build()

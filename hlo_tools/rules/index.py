@@ -29,6 +29,7 @@ def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) 
             builder.add((0, dim), (builder.result(), out), size=table[dim])
     index_dims = [d for d in range(len(operands[1])) if d != numbers.index_vector_dim]
     batch_outs = [d for d in range(len(result)) if d not in numbers.offset_dims]
+    # Batching dimensions: an index only ever looks into its own part of the table.
     paired = dict(
         zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
     )
@@ -59,6 +60,7 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
     updates = range(n_tables + 1, 2 * n_tables + 1)
     builder = RuleBuilder(operands, results)
     table, update = operands[0], operands[n_tables + 1]
+    # A table before and after; all tables share the indices.
     both = [(n, builder.result(n)) for n in tables]
 
     def in_tables(dim: int) -> list[tuple[int, int]]:

@@ -56,6 +56,7 @@ class Notation:
         number = {x: builder.add(size=n, kind=self._kind(x)) for x, n in sizes.items()}
         for tensor, (dims, shape) in enumerate(tensors):
             for dim, letters in enumerate(dims):
+                # As in every rule, a dimension of size one has no factors.
                 factors = tuple(number[x] for x in letters if sizes.get(x, 1) > 1)
                 builder.set(tensor, dim, factors if shape[dim] > 1 else ())
         return builder.build()
@@ -85,6 +86,8 @@ class Notation:
                         "in another"
                     )
                 sizes[letters] = max(known, size)
+        # Letters that stand alone have given sizes; a merged dimension may have one unknown letter
+        # left.
         for letters, size in places:
             self._solve(name, letters, size, sizes)
         return sizes

@@ -10,6 +10,7 @@ Dims = tuple[int, ...]
 def reduce(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
     """Variadic: n arrays, n initial scalars, n results; the listed dimensions are combined away."""
     builder = RuleBuilder(operands, results)
+    # The other half are the initial values, scalars that every device has.
     arrays = range(len(operands) // 2)
     kept = 0
     for dim, size in enumerate(operands[0]):

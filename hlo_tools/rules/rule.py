@@ -138,6 +138,7 @@ class RuleBuilder:
         """The rule; what was not mentioned is a factor of its own of kind `rest`."""
         for tensor, shape in enumerate(self._shapes):
             for dim, size in enumerate(shape):
+                # None is a dimension that nobody mentioned; () one of size one, which is no factor.
                 if self._dims[tensor][dim] is None:
                     self.add((tensor, dim), size=size, kind=rest)
         dims = [tuple(d or () for d in tensor) for tensor in self._dims]
@@ -148,6 +149,7 @@ def _compact(
     factors: list[Factor], dims: list[tuple[tuple[int, ...], ...]], n_operands: int
 ) -> Rule:
     """Drop factors of size one and number the rest in order of first appearance."""
+    # Equal rules print alike, in whatever order their factors were added.
     order: dict[int, int] = {}
     for tensor in dims:
         for dim in tensor:

@@ -40,6 +40,7 @@ def reshape(instruction: Instruction, operands: list[Dims], results: list[Dims])
     whole.
     """
     builder = RuleBuilder(operands, results)
+    # Products of empty arrays say nothing of which dimension is which.
     if 0 in operands[0]:
         return builder.build()
     for left, right in _blocks(operands[0], results[0]):
@@ -61,6 +62,7 @@ def _blocks(left: Dims, right: Dims) -> Iterator[tuple[list[int], list[int]]]:
         block: tuple[list[int], list[int]] = ([], [])
         products = [1, 1]
         while not any(block) or products[0] != products[1]:
+            # The side whose product is behind takes its next dimension, until both are equal.
             take_left = i < len(left) and (products[0] <= products[1] or j == len(right))
             side, dims, at = (0, left, i) if take_left else (1, right, j)
             products[side] *= dims[at]
@@ -84,6 +86,7 @@ def _common_factors(left: list[int], right: list[int]) -> list[tuple[int, int, i
         factors.append((small, at[0], at[1]))
         for side in (0, 1):
             rest[side][at[side]] //= small
+            # The larger one is left with a rest, which meets the other side's next dimension.
             at[side] += rest[side][at[side]] == 1
     return factors
 

@@ -53,9 +53,12 @@ def neighbours(halos: "Halos", parts: np.ndarray) -> tuple[np.ndarray, np.ndarra
     it.
     """
     drift = halos.drift
+    # What device i needs is linear in i, so the first or the last device needs most.
     before = halos.low + np.maximum(drift * (parts - 1), drift) / parts
     after = halos.high + np.maximum(-drift, -drift * (parts - 1)) / parts
     return (
+        # The elements before a part lie 1, 2, ... steps before its start, those after it 0, 1, ...
+        # steps past its end.
         np.floor(np.maximum(before, 0) / halos.step).astype(np.int64),
         np.ceil(np.maximum(after, 0) / halos.step).astype(np.int64),
     )
@@ -106,6 +109,8 @@ def select_and_scatter(instruction: Instruction, operands: list[Dims], results: 
         places = [(0, dim), (1, dim), (builder.result(), dim)]
         read, made = operands[0][dim], operands[1][dim]
         around = result_halo(window, read, made)
+        # Windows that do not overlap: a part of the gradient is made of the same part of both
+        # inputs.
         if _is_alone(around):
             slide(builder, places, read, around)
         else:

@@ -105,6 +105,7 @@ def batch_dim(full: Shape, micro: Shape, microbatches: int) -> int | None:
 
 def common_outer(values: Sequence[Batched]) -> int | None:
     """The `outer` of values that are combined sample by sample. Raises `Refusal` if they differ."""
+    # None, copies of one value, goes with any order.
     known = {value.outer for value in values} - {None}
     if len(known) > 1:
         raise Refusal("its operands hold the samples in different orders")
@@ -148,6 +149,7 @@ def join(a: Dependence, b: Dependence) -> Dependence:
 
 
 def _common_scale(a: Dependence, b: Dependence) -> Any:
+    # Compared by identity: a scale is a variable or a literal of the program.
     scales = [None if isinstance(s, Known) else s.scale for s in (a, b)]
     zeros = [not isinstance(s, Partial) and s.elements is KnownElements.ZERO for s in (a, b)]
     # Zero is zero under any scale.

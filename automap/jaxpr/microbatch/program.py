@@ -120,6 +120,7 @@ class EquationOrder:
 def order_equations(parts: SeparatedStep) -> EquationOrder:
     """Which equation is computed when, each as late as its users allow, none that nobody needs."""
     # Where each value is computed: once, outside of the loops, or in them.
+    # By variable, the number of the equation that makes it.
     known_at, loop_at = _defined(parts.known), _defined(parts.loop)
     made = {**{s.total: s for s in parts.sums}, **{j.whole: j for j in parts.joins}}
     passes: list[Pass] = []

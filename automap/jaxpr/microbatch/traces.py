@@ -112,6 +112,7 @@ class _Line:
         """A parameter at one sample; as in the other trace if it is no size."""
         sizes = int, np.integer
         if isinstance(full, sizes) and isinstance(other, sizes) and not isinstance(full, bool):
+            # The line through (n, size) of both traces, at n = 1.
             size, rest = divmod((full - other) * (1 - self.other), self.full - self.other)
             # A size that is no line in n comes from code that looks at the size of the batch.
             if rest:

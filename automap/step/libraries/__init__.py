@@ -27,6 +27,7 @@ LIBRARIES: Final[Mapping[str, Any]] = MappingProxyType(
 
 def loaded_libraries() -> tuple[Library, ...]:
     """Those that this process has imported."""
+    # What was never imported cannot have made an argument.
     modules = {name: sys.modules.get(name) for name in LIBRARIES}
     return tuple(_library(name, module) for name, module in modules.items() if module is not None)
 

@@ -46,6 +46,7 @@ class NnxLibrary:
 
     def split(self, objects: Sequence[Any]) -> tuple[Sequence[Any], Hashable]:
         """Nested dicts of arrays, and the definition of the graph."""
+        # A State is a tree of arrays already; a place is kept for it, so that numbers stay.
         graphs = [None if self._is_state(x) else x for x in objects]
         definition, state = self._nnx.split(tuple(graphs))
         arrays = self._nnx.to_pure_dict(state)
@@ -75,6 +76,7 @@ class NnxLibrary:
                     "no place for; make them before the first call"
                 )
         _, are_graphs = rest
+        # None where an array is the very same one: what is not changed is not returned.
         changed = [
             jax.tree.map(_new, before, after) if is_graph else None
             for before, after, is_graph in zip(trees, now, are_graphs, strict=True)
@@ -84,6 +86,7 @@ class NnxLibrary:
     def update(self, objects: Sequence[Any], trees: Sequence[Any], rest: Any) -> None:
         """The new arrays, in the caller's Variables; new plain attributes, in its modules."""
         for given, tree in zip(objects, trees, strict=True):
+            # `nnx.update` would write a None into a Variable.
             values = _without_none(tree)
             if values is not None:
                 self._nnx.update(given, values)

@@ -51,6 +51,7 @@ def _arrays(check: Check) -> Check:
 
 
 ROWS: Final[Mapping[str, Row]] = {
+    # Sets of opcodes first: the row of a single opcode below takes the place of its set's.
     **dict.fromkeys(ELEMENTWISE, Row(1, _ANY, _arrays(shape.like_result))),
     **{
         opcode: Row(n_operands, n_operands, _arrays(shape.like_result))

@@ -15,6 +15,7 @@ def dot(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     lhs, rhs = operands[0].dims, operands[1].dims
     left = {*numbers.lhs_batch, *numbers.lhs_contracting}
     right = {*numbers.rhs_batch, *numbers.rhs_contracting}
+    # HLO's order: batch dimensions, free ones of the left side, free ones of the right.
     made = tuple(lhs[d] for d in numbers.lhs_batch)
     made += tuple(size for d, size in enumerate(lhs) if d not in left)
     made += tuple(size for d, size in enumerate(rhs) if d not in right)
@@ -81,6 +82,8 @@ def convolution(instruction: Instruction, operands: Sequence[Shape]) -> str | No
     groups, batch_groups = attributes.feature_group_count, attributes.batch_group_count
     features, kernels = lhs[numbers.input_feature], rhs[numbers.kernel_output_feature]
     batch = lhs[numbers.input_batch]
+    # The kernel has the input features of one group only; with batch groups, each part of the batch
+    # meets the outputs of its own group. XLA allows one of both kinds.
     fits = (
         groups >= 1
         and batch_groups >= 1

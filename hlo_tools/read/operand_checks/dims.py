@@ -45,6 +45,7 @@ def windowed(windows: Sequence[WindowDim], source: Dims) -> Dims | str:
         if min(w.size, w.stride, w.window_dilation, w.base_dilation) < 1:
             dilations = f"{w.window_dilation}, {w.base_dilation}"
             return f"a window of size {w.size}, stride {w.stride} and dilations {dilations}"
+        # Between n elements lie n - 1 gaps; an empty dimension has none.
         dilated = (size - 1) * w.base_dilation + 1 if size else 0
         room = dilated + w.padding_low + w.padding_high
         covered = (w.size - 1) * w.window_dilation + 1

@@ -19,6 +19,7 @@ def gather(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     if numbers is None:
         return "no dimension numbers"
     table, indices, result = operands[0].dims, operands[1].dims, instruction.shape.dims
+    # Of size 1 in the window, so that the result has no dimension for them.
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     wrong = (
         bad_numbers("dropped dimensions", dropped, table)
@@ -39,6 +40,7 @@ def gather(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
 
 def scatter(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     """Updates have the indices' dimensions and the window's."""
+    # n tables, one tensor of indices, n updates.
     numbers, count = instruction.attributes.scatter, len(operands) // 2
     if numbers is None:
         return "no dimension numbers"

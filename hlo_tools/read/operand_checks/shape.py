@@ -55,6 +55,7 @@ def element(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
 
 def bitcast_convert(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     """The dimensions are kept, but for the bytes of an element."""
+    # From 32 bits to 8 the result has one more dimension, of size 4; likewise the other way.
     a, b = operands[0].dims, instruction.shape.dims
     n = min(len(a), len(b))
     return None if a[:n] == b[:n] and abs(len(a) - len(b)) <= 1 else unlike(a, b)
@@ -119,6 +120,7 @@ def pad(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     source, paddings = operands[0].dims, instruction.attributes.padding
     if len(paddings) != len(source):
         return f"{len(paddings)} paddings for an operand of {len(source)} dimensions"
+    # Negative padding cuts elements off, at most all that there are.
     made = tuple(
         max(size + p.low + p.high + p.interior * max(size - 1, 0), 0)
         for size, p in zip(source, paddings, strict=True)
@@ -219,6 +221,7 @@ def fft(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
 
 def matrices(instruction: Instruction, operands: Sequence[Shape]) -> str | None:
     """Batches of matrices."""
+    # Of a triangular solve the last operand is the right side, which the solution is like.
     dims = operands[-1].dims
     if len(dims) < 2 or any(len(operand.dims) != len(dims) for operand in operands):
         return "operands that are not matrices, as many of each"

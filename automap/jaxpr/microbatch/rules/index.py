@@ -108,6 +108,7 @@ def _check_slice_sizes(operation: Operation, array: Dependence) -> None:
     full, micro = (e.params["slice_sizes"] for e in (operation.full, operation.micro))
     for dim, sizes in enumerate(zip(full, micro)):
         shapes = operation.full_shape(0)[dim], operation.shape(0)[dim]
+        # Along the samples it may read all of them, or one for each index; the rule decides which.
         is_batch = isinstance(array, Batched) and dim == array.dim
         if sizes[0] != sizes[1] and not (is_batch and sizes == shapes):
             raise Refusal("what it reads depends on the size of the batch")

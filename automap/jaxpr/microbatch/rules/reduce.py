@@ -36,6 +36,7 @@ def _reduce(operation: Operation) -> RuleResult:
         if operator is None:
             raise Refusal("it picks one of the samples")
         return operation.all_results(Partial(operator))
+    # Dimensions before the batch that are reduced away move it forward.
     return operation.all_results(Batched(value.dim - sum(a < value.dim for a in axes), value.outer))
 
 

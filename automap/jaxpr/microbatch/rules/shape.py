@@ -62,6 +62,7 @@ def _concatenate(operation: Operation) -> RuleResult:
     if operation.params["dimension"] != dim:
         return operation.all_results(Batched(dim, common_outer(pieces)))
     outers = [piece.outer or 1 for piece in pieces]
+    # Samples of one microbatch in each block, which must be as many in all pieces.
     inners = {operation.shape(n)[dim] / outer for n, outer in enumerate(outers)}
     if len(inners) != 1:
         raise Refusal("it joins unlike pieces along the batch dimension")
