@@ -9,13 +9,18 @@ from pathlib import Path
 
 import jax
 
-from automap.calibrate.fresh import fresh_seconds_per_byte
-from automap.calibrate.grid import EFFORTS, Depth, grid_kernels, grid_transfers, measurement_grid
+from automap.calibrate.grid import (
+    EFFORTS,
+    Depth,
+    grid_kernels,
+    grid_transfers,
+    measurement_grid,
+    target_signatures,
+)
 from automap.calibrate.hardware import calibrated_topology
 from automap.calibrate.machine import Machine, find_machine
 from automap.calibrate.session import Item, Session
-from automap.calibrate.stopwatch import DeviceStopwatch
-from automap.calibrate.targets import target_signatures
+from automap.calibrate.stopwatch import DeviceStopwatch, fresh_seconds_per_byte
 from automap.cost.profile import KernelProfile, default_path
 from automap.errors import ProfileError
 from automap.program import load_target, trace_step
@@ -50,6 +55,7 @@ def calibrate(
     path = profile_path or default_path(machine.device, jax.__version__)
     profile = _profile(machine, path, is_cache=profile_path is None)
     items = tuple(_items(machine, depth, targets))
+    # What is measured is saved as it goes, as a calibration may be interrupted.
     with ItemProgress() as progress:
         stopwatch = DeviceStopwatch(machine, EFFORTS[depth])
         session = Session(
@@ -72,6 +78,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
     try:
         return KernelProfile.load(path).merged(empty)
     except ProfileError as error:
+        # A file that the user names is not overwritten.
         if not is_cache:
             raise
         say(f"warning: {error}; measuring everything again")
@@ -81,6 +88,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
 def _items(machine: Machine, depth: Depth, targets: Sequence[str]) -> Iterator[Item]:
     grid = measurement_grid(machine.platform, depth)
     target_items = (_target_items(machine, target) for target in targets)
+    # The machine's own first: without it there is no hardware file, whatever the targets need.
     return chain(
         grid_kernels(grid),
         grid_transfers(grid, machine.topology),

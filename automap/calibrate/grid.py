@@ -1,8 +1,10 @@
-"""What is measured on every machine: shapes of dots, sizes of streams and of collectives, as
-tables.
+"""What is measured: on every machine shapes of dots, sizes of streams and of collectives, as
+tables; for a user's step its kernels.
 
-Dots are all products of the listed b, m, n and k; `automap.cost.profile.interpolate` reads other shapes
-from them.
+Dots are all products of the listed b, m, n and k; `automap.cost.profile.interpolate` reads other
+shapes from them. A step's kernels are those at the local shapes of its presets on every mesh of a
+topology. Kernels bound by memory are measured at the powers of two around their bytes: their times
+are read from a curve                                                  -> in: `target_signatures`
 """
 
 from collections.abc import Iterator
@@ -10,9 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal
 
+import numpy as np
+
+from automap.backends import backend_for
 from automap.calibrate.timing import Effort
 from automap.cost.collectives import CollectiveKind
+from automap.cost.evaluate import Evaluator
 from automap.cost.profile import Transfer
+from automap.cost.profile.measured import parts_of
 from automap.cost.profile.signatures import (
     DotSignature,
     ElementClass,
@@ -20,6 +27,13 @@ from automap.cost.profile.signatures import (
     Signature,
     StreamSignature,
 )
+from automap.cost.shardings import shardings
+from automap.cost.tables import build_tables
+from automap.planner.sharding import meshes_of
+from automap.program.trace import Workload
+from automap.space.point import SplitClasses
+from automap.space.presets import PRESETS
+from automap.space.space import Space
 from automap.topology.model import Platform, Topology
 
 
@@ -67,7 +81,7 @@ _GRIDS: Final[dict[tuple[bool, Depth], Grid]] = {
         stream_bytes=_ALL_DEVICE_BYTES, transfer_bytes=(2**10, 2**14, 2**18, 2**22, 2**26, 2**30),
     ),
 }  # fmt: skip
-# Elements of the largest operand or result of a dot of the grid.
+# Elements of the largest operand or result of a dot of the grid: 4 GiB in float32.
 _MOST_ELEMENTS: Final = 2**30
 _Kinds = tuple[tuple[Family, ElementClass], ...]
 _STREAMS: Final[_Kinds] = (
@@ -90,11 +104,12 @@ def measurement_grid(platform: Platform, depth: Depth) -> Grid:
 
 
 def grid_kernels(grid: Grid) -> Iterator[Signature]:
-    """What a hardware file needs first, small shapes first: float32 streams, dots, other streams."""
+    """Small shapes first, and what a hardware file needs: float32 streams, dots, other streams."""
     yield from _streams(grid, _STREAMS[:1])
     sides = grid.sides
     for dtype, b, m, n, k in product(grid.dtypes, grid.batches, sides, sides, sides):
         if b * max(m * n, n * k, m * k) <= _MOST_ELEMENTS:
+            # Small ones tell the rate, by which too long ones are known before they are run.
             yield DotSignature(dtype=dtype, batch=b, m=m, n=n, k=k)
     yield from _streams(grid, _STREAMS[1:])
 
@@ -126,6 +141,36 @@ def _axes(topology: Topology) -> Iterator[tuple[int, tuple[int, ...], int]]:
         axis = len(sizes) - 1 - index
         yield index, sizes, axis
         if level.kind == "switch" and level.size % 2 == 0 and level.size > 2:
+            # An axis over a part of a switch has fewer ranks on the same ports.
             halved = (*sizes[:axis], 2, level.size // 2, *sizes[axis + 1 :])
             yield index, halved, axis
             yield index, halved, axis + 1
+
+
+def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature, ...]:
+    """Distinct signatures, those of the first presets first."""
+    space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
+    tables = build_tables(workload.problem, topology.platform)
+    evaluator = Evaluator(tables, workload.problem.n_classes, topology)
+    signatures: dict[Signature, None] = {}  # a set in the order of insertion
+    for mesh in meshes_of(topology, None):
+        for preset in PRESETS.values():
+            for point in preset.points(space, mesh):
+                if space.is_valid(point):
+                    signatures |= dict.fromkeys(_signatures(evaluator, space.split_classes(point)))
+    return tuple(signatures)
+
+
+def _signatures(evaluator: Evaluator, split_classes: SplitClasses) -> Iterator[Signature]:
+    table = evaluator.tables.kernels
+    sharding = shardings(evaluator.tables, evaluator.n_classes, split_classes)
+    split = sharding.factor_of_axis[table.op_row].tolist()
+    moved = table.moved_bytes(sharding.parts_of_value)
+    # The power of two above each kernel's bytes; the one below it is yielded beside it.
+    octave = 2 ** np.ceil(np.log2(np.maximum(moved, 1))).astype(np.int64)
+    for shape, factors, n_bytes in zip(table.shape, split, octave.tolist(), strict=True):
+        # A shape with a kind is measured as it is, any other by its bytes.
+        parts = parts_of(shape, factors, split_classes.mesh.sizes) if shape.kind else ()
+        yield shape.local(parts, n_bytes)
+        if not shape.kind:
+            yield shape.local((), max(n_bytes // 2, 1))

@@ -36,8 +36,9 @@ class Program:
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.carry)
 
 
-def poked(target: jax.Array, source: jax.Array) -> jax.Array:
-    """`target` with its first element from `source`, within [0, 1]."""
+def made_dependent(target: jax.Array, source: jax.Array) -> jax.Array:
+    """`target` with its first element from `source`, so that it cannot be there before it."""
+    # Within [0, 1]: what is fed back must not grow from trip to trip until it is infinite.
     first = lax.slice(source, (0,) * source.ndim, (1,) * source.ndim)
     first = jnp.clip(first, 0, 1).astype(target.dtype).reshape((1,) * target.ndim)
     return lax.dynamic_update_slice(target, first, (0,) * target.ndim)
@@ -50,6 +51,7 @@ def compiled_loop(program: Program, mesh: Mesh) -> Compile:
     handed from run to run, so that no run allocates or copies it.
     """
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    # In a list, as runs replace what the one before has donated.
     state = [_filled(program.carry, sharding, mesh.size)]
 
     def compile_trips(trips: int) -> Run:
@@ -79,6 +81,8 @@ def _filled(
     def fill() -> Arrays:
         arrays = []
         for leaf in carry:
+            # Different numbers, as sorting equal ones is no work. As indices they jump by 7 rows:
+            # no row is read beside the last one.
             place = lax.broadcasted_iota(jnp.int32, (devices, *leaf.shape), len(leaf.shape))
             is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
             values = (place % 97) / 97 + 0.5 if is_float else place * 7 % max(leaf.shape[0], 1)

@@ -61,14 +61,14 @@ def find_machine(count: int | None) -> Machine:
             f"--device-count {count}: allowed: 1 to {_MOST_DEVICES}, and no more than JAX shows "
             "here"
         )
+    # Before anything asks JAX for devices, after which their number is fixed.
     _ask_for_cpu_devices(count)
     try:
         devices = jax.devices()
     except RuntimeError as error:
         raise CalibrationError(
             f"JAX shows no devices ({error}); allowed: a machine where jax.devices() works, with "
-            "no other "
-            "program that holds the accelerator"
+            "no other program that holds the accelerator"
         ) from error
     if count is not None and not 1 <= count <= len(devices):
         raise CalibrationError(
@@ -77,8 +77,7 @@ def find_machine(count: int | None) -> Machine:
     if jax.process_count() > 1:
         raise CalibrationError(
             f"{jax.process_count()} processes share the devices; allowed: one process: calibrate "
-            "one host, and "
-            "write the network between hosts in the hardware file by hand"
+            "one host, and write the network between hosts in the hardware file by hand"
         )
     return _machine(_in_order(devices)[:count])
 
@@ -120,6 +119,7 @@ def _memory_bytes(devices: Sequence[Any]) -> int:
     """What one device may hold: its allocator's limit, for CPU devices their share of the
     machine's.
     """
+    # All devices are of one kind, so one of them tells.
     statistics = devices[0].memory_stats() or {}
     if "bytes_limit" in statistics:
         return int(statistics["bytes_limit"])

@@ -1,8 +1,8 @@
 """A calibration: signatures to measure -> a profile, with what could not be measured.
 
-Known signatures are skipped, so that a calibration that was interrupted goes on where it stopped; Ctrl-C ends it
-with what there is. The time of the loop's own small kernel, taken to be that of the smallest elementwise kernel,
-is taken off every other                                                          -> in: `Session.measure`
+Known signatures are skipped, so that a calibration that was interrupted goes on where it stopped;
+Ctrl-C ends it with what there is. The time of the loop's own small kernel, assumed to be that of
+the smallest elementwise kernel, is subtracted from every other   -> in: `Session.measure`
 """
 
 from collections.abc import Callable, Iterable
@@ -54,6 +54,7 @@ class Session:
 
     def run(self, items: Iterable[Item]) -> None:
         """Measure what the profile lacks; on Ctrl-C stop and keep the rest."""
+        # Known times are lessons, too: they tell the rate of their kind.
         known = self.profile.times()
         for item, seconds in known.items():
             self._learn(item, seconds)
@@ -63,13 +64,13 @@ class Session:
                 self.on_progress(number, len(wanted), item)
                 self._try(item)
                 if len(self._new) == _SAVE_EVERY:
-                    self._keep()
+                    self._save_new()
         except KeyboardInterrupt:
             self.is_interrupted = True
         finally:
-            self._keep()
+            self._save_new()
 
-    def _keep(self) -> None:
+    def _save_new(self) -> None:
         self.profile = self.profile.with_times(self._new)
         self._new.clear()
         self.save(self.profile)
@@ -77,6 +78,7 @@ class Session:
     def _try(self, item: Item) -> None:
         """Measure an item, unless that takes too long or the device cannot run it."""
         expected = units(item) / self._rates.get(_kind(item), _FIRST_UNITS_PER_S)
+        # Only what the rate of its own kind foretells is skipped: a first one is always tried.
         if expected > self.stopwatch.longest_seconds and _kind(item) in self._rates:
             self.skipped.append((item, f"would take about {expected:.3g} s a run"))
             return
@@ -94,6 +96,7 @@ class Session:
             raise Unmeasurable("took no longer than an empty loop")
         seconds = timing.seconds
         if not is_elementwise(item):
+            # Never less than half: a kernel as small as the loop's own is mostly noise.
             seconds = max(seconds - self._loop_seconds, seconds / 2)
         self._learn(item, seconds)
         return seconds

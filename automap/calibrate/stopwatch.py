@@ -1,9 +1,23 @@
-"""Times loops on real devices: the `Stopwatch` of a calibration."""
+"""Times programs on real devices: loops of one kernel, as the `Stopwatch` of a calibration, and
+what new memory costs where a runtime takes it from its operating system in every step.
+
+The processor's runtime gives back what a step allocates, so that the next one touches every page
+for the first time:
+
+    fresh = (T(results in new memory) - T(results in the operands' memory)) / bytes
+
+of one elementwise kernel on all devices at once. Accelerators keep a pool of memory: 0
+                                                                   -> in: `fresh_seconds_per_byte`
+"""
 
 from collections.abc import Callable
+from statistics import median
 import time
+from typing import Final
 
 import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.calibrate.loops import Program, compiled_loop
@@ -15,10 +29,15 @@ from automap.calibrate.transfers import transfer_program
 from automap.cost.profile import Transfer
 
 
-_EMPTY_SAMPLES = 7
+_EMPTY_SAMPLES: Final = 7
 # A loop may hold its carry twice. A processor has no allocator that refuses: what is too large
 # kills the program.
-_LOOP_COPIES = 2
+_LOOP_COPIES: Final = 2
+# Larger than what C libraries keep for themselves; memory for both arrays of all devices is a small
+# part.
+_MOST_BYTES: Final = 64 * 2**20
+_SHARE: Final = 1 / 8
+_SAMPLES: Final = 7
 
 
 class DeviceStopwatch:
@@ -47,11 +66,13 @@ class DeviceStopwatch:
                 clock=self._clock,
             )
         except (jax.errors.JaxRuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            # XLA's messages have many lines, of which the first says what is wrong.
             raise Unmeasurable(str(error).partition("\n")[0]) from error
 
     def _empty_seconds(self) -> float:
         leaf = jax.ShapeDtypeStruct((1,), "float32")
         mesh = self._machine.mesh((len(self._machine.devices),))
+        # A loop of no trips: what calling a program and waiting for it costs.
         run = compiled_loop(Program((leaf,), lambda carry: carry), mesh)(0)
         run()
         return float(np.median([self._once(run) for _ in range(_EMPTY_SAMPLES)]))
@@ -60,3 +81,45 @@ class DeviceStopwatch:
         start = self._clock()
         run()
         return self._clock() - start
+
+
+def fresh_seconds_per_byte(
+    machine: Machine, *, most_bytes: int = _MOST_BYTES, clock: Clock = time.perf_counter
+) -> float:
+    """Seconds a byte of new memory costs on each device while all of them allocate.
+
+    The array has `most_bytes` on each device, or less where memory is short.
+    """
+    if machine.platform != "cpu":
+        return 0.0
+    count = len(machine.devices)
+    n_bytes = min(most_bytes, int(machine.memory_bytes * _SHARE))
+    # One row for each device, so that all of them allocate as much at one time.
+    mesh = machine.mesh((count,))
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    shape = jax.ShapeDtypeStruct((count, n_bytes // 4), "float32", sharding=sharding)
+
+    def add(array: jax.Array) -> jax.Array:
+        return array + 1
+
+    fresh = jax.jit(add).lower(shape).compile()
+    reused = jax.jit(add, donate_argnums=0).lower(shape).compile()
+    array = jax.device_put(jnp.zeros(shape.shape, shape.dtype), sharding)
+    new_seconds = _median_seconds(lambda: jax.block_until_ready(fresh(array)), clock)
+    # A donated array is gone: each run takes the result of the one before.
+    arrays = [array]
+
+    def run_in_place() -> None:
+        arrays[0] = jax.block_until_ready(reused(arrays[0]))
+
+    return max(new_seconds - _median_seconds(run_in_place, clock), 0.0) / n_bytes
+
+
+def _median_seconds(run: Callable[[], object], clock: Clock) -> float:
+    run()  # the first run compiles what is left to compile, and is not counted
+    seconds = []
+    for _ in range(_SAMPLES):
+        start = clock()
+        run()
+        seconds.append(clock() - start)
+    return median(seconds)

@@ -2,9 +2,10 @@
 
     t = (median over samples of T(n) - T_0) / n,   n such that T(n) - T_0 >= `Effort.least_seconds`
 
-T(n) is the wall time of a compiled program of n trips, from the call until its results are there, after a run that
-is not counted; T_0 the time of a program of none. n starts where the expectation says, and is raised until the
-loop is long enough to be told from the clock's and the dispatch's noise           -> in: `seconds_per_trip`
+T(n) is the wall time of a compiled program of n trips, from the call until its results are there,
+after a run that is not counted; T_0 the time of a program of none. n starts where the expectation
+says, and is raised until the loop is long enough to be told from the clock's and the dispatch's
+noise                                                              -> in: `seconds_per_trip`
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _LONG, _FEWEST_SAMPLES = 10, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long to measure: a loop's least duration, samples of it, and what is too long to measure."""
+    """How long to measure: a loop's least duration, its samples, and what takes too long."""
 
     least_seconds: float
     samples: int
@@ -60,6 +61,7 @@ def seconds_per_trip(
         first = _timed(run, clock) - overhead_seconds
         if first >= effort.least_seconds or trips == _MAX_TRIPS:
             break
+        # About a hundred times as long at most: a first measure may be nothing but noise.
         longer = _MARGIN * effort.least_seconds / max(first, effort.least_seconds / 64)
         trips = _power_of_two(max(trips * longer, 2 * trips))
     is_long = first > _LONG * effort.least_seconds

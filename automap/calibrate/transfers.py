@@ -11,7 +11,7 @@ from typing import Any, Final
 import jax
 from jax import lax
 
-from automap.calibrate.loops import Arrays, Program, poked
+from automap.calibrate.loops import Arrays, Program, made_dependent
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
 
@@ -24,6 +24,7 @@ _EXCHANGES: Final[Mapping[str, _Exchange]] = {
     CollectiveKind.ALL_GATHER: lambda x, axis, n: lax.all_gather(x, axis, tiled=True),
     CollectiveKind.REDUCE_SCATTER: lambda x, axis, n: lax.psum_scatter(x, axis, tiled=True),
     CollectiveKind.ALL_TO_ALL: lambda x, axis, n: lax.all_to_all(x, axis, 0, 0, tiled=True),
+    # To the next rank of a ring: every link of a ring or line is used in one direction.
     CollectiveKind.PERMUTE: lambda x, axis, n: lax.ppermute(
         x, axis, [(i, (i + 1) % n) for i in range(n)]
     ),
@@ -39,6 +40,7 @@ def transfer_program(transfer: Transfer) -> Program:
     """The loop that measures a collective, on a mesh with the axes `axis_names`."""
     ranks = transfer.sizes[transfer.axis]
     axis = axis_names(transfer.sizes)[transfer.axis]
+    # Bytes are those of the whole buffer, of which each rank holds or receives a share.
     share = max(transfer.n_bytes // _ITEM_BYTES // ranks, 1)
     is_gather = transfer.kind == CollectiveKind.ALL_GATHER
     is_scatter = transfer.kind == CollectiveKind.REDUCE_SCATTER
@@ -47,7 +49,7 @@ def transfer_program(transfer: Transfer) -> Program:
 
     def trip(carry: Arrays) -> Arrays:
         x, y = carry
-        x = poked(x, y)
+        x = made_dependent(x, y)
         return x, _EXCHANGES[transfer.kind](x, axis, ranks)
 
     return Program(tuple(jax.ShapeDtypeStruct((n,), "float32") for n in (operand, result)), trip)

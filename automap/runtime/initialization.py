@@ -86,13 +86,13 @@ def even_shardings(state: Any, devices: Sequence[Any]) -> Any:
     mesh = Mesh(np.array(devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
 
     def one(leaf: Any) -> NamedSharding:
-        own_result, axes = list(leaf.shape), [[] for _ in leaf.shape]
+        sizes_left, axes = list(leaf.shape), [[] for _ in leaf.shape]
         for name, size in zip(names, sizes, strict=True):
             # A size that no dimension is a multiple of is left out: the leaf is whole along it.
-            fitting = [d for d, n in enumerate(own_result) if n % size == 0]
+            fitting = [d for d, n in enumerate(sizes_left) if n % size == 0]
             if fitting:
-                dim = max(fitting, key=lambda d: own_result[d])
-                own_result[dim] //= size
+                dim = max(fitting, key=lambda d: sizes_left[d])
+                sizes_left[dim] //= size
                 axes[dim].append(name)
         return NamedSharding(mesh, PartitionSpec(*(tuple(a) or None for a in axes)))
 

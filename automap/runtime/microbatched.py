@@ -108,9 +108,10 @@ def run(program: MicrobatchProgram, inputs: Sequence[Any]) -> list[Any]:
     values: _Values = dict(zip(program.inputs, inputs, strict=True))
     values.update(zip(program.constants, program.values, strict=True))
     values.update(evaluate(program.before, values))
-    for turn in program.passes:
-        values.update(_looped(program, turn, values))
-        values.update(evaluate(turn.middle, values))
+    # What needs a finished sum runs after the loop that makes it, and may feed another loop.
+    for loop_pass in program.passes:
+        values.update(_looped(program, loop_pass, values))
+        values.update(evaluate(loop_pass.middle, values))
     values.update(evaluate(program.after, values))
     return [a.val if isinstance(a, core.Literal) else values[a] for a in program.outputs]
 
@@ -125,10 +126,11 @@ def evaluate(eqns: Sequence[Any], values: Mapping[Any, Any]) -> _Values:
     return dict(zip(results, function(*(values[var] for var in used)), strict=True))
 
 
-def _looped(program: MicrobatchProgram, turn: Pass, values: _Values) -> _Values:
+def _looped(program: MicrobatchProgram, loop_pass: Pass, values: _Values) -> _Values:
     """The results of one loop over the microbatches."""
-    added = [s for s in turn.sums if s.operator != "last"]
-    kept = [s for s in turn.sums if s.operator == "last"]
+    # Sums are carried; of what every microbatch computes alike the last one's result is taken.
+    added = [s for s in loop_pass.sums if s.operator != "last"]
+    repeats = [s for s in loop_pass.sums if s.operator == "last"]
     cut = [
         split_parts(values[s.whole], dim=0, outer=1, parts=program.microbatches)
         for s in program.slices
@@ -140,17 +142,16 @@ def _looped(program: MicrobatchProgram, turn: Pass, values: _Values) -> _Values:
         number, slices = numbered
         here = {**values, program.index: number}
         here.update(zip((s.part for s in program.slices), slices, strict=True))
-        here.update(evaluate(turn.loop, here))
+        here.update(evaluate(loop_pass.loop, here))
         terms = [here[s.term].astype(total.dtype) for s, total in zip(added, totals)]
         sums = [COMBINE[s.operator](t, x) for s, t, x in zip(added, totals, terms)]
-        return sums, ([here[s.term] for s in kept], [here[j.part] for j in turn.joins])
+        return sums, ([here[s.term] for s in repeats], [here[j.part] for j in loop_pass.joins])
 
     start = [neutral(s.operator, s.total.aval) for s in added]
     totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
-    # A value that the loop computes alike every time is taken from its last turn.
     results = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
-    results.update((s.total, stack[-1]) for s, stack in zip(kept, repeated))
-    for join, part in zip(turn.joins, parts):
+    results.update((s.total, stack[-1]) for s, stack in zip(repeats, repeated))
+    for join, part in zip(loop_pass.joins, parts):
         sample_dimension = join.sample_dimension
         results[join.whole] = join_parts(
             part, dim=sample_dimension.dim, outer=sample_dimension.outer or 1

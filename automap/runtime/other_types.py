@@ -60,7 +60,7 @@ class Renaming:
                 made.append(replace(row, at=at))
         return tuple(made)
 
-    def last_kept(self, site: str) -> str:
+    def last_matched(self, site: str) -> str:
         """A top-level site, or the last one before it that there is. Raises `DifferentStepError`
         for none.
         """
@@ -79,25 +79,26 @@ def match_sites(planned: Level, called: Level) -> Renaming:
     )
 
 
-def rename_sites(plan: PlanRecord, match_sites: Renaming) -> PlanRecord:
+def rename_sites(plan: PlanRecord, renaming: Renaming) -> PlanRecord:
     """The plan with the places of another trace. Raises `DifferentStepError` where a stage would
     have nothing.
     """
     pipeline = plan.pipeline
     if pipeline is not None:
-        stages = tuple(_rename_stage(stage, match_sites) for stage in pipeline.stages)
+        stages = tuple(_rename_stage(stage, renaming) for stage in pipeline.stages)
         pipeline = replace(pipeline, stages=stages)
-    constraints = match_sites.constraints(plan.constraints)
+    constraints = renaming.constraints(plan.constraints)
     return replace(plan, constraints=constraints, pipeline=pipeline)
 
 
-def _rename_stage(stage: StageRecord, match_sites: Renaming) -> StageRecord:
+def _rename_stage(stage: StageRecord, renaming: Renaming) -> StageRecord:
     inside, cut = stage.inside, stage.cut_after
     if inside is not None:
-        inside = replace(inside, constraints=match_sites.constraints(inside.constraints))
+        inside = replace(inside, constraints=renaming.constraints(inside.constraints))
     if cut is not None:
         site, mark, trip = cut.partition("#")
-        cut = match_sites.last_kept(site) + mark + trip
+        # A cut is behind an equation, or behind a trip of the loop that it is: "12#3".
+        cut = renaming.last_matched(site) + mark + trip
     return replace(stage, inside=inside, cut_after=cut)
 
 
@@ -121,16 +122,18 @@ class _Matching:
             (planned.invars, called.invars),
             (planned.constvars, called.constvars),
         ):
+            # A loop may close over more or fewer values: then which is which is not known, and
+            # conversions of them find no partner.
             if _shapes(ours) == _shapes(theirs):
                 self.values.update(zip(ours, theirs, strict=True))
-        kept = [_without_conversions(level, self.before) for level in (planned, called)]
+        pair = [_without_conversions(level, self.before) for level in (planned, called)]
         # Conversions are what may differ, so all else has to be the same, in the same order.
-        names = [[equation.eqn.primitive.name for equation in side] for side in kept]
+        names = [[equation.eqn.primitive.name for equation in side] for side in pair]
         if names[0] != names[1]:
             at = next((i for i, (a, b) in enumerate(zip(*names)) if a != b), min(map(len, names)))
-            where = kept[0][at].path if at < len(kept[0]) else f"the end of {planned.name}"
+            where = pair[0][at].path if at < len(pair[0]) else f"the end of {planned.name}"
             raise DifferentStepError(f"the equations differ from {where} on")
-        for ours, theirs in zip(*kept, strict=True):
+        for ours, theirs in zip(*pair, strict=True):
             self._equation(ours, theirs)
         self._conversions(planned, called)
 
@@ -151,14 +154,15 @@ class _Matching:
 
     def _conversions(self, planned: Level, called: Level) -> None:
         """Match the conversions of equal values to equal types, in order."""
-        own_result: dict[Any, list[str]] = defaultdict(list)
+        called_paths: dict[Any, list[str]] = defaultdict(list)
         for equation in filter(_is_conversion, called.equations):
-            own_result[self._source(equation), equation.eqn.params["new_dtype"]].append(
+            called_paths[self._source(equation), equation.eqn.params["new_dtype"]].append(
                 equation.path
             )
         for equation in filter(_is_conversion, planned.equations):
+            # Two conversions of one value to one type are matched in order, each once.
             value = self.values.get(self._source(equation))
-            paths = own_result[value, equation.eqn.params["new_dtype"]]
+            paths = called_paths[value, equation.eqn.params["new_dtype"]]
             if value is not None and paths:
                 self.new_sites[equation.path] = paths.pop(0)
                 self.same_operands.add(equation.path)
@@ -167,6 +171,7 @@ class _Matching:
     def _source(self, conversion: Equation) -> Any | None:
         """The value that is converted first, None for a literal."""
         atom = conversion.eqn.invars[0]
+        # A chain of conversions counts as one from its first value.
         while not isinstance(atom, core.Literal) and atom in self.before:
             atom = self.before[atom]
         return None if isinstance(atom, core.Literal) else atom

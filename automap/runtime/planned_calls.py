@@ -194,6 +194,7 @@ class StepUnderPlan(ABC, Generic[Program]):
         """What the traced function returns for the arrays among its arguments."""
 
 
+# Differences that a message names; the others are counted.
 _SHOWN: Final = 3
 
 

@@ -5,23 +5,50 @@ of its own   an array of the host, or one that was not put on a device on purpos
              its copy
 global       any other array: one for all processes, which see the same shape and sharding; a
              process holds the shards on its own devices, which may be none
+
+Processes notice when one of them has gone, while they wait for it  -> in: `_run_with_others`
+
+ended        a process whose interpreter ends, with an exception or without, says so in the
+             key-value store of `jax.distributed` before JAX's own end of it begins, which waits
+             minutes for the others
+killed       its connections are closed, and what it takes part in fails on CPU devices
+frozen       JAX's service ends the others after `heartbeat_timeout_seconds` (of
+             `jax.distributed.initialize`, 100), and names it
+
+Accelerators are not waited for here, as programs are asked for ahead of them: there only JAX's
+service tells.
 """
 
+import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 import hashlib
-from typing import Any
+import re
+import sys
+import time
+from typing import Any, Final
 
 import jax
 from jax import numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.errors import MeshMismatchError, PlanError
+from automap.errors import MeshMismatchError, PlanError, ProcessLostError
+from automap.jax_compat import KeyValueStore, key_value_store
 from automap.plan.record import PlanRecord
-from automap.runtime.lost_processes import run_with_others
 
 
-_AXIS = "process"
+_AXIS: Final = "process"
+_FOLDER: Final = "automap/ended"  # of the keys, each of which ends with a process's number
+_FIRST_SLEEP_SECONDS: Final = 1e-4
+_LONGEST_SLEEP_SECONDS: Final = 0.02
+_LOOK_EVERY_SECONDS: Final = 0.5
+_MOST_CHARACTERS: Final = 300
+# What gloo and its sockets say of a process that is gone.
+_CLOSED: Final = re.compile(
+    r"[Gg]loo.*failed|[Cc]onnection (closed|reset|refused)|[Ss]ocket closed"
+)
 
 
 def process_numbers(devices: Iterable[Any]) -> tuple[int, ...]:
@@ -59,6 +86,7 @@ def where_held(run: Any, devices: Iterable[Any]) -> Callable[..., Any]:
     devices = list(devices)
     numbers = process_numbers(devices)
     if jax.process_index() in numbers:
+        # One process alone waits for nobody; accelerators keep the order in which they are asked.
         is_waited_for = len(numbers) > 1 and devices[0].platform == "cpu"
         return _in_turn(run, numbers) if is_waited_for else run
 
@@ -76,7 +104,100 @@ def _in_turn(run: Any, numbers: Sequence[int]) -> Callable[..., Any]:
     Two programs of several processes would wait for each other where both hold threads.
     Accelerators keep the order.
     """
-    return lambda *args, **named: run_with_others(run, numbers, args, named)
+    return lambda *args, **named: _run_with_others(run, numbers, args, named)
+
+
+def _run_with_others(
+    run: Any, numbers: Sequence[int], args: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    """The results of a program of the processes `numbers`, when they are there.
+
+    Raises `ProcessLostError` that names who has gone.
+    """
+    _announce_the_end()
+    # Operands first: what they wait for may be another process's program.
+    try:
+        _wait_for((args, named), numbers)
+        return _wait_for(run(*args, **named), numbers)
+    except jax.errors.JaxRuntimeError as error:
+        if not _CLOSED.search(str(error)):
+            raise
+        raise _lost(numbers, {}) from error
+
+
+def _wait_for(values: Any, numbers: Sequence[int]) -> Any:
+    """`jax.block_until_ready`, which raises `ProcessLostError` if one of the processes has said
+    that it ends.
+    """
+    arrays: list[Any] = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
+    # Short sleeps first: most programs of a step end within a few milliseconds.
+    sleep_seconds, look = _FIRST_SLEEP_SECONDS, time.monotonic() + _LOOK_EVERY_SECONDS
+    while not all(array.is_ready() for array in arrays):
+        time.sleep(sleep_seconds)
+        sleep_seconds = min(2 * sleep_seconds, _LONGEST_SLEEP_SECONDS)
+        if time.monotonic() > look:
+            # A round trip to the store each time, so not at every look at the arrays.
+            ended = _ended(numbers)
+            if ended:
+                raise _lost(numbers, ended)
+            _raise_what_failed(arrays)
+            look = time.monotonic() + _LOOK_EVERY_SECONDS
+    return jax.block_until_ready(values)
+
+
+def _raise_what_failed(arrays: Sequence[Any]) -> None:
+    """The error of a device, while other devices of this process wait for it for ever."""
+    for array in arrays:
+        for shard in array.addressable_shards:
+            if shard.data.is_ready():
+                shard.data.block_until_ready()
+
+
+@cache
+def _announce_the_end() -> None:
+    """Have this process say that it ends, when it does."""
+    store = key_value_store()
+    if store is not None:
+        # What was registered last is called first: before JAX's own end.
+        atexit.register(_announce, store, jax.process_index())
+
+
+def _announce(store: KeyValueStore, number: int) -> None:
+    # `last_exc` is new in Python 3.12; before it there is `last_value`.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    why = "" if error is None else f"{type(error).__name__}: {error}"
+    with suppress(Exception):  # nobody is left to be told
+        store.key_value_set(f"{_FOLDER}/{number}", why[:_MOST_CHARACTERS] or "its program is done")
+
+
+def _ended(numbers: Sequence[int]) -> Mapping[int, str]:
+    """Those of the processes that have said that they end, with why."""
+    store = key_value_store()
+    if store is None:
+        return {}
+    try:
+        rows = store.key_value_dir_get(_FOLDER)
+    except jax.errors.JaxRuntimeError:  # there is no word yet, or nobody who keeps it
+        return {}
+    reasons = {int(key.rpartition("/")[2]): why for key, why in rows}
+    return {number: reasons[number] for number in numbers if number in reasons}
+
+
+def _lost(numbers: Sequence[int], ended: Mapping[int, str]) -> ProcessLostError:
+    # An operation that failed says that somebody is gone, the store may say who and why.
+    own = jax.process_index()
+    others = [number for number in numbers if number != own]
+    ended = ended or _ended(others)
+    if ended:
+        who = " and ".join(f"process {number} has ended ({why})" for number, why in ended.items())
+    elif len(others) == 1:
+        who = f"process {others[0]} no longer answers"
+    else:
+        who = f"one of the processes {others} no longer answers"
+    return ProcessLostError(
+        f"{who}, and process {own} cannot go on with the step without it; its own log says more; "
+        "start all processes again from the last checkpoint"
+    )
 
 
 def one_device_each(devices: Iterable[Any]) -> NamedSharding:
@@ -95,7 +216,8 @@ def gathered(devices: Sequence[Any], own: np.ndarray) -> np.ndarray:
     All of them have to come here.
     """
     whole = one_device_each(devices)
-    here = [d for d in whole.mesh.devices.flat if d.process_index == jax.process_index()]  # pyright: ignore[reportOptionalMemberAccess]
+    index = jax.process_index()
+    here = [d for d in whole.mesh.devices.flat if d.process_index == index]  # pyright: ignore[reportOptionalMemberAccess]
     # Each process gives its own row; copying them to all is one all-gather.
     apart = NamedSharding(whole.mesh, PartitionSpec(_AXIS))
     mine = jax.make_array_from_single_device_arrays(
@@ -133,6 +255,7 @@ def check_same_program(plan: PlanRecord, devices: Sequence[Any]) -> None:
     """`check_agreement` on a plan of one program, where several processes hold its devices."""
     if len(process_numbers(devices)) == 1:
         return
+    # Specs and constraints decide the program that XLA makes; all else of a plan is for people.
     specs = [leaf.spec for leaf in (*plan.inputs, *plan.outputs)]
     facts = {
         "the devices": str([device.id for device in devices]),

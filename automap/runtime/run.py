@@ -80,6 +80,7 @@ class PlannedStep(StepUnderPlan[_Program]):
         Its `compile()` gives what is called with the step's traced arguments, already in place.
         """
         program = self.program(self.step.enter(args, kwargs))
+        # What is lowered is the plain program: nobody waits for other processes here.
         positional, named = program.abstract()
         return program.run.lower(*positional, **named)
 

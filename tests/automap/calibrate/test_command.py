@@ -16,7 +16,7 @@ from automap.topology import get_topology
 
 
 class Roofline:
-    """A device of 1e9 operations or bytes per second; `stop_after` items the user presses Ctrl-C."""
+    """A device of 1e9 operations or bytes per second; after `stop_after` items comes Ctrl-C."""
 
     longest_seconds = 100.0
     stop_after = None

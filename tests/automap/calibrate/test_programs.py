@@ -1,10 +1,10 @@
-"""The loops that are timed: they compute what their signature says, once per trip, on every device."""
+"""The loops that are timed: they compute what their signature says, once a trip, on all devices."""
 
 import jax
 import numpy as np
 import pytest
 
-from automap.calibrate.loops import compiled_loop, poked
+from automap.calibrate.loops import compiled_loop, made_dependent
 from automap.calibrate.machine import find_machine
 from automap.calibrate.programs import jax_dtype, kernel_program
 from automap.calibrate.session import Unmeasurable
@@ -56,7 +56,7 @@ def test_a_dot_s_trip_multiplies():
     program = kernel_program(DOT)
     left, right, result = filled(program)
     _, _, made = program.trip((left, right, result))
-    expected = np.asarray(poked(left, result)) @ np.asarray(right)
+    expected = np.asarray(made_dependent(left, result)) @ np.asarray(right)
     np.testing.assert_allclose(made, expected, rtol=1e-5)
     assert made.shape == (2, 3, 5)
 

@@ -7,9 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from automap.calibrate.fit import fit_device, fit_level
 from automap.calibrate.grid import grid_kernels, grid_transfers, level_by_axis, measurement_grid
-from automap.calibrate.hardware import calibrated_topology, write_hardware
+from automap.calibrate.hardware import calibrated_topology, fit_device, fit_level, write_hardware
 from automap.calibrate.machine import Machine
 from automap.calibrate.session import units
 from automap.cost.collectives import CollectiveKind, collective_cost
