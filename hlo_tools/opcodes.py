@@ -3,6 +3,8 @@
 An opcode has a *kind*, which says what an op does with its operands, and *traits*, each of which
 says one thing that an analysis may conclude. The sets at the end are read from the table. Nothing
 else lists opcodes, but for tables of functions by opcode (rules, checks, handlers of flattening).
+Code that treats a single opcode in a way of its own asks for it by its constant; only readers of
+the structure of programs (parameters, tuples, calls) spell what they read.
 
 A sharding rule has three states (`hlo_tools.rules`): ops of `NO_RULE_NEEDED` need none, those for
 which `RULES` has a function have one, and any other op is unknown, also one that is not listed
@@ -28,6 +30,30 @@ BRANCH_EXIT = "conditional-exit"
 MANUAL_ENTER = "manual"
 MANUAL_EXIT = "manual-exit"
 CONSTRAINT = "sharding-constraint"
+
+BROADCAST = "broadcast"
+CONCATENATE = "concatenate"
+CONVERT = "convert"
+CONVOLUTION = "convolution"
+DOT = "dot"
+DYNAMIC_SLICE = "dynamic-slice"
+DYNAMIC_UPDATE_SLICE = "dynamic-update-slice"
+GATHER = "gather"
+PAD = "pad"
+RAGGED_DOT = "ragged-dot"
+RESHAPE = "reshape"
+SCATTER = "scatter"
+SELECT_AND_SCATTER = "select-and-scatter"
+SLICE = "slice"
+TOP_K = "topk"
+TRANSPOSE = "transpose"
+ALL_GATHER = "all-gather"
+ALL_REDUCE = "all-reduce"
+ALL_TO_ALL = "all-to-all"
+COLLECTIVE_PERMUTE = "collective-permute"
+REDUCE_SCATTER = "reduce-scatter"
+CUSTOM_CALL = "custom-call"
+
 # How the target of the custom call begins that a constraint is made of; its rest is the sharding.
 CONSTRAINT_TARGET = f"{CONSTRAINT}:"
 
@@ -102,6 +128,10 @@ class Trait(Flag):
     DENSE = auto()
     # Says which devices it joins: a collective, or the start of one.
     JOINS_DEVICES = auto()
+    # Each device sends another part to each other one.
+    EXCHANGES = auto()
+    # Makes the same of two elements in either order, and of many in any: partial results combine.
+    COMMUTES = auto()
     # Frequent in programs, and without attributes of its own.
     PLAIN = auto()
     # Takes no time of its own on a device, or runs beside what does.
@@ -149,7 +179,7 @@ _ROWS: tuple[Opcode, ...] = (
         n_operands=1,
     ),
     *_rows(
-        "convert",
+        CONVERT,
         Kind.ELEMENTWISE,
         _T.VIEW
         | _T.KEEPS_NUMBERS
@@ -162,11 +192,12 @@ _ROWS: tuple[Opcode, ...] = (
     ),
     *_rows("reduce-precision", Kind.ELEMENTWISE, _T.VIEW | _T.CARRIES_PARAMETER, n_operands=1),
     *_rows(
-        "add and divide maximum minimum multiply or power subtract xor",
+        "add and maximum minimum multiply or xor",
         Kind.ELEMENTWISE,
-        _T.PLAIN,
+        _T.PLAIN | _T.COMMUTES,
         n_operands=2,
     ),
+    *_rows("divide power subtract", Kind.ELEMENTWISE, _T.PLAIN, n_operands=2),
     *_rows(
         """atan2 compare complex remainder shift-left shift-right-arithmetic shift-right-logical
         stochastic-convert""",
@@ -181,24 +212,24 @@ _ROWS: tuple[Opcode, ...] = (
     *_rows("rng rng-bit-generator", Kind.RANDOM, _KERNEL),
     *_rows("rng-get-and-update-state", Kind.RANDOM),
     *_rows("bitcast", Kind.MOVEMENT, _REORDERED | _T.SAME_NUMBER | _T.NO_TIME),
-    *_rows("reshape", Kind.MOVEMENT, _REORDERED | _T.SAME_NUMBER | _T.PLAIN),
-    *_rows("transpose", Kind.MOVEMENT, _REORDERED | _T.KEEPS_OPERANDS | _T.PLAIN),
+    *_rows(RESHAPE, Kind.MOVEMENT, _REORDERED | _T.SAME_NUMBER | _T.PLAIN),
+    *_rows(TRANSPOSE, Kind.MOVEMENT, _REORDERED | _T.KEEPS_OPERANDS | _T.PLAIN),
     *_rows(
         CONSTRAINT,
         Kind.MOVEMENT,
         _MOVED | _T.VIEW | _T.CARRIES_PARAMETER | _T.EACH_ELEMENT | _T.SAME_PLACES,
     ),
-    *_rows("broadcast", Kind.MOVEMENT, _T.NO_FLOPS | _T.VIEW | _T.ELEMENT_BY_ELEMENT | _T.PLAIN),
-    *_rows("concatenate", Kind.MOVEMENT, _MOVED | _T.PLAIN),
-    *_rows("pad reverse", Kind.MOVEMENT, _MOVED),
-    *_rows("slice", Kind.MOVEMENT, _MOVED | _T.VIEW | _T.READS_PART),
+    *_rows(BROADCAST, Kind.MOVEMENT, _T.NO_FLOPS | _T.VIEW | _T.ELEMENT_BY_ELEMENT | _T.PLAIN),
+    *_rows(CONCATENATE, Kind.MOVEMENT, _MOVED | _T.PLAIN),
+    *_rows(f"{PAD} reverse", Kind.MOVEMENT, _MOVED),
+    *_rows(SLICE, Kind.MOVEMENT, _MOVED | _T.VIEW | _T.READS_PART),
     *_rows(
-        "dynamic-slice",
+        DYNAMIC_SLICE,
         Kind.MOVEMENT,
         _MOVED | _T.VIEW | _T.READS_PART | _T.CARRIES_PARAMETER | _T.AT_RUN_TIME_OFFSET | _T.PLAIN,
     ),
     *_rows(
-        "dynamic-update-slice",
+        DYNAMIC_UPDATE_SLICE,
         Kind.MOVEMENT,
         _MOVED | _T.STORES_RESULT | _T.AT_RUN_TIME_OFFSET | _T.PLAIN,
     ),
@@ -209,12 +240,12 @@ _ROWS: tuple[Opcode, ...] = (
         _T.NO_FLOPS | _T.EACH_ELEMENT | _T.SAME_PLACES | _T.SAME_NUMBER | _T.PLAIN,
     ),
     *_rows("opt-barrier optimization-barrier copy-start copy-done", Kind.IDENTITY),
-    *_rows("dot", Kind.CONTRACTION, _PRODUCT | _T.DENSE | _T.SUMS_APART),
-    *_rows("convolution", Kind.CONTRACTION, _PRODUCT | _T.DENSE),
-    *_rows("ragged-dot", Kind.CONTRACTION, _PRODUCT),
-    *_rows("gather", Kind.LOOKUP, _PRODUCT | _T.NO_FLOPS | _T.READS_PART),
+    *_rows(DOT, Kind.CONTRACTION, _PRODUCT | _T.DENSE | _T.SUMS_APART),
+    *_rows(CONVOLUTION, Kind.CONTRACTION, _PRODUCT | _T.DENSE),
+    *_rows(RAGGED_DOT, Kind.CONTRACTION, _PRODUCT),
+    *_rows(GATHER, Kind.LOOKUP, _PRODUCT | _T.NO_FLOPS | _T.READS_PART),
     *_rows(
-        "scatter",
+        SCATTER,
         Kind.LOOKUP,
         # It adds to the table that it is given, in place.
         (_PRODUCT & ~_T.KEEPS_OPERANDS) | _T.COMBINES | _T.SUMS_AT_ONCE | _T.SUMS_APART,
@@ -236,16 +267,22 @@ _ROWS: tuple[Opcode, ...] = (
         Kind.WINDOW,
         _KERNEL | _T.WHOLE_DIMENSIONS | _T.FLOPS_BY_READS | _T.COMBINES,
     ),
-    *_rows("select-and-scatter", Kind.WINDOW, _KERNEL | _T.FLOPS_BY_READS | _T.COMBINES),
-    *_rows("sort topk", Kind.ORDERING, _KERNEL),
+    *_rows(SELECT_AND_SCATTER, Kind.WINDOW, _KERNEL | _T.FLOPS_BY_READS | _T.COMBINES),
+    *_rows(f"sort {TOP_K}", Kind.ORDERING, _KERNEL),
     *_rows("cholesky fft triangular-solve", Kind.MATRIX, _KERNEL),
     *_rows(
-        "all-gather all-reduce all-to-all collective-permute reduce-scatter",
+        " ".join((ALL_GATHER, ALL_REDUCE, COLLECTIVE_PERMUTE, REDUCE_SCATTER)),
         Kind.COLLECTIVE,
         _KERNEL | _T.JOINS_DEVICES | _T.NO_TIME,
     ),
     *_rows(
-        """collective-broadcast ragged-all-to-all all-gather-start all-reduce-start
+        ALL_TO_ALL,
+        Kind.COLLECTIVE,
+        _KERNEL | _T.JOINS_DEVICES | _T.EXCHANGES | _T.NO_TIME,
+    ),
+    *_rows("ragged-all-to-all", Kind.COLLECTIVE, _T.JOINS_DEVICES | _T.EXCHANGES | _T.NO_TIME),
+    *_rows(
+        """collective-broadcast all-gather-start all-reduce-start
         collective-permute-start""",
         Kind.COLLECTIVE,
         _T.JOINS_DEVICES | _T.NO_TIME,
@@ -253,7 +290,7 @@ _ROWS: tuple[Opcode, ...] = (
     *_rows("all-gather-done all-reduce-done collective-permute-done", Kind.COLLECTIVE),
     *_rows("call fusion", Kind.CALL, _T.PLAIN),
     *_rows("async-start async-update async-done", Kind.CALL),
-    *_rows("custom-call", Kind.CALL, _KERNEL | _T.ITERATES),
+    *_rows(CUSTOM_CALL, Kind.CALL, _KERNEL | _T.ITERATES),
     *_rows(
         " ".join((LOOP_ENTER, LOOP_EXIT, BRANCH_ENTER, BRANCH_EXIT, MANUAL_ENTER, MANUAL_EXIT)),
         Kind.STRUCTURE,
@@ -293,6 +330,8 @@ DENSE_CONTRACTIONS = with_trait(Trait.DENSE)
 REDUCTIONS = with_kind(Kind.REDUCTION)
 COLLECTIVES = with_kind(Kind.COLLECTIVE)
 JOINS_DEVICES = with_trait(Trait.JOINS_DEVICES)
+EXCHANGES = with_trait(Trait.EXCHANGES)
+COMMUTATIVE = with_trait(Trait.COMMUTES)
 STRUCTURAL = with_kind(Kind.STRUCTURE)
 NO_RULE_NEEDED = with_kind(Kind.STRUCTURE, Kind.TOKEN)
 

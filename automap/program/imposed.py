@@ -31,7 +31,16 @@ from automap.step.own_shardings import ImposedEnds
 from automap.step.specs import ImposedSpec, read_spec
 from automap.topology.mesh import Mesh
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONSTRAINT, CONSTRAINT_TARGET, MANUAL_ENTER, MANUAL_EXIT
+from hlo_tools.opcodes import (
+    BROADCAST,
+    CONSTRAINT,
+    CONSTRAINT_TARGET,
+    DYNAMIC_SLICE,
+    DYNAMIC_UPDATE_SLICE,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
+    RESHAPE,
+)
 
 
 @dataclass(frozen=True)
@@ -178,9 +187,6 @@ class _Specs:
         return imposed_on
 
 
-_WRITE, _READ = "dynamic-update-slice", "dynamic-slice"
-
-
 def _follow_stacks(
     graph: Graph,
     specs_by_value: Mapping[int, ImposedSpec],
@@ -200,7 +206,9 @@ def _follow_stacks(
         for index in graph.users[value]:
             op = graph.ops[index]
             spec = _spec_of_result(graph, op, value, specs_by_value[value])
-            if spec is None or (op.opcode == _WRITE and op.inputs[0] not in tied(op.outputs[0])):
+            if spec is None or (
+                op.opcode == DYNAMIC_UPDATE_SLICE and op.inputs[0] not in tied(op.outputs[0])
+            ):
                 continue
             left += may_impose(op.outputs[0], spec)
             if specs_by_value.get(op.outputs[0]) == spec:
@@ -210,15 +218,15 @@ def _follow_stacks(
 
 def _spec_of_result(graph: Graph, op: Op, value: int, spec: ImposedSpec) -> ImposedSpec | None:
     """The spec of what an op makes of a tensor, None for any op but the three."""
-    if op.opcode not in ("reshape", "broadcast", _WRITE, _READ):
+    if op.opcode not in (RESHAPE, BROADCAST, DYNAMIC_UPDATE_SLICE, DYNAMIC_SLICE):
         return None
     before, after = graph.values[value].dims, graph.values[op.outputs[0]].dims
-    if op.opcode in ("reshape", "broadcast"):
+    if op.opcode in (RESHAPE, BROADCAST):
         if after == (1, *before):
             return ((), *spec)
         return spec[1:] if before == (1, *after) and spec[0] == () else None
     # A slice of one element along the stack's first dimension, all of the others.
-    is_one = before[0] if op.opcode == _WRITE else after[0]
-    place = 1 if op.opcode == _WRITE else 0
+    is_one = before[0] if op.opcode == DYNAMIC_UPDATE_SLICE else after[0]
+    place = 1 if op.opcode == DYNAMIC_UPDATE_SLICE else 0
     same = before[1:] == after[1:] and op.inputs[place] == value
     return spec if same and is_one == 1 and spec[0] == () else None

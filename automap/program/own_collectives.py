@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE, JOINS_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,7 @@ class OwnCollective:
 
 
 # Those that are priced as another kind.
-_LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "collective-permute"}
-_KINDS = frozenset(
-    {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", *_LIKE}
-)
+_LIKE = {"ragged-all-to-all": ALL_TO_ALL, "collective-broadcast": COLLECTIVE_PERMUTE}
 
 
 def own_collectives(graph: Graph, sizes: Sequence[int]) -> Mapping[int, OwnCollective]:
@@ -40,10 +38,10 @@ def own_collectives(graph: Graph, sizes: Sequence[int]) -> Mapping[int, OwnColle
     by_op = {}
     for index in sorted(graph.local_ops) if sizes else ():
         op = graph.ops[index]
-        axes = _axes(op, sizes) if op.opcode in _KINDS else ()
+        axes = _axes(op, sizes) if op.opcode in JOINS_DEVICES else ()
         if axes:
             kind = _LIKE.get(op.opcode, op.opcode)
-            measured = op.outputs if kind == "all-gather" else op.inputs
+            measured = op.outputs if kind == ALL_GATHER else op.inputs
             n_bytes = sum(graph.values[value].n_bytes for value in measured)
             by_op[index] = OwnCollective(kind, axes, n_bytes)
     return by_op

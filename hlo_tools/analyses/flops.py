@@ -11,7 +11,15 @@ import math
 import numpy as np
 
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import FLOPS_BY_READS, NO_FLOPS, STRUCTURAL
+from hlo_tools.opcodes import (
+    CONVOLUTION,
+    CUSTOM_CALL,
+    DOT,
+    FLOPS_BY_READS,
+    NO_FLOPS,
+    RAGGED_DOT,
+    STRUCTURAL,
+)
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -19,13 +27,13 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     """Floating point operations of one execution of `op` on one device with whole tensors."""
     if op.opcode in NO_FLOPS or op.opcode in STRUCTURAL:
         return 0
-    if op.opcode == "dot":
+    if op.opcode == DOT:
         return 2 * rule.n_iterations
-    if op.opcode == "ragged-dot":
+    if op.opcode == RAGGED_DOT:
         return 2 * rule.n_iterations // math.prod(graph.values[op.inputs[2]].dims)
-    if op.opcode == "custom-call" and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
+    if op.opcode == CUSTOM_CALL and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
-    if op.opcode == "convolution":
+    if op.opcode == CONVOLUTION:
         return _convolution_flops(graph, op)
     read = op.opcode in FLOPS_BY_READS
     arrays = op.inputs if read else op.outputs

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONCATENATE, PAD, SLICE
 from hlo_tools.rules import Rule, RuleBuilder
 
 
@@ -49,7 +50,7 @@ def fused_dimensions(graph: Graph) -> tuple[Fused, ...]:
 
 def _cuts(graph: Graph, op: Op) -> list[tuple[int, int, int]]:
     """(dimension, size, start) of the one dimension that a slice cuts."""
-    if op.opcode != "slice" or not graph.varies[op.inputs[0]]:
+    if op.opcode != SLICE or not graph.varies[op.inputs[0]]:
         return []
     before, after = graph.values[op.inputs[0]].dims, graph.values[op.outputs[0]].dims
     cut = [d for d, (a, b) in enumerate(zip(before, after)) if a != b]
@@ -78,12 +79,12 @@ def _joined_dim(
 ) -> int | None:
     """The dimension along which an op takes whole parts out, or puts them together."""
     dims = [graph.values[v].dims for v in (*op.inputs, *op.outputs)]
-    if op.opcode == "slice":
+    if op.opcode == SLICE:
         return next(
             (d for d, size, _ in _cuts(graph, op) if cut.get((op.inputs[0], d)) == size), None
         )
     # The gradient of taking a part out: the part at its place, between zeros.
-    if op.opcode == "pad":
+    if op.opcode == PAD:
         before, after = dims[0], dims[-1]
         changed = [d for d, (a, b) in enumerate(zip(before, after)) if a != b]
         if len(changed) == 1 and (after[changed[0]], before[changed[0]]) in sizes:
@@ -91,7 +92,7 @@ def _joined_dim(
             is_whole = padding.interior == 0 and padding.low % before[changed[0]] == 0
             return changed[0] if is_whole else None
     # Parts put together: the fused weight itself, or the gradients of all parts.
-    if op.opcode == "concatenate":
+    if op.opcode == CONCATENATE:
         dim = op.instruction.dimensions[0]
         parts = {d[dim] for d in dims[:-1]}
         if len(parts) == 1 and (dims[-1][dim], *parts) in sizes:

@@ -32,10 +32,14 @@ from typing import Literal
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,
+    CONVERT,
+    DYNAMIC_UPDATE_SLICE,
+    GATHER,
     LOOP_ENTER,
     OWN_KERNEL,
     READS_PART,
     REDUCTIONS,
+    SCATTER,
     STORES_RESULT,
     STRUCTURAL,
     VIEWS,
@@ -163,9 +167,9 @@ def _part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:
 
 def _part_of_result(n_bytes: Sequence[int], op: Op) -> int:
     """Bytes an op changes of its result (and of the operand it updates in place)."""
-    if op.opcode == "dynamic-update-slice":
+    if op.opcode == DYNAMIC_UPDATE_SLICE:
         return n_bytes[op.inputs[1]]
-    if op.opcode == "scatter":
+    if op.opcode == SCATTER:
         return n_bytes[op.inputs[-1]]
     return _WHOLE
 
@@ -188,10 +192,10 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
                     stored[_read_through(graph, value)] |= graph.varies[value]
             # The cast of an input comes before the look-up, of all rows: the table that is read is
             # the cast one.
-            if op.opcode == "gather" and fuser.tables == "whole":
+            if op.opcode == GATHER and fuser.tables == "whole":
                 table = _read_through(graph, op.inputs[0])
                 if graph.values[table].producer < 0:
-                    stored[_read_through(graph, op.inputs[0], VIEWS - {"convert"})] = True
+                    stored[_read_through(graph, op.inputs[0], VIEWS - {CONVERT})] = True
         elif op.opcode in STORES_RESULT:
             for value in op.outputs:
                 stored[value] = True
@@ -223,7 +227,7 @@ def _only_user(graph: Graph, value: int) -> Op | None:
     op = graph.ops[users[0]]
     if op.opcode in STRUCTURAL or op.opcode in OWN_KERNEL or op.opcode in REDUCTIONS:
         return None
-    is_update = op.opcode == "dynamic-update-slice" and op.inputs[0] != value
+    is_update = op.opcode == DYNAMIC_UPDATE_SLICE and op.inputs[0] != value
     before, after = (graph.values[v].n_bytes for v in (value, op.outputs[0]))
     return op if is_update or before == after else None
 

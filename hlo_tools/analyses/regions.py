@@ -19,7 +19,7 @@ import numpy as np
 from hlo_tools.analyses.batches import Batch
 from hlo_tools.analyses.linkage import Edges, Linkage
 from hlo_tools.analyses.storage import Side
-from hlo_tools.opcodes import ITERATING
+from hlo_tools.opcodes import DOT, ITERATING, REDUCTIONS
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -60,13 +60,13 @@ def regions(linkage: Linkage, side: np.ndarray, class_of_group: np.ndarray) -> R
                 if not places or what.halo is not None:
                     continue
                 has_weight = (side[part.values] != Side.NONE).any(axis=1)
-                if what.kind is FactorKind.REDUCTION and opcode == "reduce":
+                if what.kind is FactorKind.REDUCTION and opcode in REDUCTIONS:
                     summed.append((part.only(has_weight), factor, places))
                 elif what.kind is not FactorKind.PASSTHROUGH:
                     continue
                 elif opcode not in ITERATING:
                     grown.append((part, factor, places))
-                elif opcode == "dot" and _is_batch(part.rule, factor):
+                elif opcode == DOT and _is_batch(part.rule, factor):
                     seeds.append((part.only(has_weight), factor, places))
     for part, factor, places in (*seeds, *grown):
         edges.link(part, places, part.rule.factors[factor].size)

@@ -28,9 +28,11 @@ from hlo_tools.opcodes import (
     BRANCH_ENTER,
     BRANCH_EXIT,
     CARRIES_PARAMETER,
+    DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     LOOP_ENTER,
     LOOP_EXIT,
+    SCATTER,
     STRUCTURAL,
 )
 from hlo_tools.rules import FactorKind
@@ -244,7 +246,7 @@ def _is_stacked(graph: Graph, op: Op, side: Sequence[Side]) -> bool:
 
     Vectors, such as the scales of norms, the partitioner keeps whole.
     """
-    if op.opcode != "dynamic-update-slice":
+    if op.opcode != DYNAMIC_UPDATE_SLICE:
         return False
     stack, part = op.inputs[:2]
     return (
@@ -274,10 +276,10 @@ def _op_sides(graph: Graph, in_update: Sequence[bool], side: Sequence[Side]) -> 
     result = []
     for index, op in enumerate(graph.ops):
         # An embedding's gradient: a scatter into zeros, which can be split as the table's rows are.
-        is_table_gradient = op.opcode == "scatter" and side[op.outputs[0]] is Side.OPTIMIZER
+        is_table_gradient = op.opcode == SCATTER and side[op.outputs[0]] is Side.OPTIMIZER
         if in_update[index] or is_table_gradient:
             result.append(Side.OPTIMIZER)
-        elif (op.opcode in CARRIES_PARAMETER or op.opcode == "dynamic-update-slice") and side[
+        elif (op.opcode in CARRIES_PARAMETER or op.opcode == DYNAMIC_UPDATE_SLICE) and side[
             op.outputs[0]
         ] is Side.PARAMETER:
             result.append(Side.PARAMETER)

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from hlo_tools.graph import Graph, Op, flatten
 from hlo_tools.module import Groups, Module
-from hlo_tools.opcodes import JOINS_DEVICES
+from hlo_tools.opcodes import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    DYNAMIC_SLICE,
+    JOINS_DEVICES,
+    REDUCE_SCATTER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     scattered = _reduced_and_sliced(module)
     return tuple(
         CompiledCollective(
-            kind="reduce-scatter" if id(op.instruction) in scattered else _kind(op),
+            kind=REDUCE_SCATTER if id(op.instruction) in scattered else _kind(op),
             groups=op.instruction.attributes.groups,
             n_bytes=n_bytes,
             count=op.trip_count,
@@ -66,12 +74,12 @@ def _reduced_and_sliced(module: Module) -> frozenset[int]:
         by_id = {i.id: i for i in computation.instructions}
         root = by_id[computation.root_id]
         results = [by_id[i] for i in root.operands] if root.opcode == "tuple" else [root]
-        if results and all(result.opcode == "dynamic-slice" for result in results):
+        if results and all(result.opcode == DYNAMIC_SLICE for result in results):
             sliced = [by_id[result.operands[0]] for result in results]
             sources = [
                 by_id[x.operands[0]] if x.opcode == "get-tuple-element" else x for x in sliced
             ]
-            identities.update(id(x) for x in sources if x.opcode == "all-reduce")
+            identities.update(id(x) for x in sources if x.opcode == ALL_REDUCE)
     return frozenset(identities)
 
 
@@ -111,12 +119,12 @@ def _tensors(graph: Graph, op: Op) -> Iterator[int]:
     """Bytes of each tensor of a collective."""
     sizes = [graph.values[v].n_bytes for v in op.inputs]
     kind = _kind(op)
-    if kind == "all-gather":
+    if kind == ALL_GATHER:
         # A start's result is its operands, then what is gathered.
         yield from (graph.values[v].n_bytes for v in op.outputs[-len(op.inputs) :])
-    elif kind == "all-to-all" and not op.instruction.dimensions:
+    elif kind == ALL_TO_ALL and not op.instruction.dimensions:
         yield sum(sizes)
-    elif kind == "collective-permute":
+    elif kind == COLLECTIVE_PERMUTE:
         # In place, it has three more operands: where to, and both offsets.
         yield from sizes if len(op.outputs) == len(sizes) else sizes[:1]
     else:

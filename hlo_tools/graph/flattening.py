@@ -24,6 +24,9 @@ from hlo_tools.opcodes import (
     BRANCH_EXIT,
     CONSTRAINT,
     CONSTRAINT_TARGET,
+    CUSTOM_CALL,
+    DYNAMIC_SLICE,
+    DYNAMIC_UPDATE_SLICE,
     IDENTITIES,
     MANUAL_ENTER,
     MANUAL_EXIT,
@@ -41,7 +44,7 @@ _MANUAL_TARGETS: Mapping[str, str] = {
     "xla.sdy.LocalToGlobalShape": MANUAL_EXIT,
 }
 # The operand that such an op hands on if it is as large as the result.
-_WHOLE_OPERAND: Mapping[str, int] = {"dynamic-slice": 0, "dynamic-update-slice": 1}
+_WHOLE_OPERAND: Mapping[str, int] = {DYNAMIC_SLICE: 0, DYNAMIC_UPDATE_SLICE: 1}
 
 
 def _sliced(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
@@ -90,9 +93,9 @@ def _call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tr
         inputs = flat_leaves(operands)
         # To all analyses the function is now a custom call of this name; its body is never read.
         as_call = replace(
-            instruction, opcode="custom-call", attributes=Attributes(custom_call_target=name)
+            instruction, opcode=CUSTOM_CALL, attributes=Attributes(custom_call_target=name)
         )
-        return flat.emit("custom-call", inputs, as_call)
+        return flat.emit(CUSTOM_CALL, inputs, as_call)
     return flat.inline(instruction, instruction.called[0], operands)
 
 
@@ -104,7 +107,7 @@ def _custom_call(flat: Flattener, instruction: Instruction, operands: list[Tree]
     # At the edge of a `shard_map` they change the shape, from the whole to a part: that is an op.
     if is_identity and operands and _has_shape(flat, operands[0], instruction.shape):
         return operands[0]
-    opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else "custom-call"
+    opcode = CONSTRAINT if target.startswith(CONSTRAINT_TARGET) else CUSTOM_CALL
     return flat.emit(opcode, flat_leaves(operands), instruction)
 
 
@@ -165,7 +168,7 @@ HANDLERS: Mapping[str, Handler] = {
     "fusion": _call,
     "constant": _constant,
     "conditional": _conditional,
-    "custom-call": _custom_call,
+    CUSTOM_CALL: _custom_call,
     "get-tuple-element": _element,
     "tuple": _tuple,
     "while": while_loop,

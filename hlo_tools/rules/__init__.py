@@ -24,6 +24,7 @@ from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
     COLLECTIVES,
     CONSTRAINT,
+    CUSTOM_CALL,
     ELEMENTWISE,
     NO_RULE_NEEDED,
     PRODUCERS,
@@ -87,7 +88,7 @@ def find_rule(
     for.
     """
     name = instruction.attributes.custom_call_target
-    if opcode == "custom-call":
+    if opcode == CUSTOM_CALL:
         notation = user_rules.get(name)
         if notation is None:
             return custom_call_rule(name)

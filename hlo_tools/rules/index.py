@@ -2,12 +2,11 @@
 
 from hlo_tools.errors import HloError
 from hlo_tools.module import Instruction
+from hlo_tools.opcodes import COMMUTATIVE
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 
 Dims = tuple[int, ...]
-
-_COMMUTATIVE = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
 
 
 def gather(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
@@ -54,7 +53,7 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
     if instruction.attributes.scatter is None:
         raise HloError(f"{instruction.name}: a scatter without dimension numbers")
     numbers = instruction.attributes.scatter
-    is_sum = instruction.attributes.combiner in _COMMUTATIVE
+    is_sum = instruction.attributes.combiner in COMMUTATIVE
     n_tables = len(results)
     tables = range(n_tables)
     updates = range(n_tables + 1, 2 * n_tables + 1)

@@ -31,6 +31,8 @@ GOLDEN = {
     "REDUCTIONS": "reduce",
     "COLLECTIVES": f"{JOINING} all-gather-done all-reduce-done collective-permute-done",
     "JOINS_DEVICES": JOINING,
+    "EXCHANGES": "all-to-all ragged-all-to-all",
+    "COMMUTATIVE": "add multiply maximum minimum and or xor",
     "STRUCTURAL": STRUCTURAL,
     "NO_RULE_NEEDED": f"{STRUCTURAL} after-all add-dependency outfeed send send-done domain",
     "ITERATING": f"{PRODUCTS} gather scatter custom-call",
