@@ -33,6 +33,7 @@ CONSTRAINT = "sharding-constraint"
 
 BROADCAST = "broadcast"
 CONCATENATE = "concatenate"
+CONSTANT = "constant"
 CONVERT = "convert"
 CONVOLUTION = "convolution"
 DOT = "dot"
@@ -207,7 +208,7 @@ _ROWS: tuple[Opcode, ...] = (
     *_rows("select", Kind.ELEMENTWISE, _T.PLAIN, n_operands=3),
     *_rows("clamp", Kind.ELEMENTWISE, n_operands=3),
     *_rows("map", Kind.ELEMENTWISE),
-    *_rows("constant iota", Kind.PRODUCER, _T.NO_FLOPS | _T.PLAIN | _T.NO_TIME),
+    *_rows(f"{CONSTANT} iota", Kind.PRODUCER, _T.NO_FLOPS | _T.PLAIN | _T.NO_TIME),
     *_rows("partition-id replica-id", Kind.PRODUCER, _T.NO_TIME),
     *_rows("rng rng-bit-generator", Kind.RANDOM, _KERNEL),
     *_rows("rng-get-and-update-state", Kind.RANDOM),

@@ -14,6 +14,7 @@ from automap.cost.tables import Tables
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.step.specs import ImposedSpec
+from hlo_tools.opcodes import CONVOLUTION, TOP_K
 from hlo_tools.rules import FactorKind
 from hlo_tools.rules.convolution import has_groups, partitioned_alone
 
@@ -140,9 +141,9 @@ class ShardedGraph:
         """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
         instruction = self.problem.graph.ops[op].instruction
         factors = self._factors(op)
-        if instruction.opcode == "topk":
+        if instruction.opcode == TOP_K:
             return any(f >= 0 for f in factors)
-        if instruction.opcode != "convolution":
+        if instruction.opcode != CONVOLUTION:
             return False
         alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
         return has_groups(instruction) or any(f in alone for f in factors)

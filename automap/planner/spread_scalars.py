@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from automap.cost.edges import majors
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
+from hlo_tools.opcodes import BROADCAST
 
 
 def scalars_spread_differently(sharded: ShardedGraph) -> Iterator[tuple[int, int]]:
@@ -15,7 +16,7 @@ def scalars_spread_differently(sharded: ShardedGraph) -> Iterator[tuple[int, int
     graph = sharded.problem.graph
     spread: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
     for index, op in enumerate(graph.ops):
-        if op.opcode == "broadcast" and graph.varies[op.inputs[0]]:
+        if op.opcode == BROADCAST and graph.varies[op.inputs[0]]:
             (scalar,), (value,) = op.inputs, op.outputs
             dims = graph.values[value].dims
             # An exchange of vectors is too small to matter.

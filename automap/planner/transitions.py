@@ -13,7 +13,18 @@ from automap.cost.edges import majors
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, HandOver
-from hlo_tools.opcodes import CONSTRAINT, LOOP_ENTER, MANUAL_ENTER, MANUAL_EXIT, STRUCTURAL
+from hlo_tools.opcodes import (
+    BROADCAST,
+    CONSTANT,
+    CONSTRAINT,
+    GATHER,
+    LOOP_ENTER,
+    MANUAL_ENTER,
+    MANUAL_EXIT,
+    SELECT_AND_SCATTER,
+    SLICE,
+    STRUCTURAL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +91,11 @@ def _gradients_of_pools(graph: Graph) -> set[int]:
     """
     gradients = set[int]()
     for op in graph.ops:
-        if op.opcode == "select-and-scatter":
+        if op.opcode == SELECT_AND_SCATTER:
             windows = op.instruction.attributes.window
             if any(w.size >= 2 * w.stride for w in windows):
                 gradients.update(op.outputs)
-        elif op.opcode == "slice" and op.inputs[0] in gradients:
+        elif op.opcode == SLICE and op.inputs[0] in gradients:
             # JAX pads the image first.
             gradients.update(op.outputs)
     return gradients
@@ -101,7 +112,7 @@ def _constants_of_loops(graph: Graph) -> set[int]:
         if op.opcode == LOOP_ENTER
         for value in op.inputs
         if not graph.varies[value]
-        and graph.ops[graph.values[value].producer].opcode not in ("broadcast", "constant")
+        and graph.ops[graph.values[value].producer].opcode not in (BROADCAST, CONSTANT)
     }
 
 
@@ -214,7 +225,7 @@ def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: Axes
     if sharded.is_written_out(index) or onto_split:
         return True
     op = sharded.problem.graph.ops[index]
-    is_gathered = op.opcode == "gather" or op.is_joint_reduction
+    is_gathered = op.opcode == GATHER or op.is_joint_reduction
     if kept != run and (is_gathered or not any(scattered)):
         return True
     idle = sharded.idle_axes(index)

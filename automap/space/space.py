@@ -25,6 +25,7 @@ from automap.space.point import Level, Point, SplitClasses
 from automap.topology.mesh import Mesh
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
+from hlo_tools.opcodes import CONVOLUTION, DOT
 from hlo_tools.rules import FactorKind
 
 
@@ -125,7 +126,7 @@ class Space:
     @cached_property
     def convolved(self) -> frozenset[int]:
         """Classes that some convolution iterates over."""
-        ops = [i for i, op in enumerate(self.problem.graph.ops) if op.opcode == "convolution"]
+        ops = [i for i, op in enumerate(self.problem.graph.ops) if op.opcode == CONVOLUTION]
         groups = np.unique(self.problem.linkage.factor_groups[ops])
         return frozenset(self.problem.class_of_group[groups[groups >= 0]].tolist())
 
@@ -158,7 +159,7 @@ class Space:
         problem = self.problem
         counts: dict[int, int] = {}
         for index, op in enumerate(problem.graph.ops):
-            if op.opcode == "dot" and problem.phases[index] is Phase.FORWARD:
+            if op.opcode == DOT and problem.phases[index] is Phase.FORWARD:
                 factors = problem.linkage.rules[index].factors
                 for factor, group in zip(factors, problem.linkage.factor_groups[index].tolist()):
                     if factor.kind is FactorKind.REDUCTION and group >= 0:

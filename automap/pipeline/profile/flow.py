@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from automap.program.problem import Problem
 from hlo_tools.analyses.roles import Role
 from hlo_tools.graph import Graph, HandOver
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, LOOP_ENTER, LOOP_EXIT
 
 
 _NOTHING: frozenset[int] = frozenset()
@@ -76,7 +76,7 @@ def _read(
 def is_stack(graph: Graph, leave: int, position: int) -> bool:
     """Whether a loop fills its carry at `position` slice by slice; `leave` is the op that ends it."""
     producer = graph.values[graph.ops[leave].inputs[position]].producer
-    return producer >= 0 and graph.ops[producer].opcode == "dynamic-update-slice"
+    return producer >= 0 and graph.ops[producer].opcode == DYNAMIC_UPDATE_SLICE
 
 
 def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
@@ -90,7 +90,7 @@ def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
         and dims[0] == trips
         and graph.hand_over(carry) is HandOver.KEPT
         and bool(readers)
-        and all(op.opcode == "dynamic-slice" and op.inputs[0] == carry for op in readers)
+        and all(op.opcode == DYNAMIC_SLICE and op.inputs[0] == carry for op in readers)
     )
 
 
