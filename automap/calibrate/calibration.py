@@ -1,13 +1,31 @@
-"""Calibrating this machine: devices -> profile and hardware file."""
+"""Calibrating this machine: devices -> profile and hardware file.
 
-from collections.abc import Iterator, Sequence
+A profile has the times of loops of one kernel, which the devices run at the same time
+                                                                   -> in: `DeviceStopwatch`
+Besides it is measured what new memory costs where a runtime takes it from its operating system in
+every step. The processor's runtime gives back what a step allocates, so that the next one touches
+every page for the first time:
+
+    fresh = (T(results in new memory) - T(results in the operands' memory)) / bytes
+
+of one elementwise kernel on all devices at once. Accelerators keep a pool of memory: 0
+                                                                   -> in: `fresh_seconds_per_byte`
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import chain
 import os
 from pathlib import Path
+from statistics import median
+import time
+from typing import Final
 
 import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
 
 from automap.calibrate.grid import (
     EFFORTS,
@@ -18,16 +36,30 @@ from automap.calibrate.grid import (
     target_signatures,
 )
 from automap.calibrate.hardware import calibrated_topology
+from automap.calibrate.loops import Program, compiled_loop
 from automap.calibrate.machine import Machine, find_machine
-from automap.calibrate.session import Item, Session
-from automap.calibrate.stopwatch import DeviceStopwatch, fresh_seconds_per_byte
-from automap.cost.profile import KernelProfile, default_path
+from automap.calibrate.programs import kernel_program
+from automap.calibrate.session import Item, Session, Unmeasurable
+from automap.calibrate.timing import Clock, Effort, Timing, seconds_per_trip
+from automap.calibrate.transfers import transfer_program
+from automap.cost.profile import KernelProfile, Transfer, default_path
 from automap.errors import ProfileError
 from automap.program import load_target, trace_step
 from automap.program.contained import contained
 from automap.progress_bar import ItemProgress
 from automap.terminal import say
 from automap.topology.model import Topology
+
+
+_EMPTY_SAMPLES: Final = 7
+# A loop may hold its carry twice. A processor has no allocator that refuses: what is too large
+# kills the program.
+_LOOP_COPIES: Final = 2
+# Larger than what C libraries keep for themselves; memory for both arrays of all devices is a small
+# part.
+_MOST_BYTES: Final = 64 * 2**20
+_SHARE: Final = 1 / 8
+_SAMPLES: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +133,88 @@ def _target_items(machine: Machine, target: str) -> Iterator[Item]:
         step, args = load_target(target, {})
         workload = trace_step(step, args, platform=machine.platform, target=target)
     yield from target_signatures(workload, machine.topology)
+
+
+class DeviceStopwatch:
+    """Measures on the devices of a machine, all of which run the same loop at once."""
+
+    def __init__(self, machine: Machine, effort: Effort, clock: Clock = time.perf_counter) -> None:
+        """Measures the time of an empty program first."""
+        self.longest_seconds = effort.longest_seconds
+        self._machine, self._effort, self._clock = machine, effort, clock
+        self._overhead_seconds = self._empty_seconds()
+
+    def time(self, item: Item, expected_seconds: float) -> Timing:
+        """Seconds of one trip of the item's loop. Raises `Unmeasurable` for what XLA refuses."""
+        is_transfer = isinstance(item, Transfer)
+        sizes = item.sizes if is_transfer else (len(self._machine.devices),)
+        program = transfer_program(item) if is_transfer else kernel_program(item)
+        needed = _LOOP_COPIES * program.n_bytes
+        if needed > self._machine.memory_bytes:
+            raise Unmeasurable(f"needs {needed / 2**30:.3g} GiB on each device")
+        try:
+            return seconds_per_trip(
+                compiled_loop(program, self._machine.mesh(sizes)),
+                expected_seconds=expected_seconds,
+                overhead_seconds=self._overhead_seconds,
+                effort=self._effort,
+                clock=self._clock,
+            )
+        except (jax.errors.JaxRuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            # XLA's messages have many lines, of which the first says what is wrong.
+            raise Unmeasurable(str(error).partition("\n")[0]) from error
+
+    def _empty_seconds(self) -> float:
+        leaf = jax.ShapeDtypeStruct((1,), "float32")
+        mesh = self._machine.mesh((len(self._machine.devices),))
+        # A loop of no trips: what calling a program and waiting for it costs.
+        run = compiled_loop(Program((leaf,), lambda carry: carry), mesh)(0)
+        run()
+        return float(np.median([self._once(run) for _ in range(_EMPTY_SAMPLES)]))
+
+    def _once(self, run: Callable[[], None]) -> float:
+        start = self._clock()
+        run()
+        return self._clock() - start
+
+
+def fresh_seconds_per_byte(
+    machine: Machine, *, most_bytes: int = _MOST_BYTES, clock: Clock = time.perf_counter
+) -> float:
+    """Seconds a byte of new memory costs on each device while all of them allocate.
+
+    The array has `most_bytes` on each device, or less where memory is short.
+    """
+    if machine.platform != "cpu":
+        return 0.0
+    count = len(machine.devices)
+    n_bytes = min(most_bytes, int(machine.memory_bytes * _SHARE))
+    # One row for each device, so that all of them allocate as much at one time.
+    mesh = machine.mesh((count,))
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    shape = jax.ShapeDtypeStruct((count, n_bytes // 4), "float32", sharding=sharding)
+
+    def add(array: jax.Array) -> jax.Array:
+        return array + 1
+
+    fresh = jax.jit(add).lower(shape).compile()
+    reused = jax.jit(add, donate_argnums=0).lower(shape).compile()
+    array = jax.device_put(jnp.zeros(shape.shape, shape.dtype), sharding)
+    new_seconds = _median_seconds(lambda: jax.block_until_ready(fresh(array)), clock)
+    # A donated array is gone: each run takes the result of the one before.
+    arrays = [array]
+
+    def run_in_place() -> None:
+        arrays[0] = jax.block_until_ready(reused(arrays[0]))
+
+    return max(new_seconds - _median_seconds(run_in_place, clock), 0.0) / n_bytes
+
+
+def _median_seconds(run: Callable[[], object], clock: Clock) -> float:
+    run()  # the first run compiles what is left to compile, and is not counted
+    seconds = []
+    for _ in range(_SAMPLES):
+        start = clock()
+        run()
+        seconds.append(clock() - start)
+    return median(seconds)

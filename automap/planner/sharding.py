@@ -31,8 +31,7 @@ from automap.space.pins import Pin, meshes_that_divide, parse_pins, with_pins
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.step.user_mesh import UserMesh
-from automap.topology import lies_on, mesh_shapes
-from automap.topology.axis_orders import layouts, named_shapes
+from automap.topology import axis_orders, lies_on, mesh_shapes, named_shapes
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused
@@ -178,7 +177,7 @@ def meshes_of(
     if mesh is not None:
         if of_step is not None:
             of_step.check_has_names(mesh)
-        return layouts(topology, mesh)
+        return axis_orders(topology, mesh)
     if of_step is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
     if of_step.sizes is None:
@@ -192,7 +191,7 @@ def meshes_of(
             f"{topology.device_count} devices, or keep only its names with --mesh "
             f"{','.join(f'{name}=N' for name in own.names)}"
         )
-    return layouts(topology, own)
+    return axis_orders(topology, own)
 
 
 def _mesh_of_manual(topology: Topology, mesh: Mesh | None, of_step: UserMesh) -> Mesh:

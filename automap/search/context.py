@@ -23,7 +23,7 @@ from automap.space.pins import Pin
 from automap.space.point import Point, SplitClasses
 from automap.space.presets import PRESETS
 from automap.space.space import Space
-from automap.topology.axis_orders import distinct
+from automap.topology import distinct_meshes
 from automap.topology.mesh import Mesh
 
 
@@ -124,7 +124,7 @@ class SearchContext:
         """
         if self.pins or self.space.problem.imposed.specs_by_value:
             return self.meshes
-        return distinct(self.evaluator.topology, self.meshes)
+        return distinct_meshes(self.evaluator.topology, self.meshes)
 
     @contextmanager
     def within(self, nominal_seconds: float, cut: str | None = None) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Devices, links and the meshes that can be laid on them; the hardware catalogue as data.
 
-`automap.topology.axis_orders`  the orders of a named mesh's axes on a topology, one of each kind
 `automap.topology.cpu`        fake CPU devices, `cpu:N`: the platform of tests and
                               demonstrations, with nominal numbers
 `automap.topology.dtypes`     which arithmetic an HLO element type runs on when a device has
@@ -37,8 +36,11 @@ from automap.topology.graph import (
 )
 from automap.topology.local import topology_from_devices as topology_from_devices
 from automap.topology.meshes import (
+    axis_orders as axis_orders,
+    distinct_meshes as distinct_meshes,
     lies_on as lies_on,
     mesh_shapes as mesh_shapes,
+    named_shapes as named_shapes,
     nearest_shapes as nearest_shapes,
 )
 from automap.topology.model import (

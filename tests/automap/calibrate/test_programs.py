@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
+from automap.calibrate.calibration import DeviceStopwatch
 from automap.calibrate.loops import compiled_loop, made_dependent
 from automap.calibrate.machine import find_machine
 from automap.calibrate.programs import jax_dtype, kernel_program
 from automap.calibrate.session import Unmeasurable
-from automap.calibrate.stopwatch import DeviceStopwatch
 from automap.calibrate.timing import Effort
 from automap.calibrate.transfers import transfer_program
 from automap.cost.collectives import CollectiveKind
