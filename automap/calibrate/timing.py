@@ -4,7 +4,7 @@
 
 T(n) is the wall time of a compiled program of n trips, from the call until its results are there,
 after a run that is not counted; T_0 the time of a program of none. n starts where the expectation
-says, and is raised until the loop is long enough to be told from the clock's and the dispatch's
+says, and is raised until the loop is long enough to stand out of the clock's and the dispatch's
 noise                                                              -> in: `seconds_per_trip`
 """
 
@@ -22,7 +22,7 @@ Compile = Callable[[int], Run]
 _MAX_TRIPS = 1 << 16
 # The loop is aimed to be this much longer than the least, so that it need not be compiled again.
 _MARGIN = 1.5
-# A loop that is this much longer than the least is told from noise by few samples.
+# A loop that is this much longer than the least stands out of noise with few samples.
 _LONG, _FEWEST_SAMPLES = 10, 3
 
 

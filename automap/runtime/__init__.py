@@ -1,8 +1,8 @@
 """Running plans: the step under its shardings, constraints, stages and schedules, on one process or
 several.
 
-`automap.runtime.initialization`  state that is born sharded: the initializer runs as one
-                                  program whose outputs are already split
+`automap.runtime.initialization`  state that is created sharded: the initializer runs as
+                                  one program whose outputs are split
 `automap.runtime.meshes`          a plan's mesh on devices: real, fake, or of a machine that is
                                   not there
 `automap.runtime.pipeline`        running a pipeline plan: a step in microbatches, divided in

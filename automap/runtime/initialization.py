@@ -1,7 +1,7 @@
-"""State that is born sharded: the initializer runs as one program whose outputs are already split.
+"""State that is created sharded: the initializer runs as one program whose outputs are split.
 
-With a plan, every leaf is born where the plan stores it -> in: `planned_shardings`. Leaves on
-different devices, those of a pipeline's stages, are born by a program for each set, which computes
+With a plan, every leaf is created where the plan stores it -> in: `planned_shardings`. Leaves on
+different devices, those of a pipeline's stages, are made by a program for each set, which computes
 nothing else -> in: `init_sharded`. Before there is a plan, every leaf is split over all devices as
 evenly as its dimensions allow (the first step moves it):
 

@@ -4,8 +4,8 @@
                                devices, full and delta simulation
 `automap.simulate.recorded`    the program of one device as a plan keeps it
                                (`automap.plan.program`), and back; its tasks as events of a trace
-`automap.simulate.simulation`  what a simulated step says: how long, how busy, what is waited
-                               for, and the longest of everything
+`automap.simulate.simulation`  the record of a simulated step: how long, how busy, which
+                               collectives a device waits for, the longest of everything
 `automap.simulate.spmd`        a plan's step on one representative device and its links as a
                                task graph, and its timeline
 `automap.simulate.tasks`       a task graph as arrays, and its timeline

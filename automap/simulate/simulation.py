@@ -1,5 +1,5 @@
-"""What a simulated step says: how long, how busy, what is waited for, and the longest of
-everything.
+"""The record of a simulated step: how long it takes, how busy a device is, which collectives it
+waits for, and the longest of everything.
 
 step       end of the last task
 compute    seconds of kernels;  collective   seconds of collectives

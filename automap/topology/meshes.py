@@ -191,7 +191,7 @@ def _footing(topology: Topology, mesh: Mesh) -> object:
 
 
 def _bare(group: tuple[Span, ...]) -> Iterator[object]:
-    """Spans with their links' properties; pieces of one level are told apart from equal levels."""
+    """Spans with their links' properties; two pieces of one level differ from two equal levels."""
     places: dict[str, int] = {}
     for span in group:
         place = places.setdefault(span.level.name, len(places))

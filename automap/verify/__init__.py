@@ -1,6 +1,6 @@
 """Holding a plan against what the compiler made of it.
 
-`automap.verify.cache`       witnesses kept on disk: compiling takes minutes, and its answer
+`automap.verify.cache`       witnesses cached on disk: compiling takes minutes, and its answer
                              does not change
 `automap.verify.comparison`  the prediction beside the witness: memory, collectives by kind and
                              axes, and where they differ

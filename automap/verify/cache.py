@@ -1,4 +1,4 @@
-"""Witnesses kept on disk: compiling takes minutes, and its answer does not change.
+"""Witnesses cached on disk: compiling takes minutes, and its answer does not change.
 
     key = SHA-256 of (StableHLO of the planned step, mesh, specs, donation, machine, device memory,
                       compiler's and this package's versions, the compiler's flags)
@@ -33,12 +33,12 @@ _FOLDER: Final = "witnesses"
 
 
 def default_folder() -> Path:
-    """Where witnesses are kept unless the user says otherwise."""
+    """Where witnesses are cached unless the user says otherwise."""
     return platformdirs.user_cache_path("automap") / _FOLDER
 
 
 def cache_key(program_sha256: str, plan: Layout, machine: Machine, memory_limit_bytes: int) -> str:
-    """The name under which a witness is kept, without ending."""
+    """The name of a witness in the cache, without ending."""
     parts = {
         "program": program_sha256,
         "layout": encode(plan),
@@ -52,14 +52,12 @@ def cache_key(program_sha256: str, plan: Layout, machine: Machine, memory_limit_
 
 
 def program_name(key: str) -> str:
-    """The name of the file with the partitioned program of what is kept under `key`."""
+    """The name of the file with the partitioned program of a cached witness."""
     return f"{key}.pb.gz"
 
 
 def load_cached(folder: Path, key: str) -> tuple[Witness, bytes | None] | None:
-    """What is kept under `key`, with the program that the witness names; None if there is nothing
-    that can be used.
-    """
+    """The witness of `key`, with the program that it names; None if there is none to be used."""
     path = folder / f"{key}.json"
     if not path.is_file():
         return None
@@ -79,9 +77,7 @@ def load_cached(folder: Path, key: str) -> tuple[Witness, bytes | None] | None:
 
 
 def save_cached(folder: Path, key: str, witness: Witness, program: bytes | None) -> None:
-    """Keep a witness, or warn that it is not kept: a `CacheWarning`; `program` is what
-    `witness.program` names.
-    """
+    """Cache a witness, with the program that it names; a `CacheWarning` if that cannot be done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The program first: a witness that names a program is there after it.

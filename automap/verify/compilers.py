@@ -106,8 +106,8 @@ class Machine:
 def machine_for(name: CompilerName, topology: Topology) -> Machine:
     """The machine of a topology for a compiler.
 
-    Raises `CompilerError` for a topology of another platform, or one that the compiler cannot be
-    told of.
+    Raises `CompilerError` for a topology of another platform, or one that cannot be described to
+    the compiler.
     """
     compiler, count = COMPILERS[name], topology.device_count
     if name == "cpu":

@@ -34,12 +34,12 @@ class Wiring(NamedTuple):
     that leave o are first_out[o] .. first_out[o + 1]; those that come in are into[first_in[o]
     .. first_in[o + 1]]. `loose_from[e, f]`: factor f of the source is no dimension of the edge, so
     parts along it hold the same; `loose_to` the same of the target. `adds[o, f]`: parts along f
-    hold partial sums. `waits[e]`: the target waits for the edge.
+    hold partial sums. `is_awaited[e]`: the target waits for the edge, within the step.
     """
 
     source: Array
     target: Array
-    waits: Array
+    is_awaited: Array
     n_bytes: Array
     n_dims: Array
     n_shared: Array
@@ -134,7 +134,7 @@ def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
     return Wiring(
         source=source,
         target=target,
-        waits=np.array(
+        is_awaited=np.array(
             [edge.consumer_step is ConsumerStep.SAME_STEP for edge in graph.edges], np.bool_
         ),
         n_bytes=np.array([edge.n_bytes for edge in graph.edges], np.float64),

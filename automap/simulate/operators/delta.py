@@ -38,8 +38,8 @@ _NEVER = np.inf
 
 
 class Queue(NamedTuple):
-    """Tasks to be looked at: a heap of (`keys`, `heap`), `asked` [slots] the key by which each task
-    is in it (`_NEVER`: it is not), `is_out` [slots] whether a task is in no list.
+    """Tasks to be looked at: a heap of (`keys`, `heap`), `queued_at` [slots] the key by which each
+    task is in it (`_NEVER`: it is not), `is_out` [slots] whether a task is in no list.
 
     `settled` is the task of each device or link that was looked at last. Tasks are looked at in the
     order of time, so the next one's place is near, while its old place may be far.
@@ -47,7 +47,7 @@ class Queue(NamedTuple):
 
     keys: Array
     heap: Array
-    asked: Array
+    queued_at: Array
     is_out: Array
     settled: Array
 
@@ -136,30 +136,30 @@ def simulate_changed(
         np.zeros(n_slots, np.bool_),
         np.full(len(r.first), NONE, np.int32),
     )
-    size = _ask_first(w, p, r, o, orphans, queue, some)
+    size = _enqueue_changed(w, p, r, o, orphans, queue, some)
     visits = visits_per_task * np.count_nonzero(r.resource != NONE) + len(out)
     while size > 0:
         slot, key = queue.heap[0], queue.keys[0]
         size = pop(queue.keys, queue.heap, size, r.ident)
         # A task that was put in again by an earlier key leaves its later entry behind.
-        if key != queue.asked[slot]:
+        if key != queue.queued_at[slot]:
             continue
-        queue.asked[slot] = _NEVER
+        queue.queued_at[slot] = _NEVER
         visits -= 1
         # Entries left behind fill the heap, too, which has room for twice the slots.
         if visits < 0 or size > n_slots:
             return False
-        ready = ready_seconds(w, p, r, slot, some, queue.asked)
+        ready = ready_seconds(w, p, r, slot, some, queue.queued_at)
         # Too early: something that it waits for will end later than its key.
         if ready > key:
-            size = _ask(queue, size, r, slot, ready)
+            size = _enqueue(queue, size, r, slot, ready)
         else:
             size = _settle(w, p, r, queue, size, slot, ready, out, some)
     return True
 
 
 @inner_making_arrays
-def _ask_first(
+def _enqueue_changed(
     w: Wiring, p: Placed, r: Run, o: int, orphans: Array, queue: Queue, some: Array
 ) -> int:
     """Put in new tasks, operators that read the new ones, and what lost the task before it."""
@@ -168,19 +168,19 @@ def _ask_first(
     for slot in _new_slots(w, p, r, o):
         # The earliest that it can be ready, as if devices were free: it is looked at in time.
         queue.is_out[slot] = True
-        r.ready[slot] = ready_seconds(w, p, r, slot, some, queue.asked)
+        r.ready[slot] = ready_seconds(w, p, r, slot, some, queue.queued_at)
         r.end[slot] = r.ready[slot] + r.seconds[slot]
-        size = _ask(queue, size, r, slot, r.ready[slot])
+        size = _enqueue(queue, size, r, slot, r.ready[slot])
     for e in range(w.first_out[o], w.first_out[o + 1]):
-        if w.waits[e]:
+        if w.is_awaited[e]:
             for slot in range(
                 w.target[e] * n_devices, w.target[e] * n_devices + p.n_parts[w.target[e]]
             ):
-                size = _ask(queue, size, r, slot, r.ready[slot])
+                size = _enqueue(queue, size, r, slot, r.ready[slot])
     # What lost the task before it may start sooner; it may itself have been replaced since.
     for slot in orphans:
         if r.resource[slot] != NONE and not queue.is_out[slot]:
-            size = _ask(queue, size, r, slot, r.ready[slot])
+            size = _enqueue(queue, size, r, slot, r.ready[slot])
     return size
 
 
@@ -233,9 +233,9 @@ def _settle(
         old = r.before[slot] if r.before[slot] != NONE else r.after[slot]
         if queue.settled[on] == slot:
             queue.settled[on] = r.before[slot]
-        left = remove(r, slot)
-        if left != NONE:
-            size = _ask(queue, size, r, left, r.ready[left])
+        orphan = remove(r, slot)
+        if orphan != NONE:
+            size = _enqueue(queue, size, r, orphan, r.ready[orphan])
         insert(r, slot, ready, _nearer(r, ready, queue.settled[on], old))
     queue.settled[on] = slot
     # Whoever comes after a moved task has another task before it, even if no end has changed.
@@ -247,10 +247,10 @@ def _settle(
     has_changed = is_new or end != r.end[slot]
     r.end[slot] = end
     if after != NONE and (has_moved or has_changed):
-        size = _ask(queue, size, r, after, max(r.ready[after], end))
+        size = _enqueue(queue, size, r, after, max(r.ready[after], end))
     if has_changed:
         for n in range(followers(w, p, r, slot, out, some)):
-            size = _ask(queue, size, r, out[n], end)
+            size = _enqueue(queue, size, r, out[n], end)
     return size
 
 
@@ -263,11 +263,11 @@ def _nearer(r: Run, ready: float, one: int, other: int) -> int:
 
 
 @inner
-def _ask(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
+def _enqueue(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
     """Put a task in by `key`, unless it is in by an earlier one."""
-    if key >= queue.asked[slot]:
+    if key >= queue.queued_at[slot]:
         return size
-    queue.asked[slot] = key
+    queue.queued_at[slot] = key
     return push(queue.keys, queue.heap, size, key, slot, r.ident)
 
 

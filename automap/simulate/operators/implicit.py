@@ -209,7 +209,7 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
     e = r.edge[slot]
     if e != NONE:
         out[0] = w.target[e] * n_devices + (r.ident[slot] - w.edge_id[e]) % n_devices
-        return 1 if w.waits[e] else 0
+        return 1 if w.is_awaited[e] else 0
     row, k = slot // n_devices, slot % n_devices
     u = row % n_operators
     n = 0
@@ -226,29 +226,29 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
             if p.device[v, some[m]] != p.device[u, k]:
                 out[n] = transfer_slot(w, p, e, k, some[m])
                 n += 1
-            elif w.waits[e]:
+            elif w.is_awaited[e]:
                 out[n] = v * n_devices + some[m]
                 n += 1
     return n
 
 
 @inner
-def _end(r: Run, asked: Array, slot: int) -> float:
-    return asked[slot] + r.seconds[slot] if asked[slot] < np.inf else r.end[slot]
+def _end(r: Run, queued_at: Array, slot: int) -> float:
+    return queued_at[slot] + r.seconds[slot] if queued_at[slot] < np.inf else r.end[slot]
 
 
 @inner
-def ready_seconds(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: Array) -> float:
-    """When all that a task waits for has ended, by the timeline as it is.
+def ready_seconds(w: Wiring, p: Placed, r: Run, slot: int, some: Array, queued_at: Array) -> float:
+    """When all predecessors of a task have ended, by the timeline as it is.
 
-    What is yet to be looked at, not before `asked` (else infinite), will not have ended before
-    that.
+    `queued_at` [slots] is the time before which a task that is yet to be looked at cannot start,
+    infinite for the others: such a predecessor will not have ended before that and its seconds.
     """
     n_operators, n_devices = p.device.shape
     e = r.edge[slot]
     if e != NONE:
         return _end(
-            r, asked, done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)
+            r, queued_at, done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)
         )
     row, k = slot // n_devices, slot % n_devices
     v = row % n_operators
@@ -256,16 +256,18 @@ def ready_seconds(w: Wiring, p: Placed, r: Run, slot: int, some: Array, asked: A
     if row >= n_operators:
         start = ring_start(w, p, v, k)
         for number in range(p.n_adding[v]):
-            ready = max(ready, _end(r, asked, v * n_devices + ring_part(w, p, v, start, number)))
+            ready = max(
+                ready, _end(r, queued_at, v * n_devices + ring_part(w, p, v, start, number))
+            )
         return ready
     for n in range(w.first_in[v], w.first_in[v + 1]):
         e = w.into[n]
-        if w.waits[e]:
+        if w.is_awaited[e]:
             u = w.source[e]
             base = p.first_slot[e] + k * p.per_part[e]
             for m in range(source_parts(w, p, e, k, some)):
                 is_here = p.device[u, some[m]] == p.device[v, k]
                 ready = max(
-                    ready, _end(r, asked, done_slot(p, u, some[m]) if is_here else base + m)
+                    ready, _end(r, queued_at, done_slot(p, u, some[m]) if is_here else base + m)
                 )
     return ready

@@ -108,7 +108,7 @@ def place_edge(
         base = first_slot + b * p.per_part[e]
         r.resource[base : base + p.per_part[e]] = NONE
         n = source_parts(w, p, e, b, some)
-        if w.waits[e]:
+        if w.is_awaited[e]:
             p.n_waiting[v * n_devices + b] += n
         there = p.device[v, b]
         for m in range(n):
@@ -133,7 +133,7 @@ def clear_edge(w: Wiring, p: Placed, r: Run, e: int, some: Array) -> None:
     """Take an edge's tasks out of their slots, before either of its ends changes."""
     v, n_devices = w.target[e], p.device.shape[1]
     for b in range(p.n_parts[v]):
-        if w.waits[e]:
+        if w.is_awaited[e]:
             p.n_waiting[v * n_devices + b] -= source_parts(w, p, e, b, some)
         base = p.first_slot[e] + b * p.per_part[e]
         r.resource[base : base + p.per_part[e]] = NONE
