@@ -72,16 +72,16 @@ def test_links_are_recovered_with_outliers(name):
             for (t, seconds), odd in zip(collective_times(true, transfers), outliers, strict=True)
             if level_of[t.sizes, t.axis] == index
         ).transfers
-        found = fit_level(topology, index, rows)
-        assert found.latency_seconds == pytest.approx(level.latency_seconds, rel=0.05)
-        assert found.bytes_per_s == pytest.approx(level.bytes_per_s, rel=0.05)
+        fitted = fit_level(topology, index, rows)
+        assert fitted.latency_seconds == pytest.approx(level.latency_seconds, rel=0.05)
+        assert fitted.bytes_per_s == pytest.approx(level.bytes_per_s, rel=0.05)
 
 
 def test_every_level_is_measured_on_meshes_of_the_topology():
     for name in ("2x8xh100", "v5p:2x2x4", "cpu:8", "cpu:2", "tpu7x:2x2x2"):
         topology = get_topology(name)
-        found = {level for level in level_by_axis(topology).values()}
-        assert found == set(range(len(topology.levels)))
+        measured_levels = {level for level in level_by_axis(topology).values()}
+        assert measured_levels == set(range(len(topology.levels)))
         for sizes, axis in level_by_axis(topology):
             assert sizes[axis] > 1
             assert tuple(s for s in sizes if s > 1) in mesh_shapes(topology, max_axes=8)
@@ -94,12 +94,12 @@ def test_a_hardware_file_is_read_back(tmp_path):
     transfers = grid_transfers(measurement_grid("cuda", "quick"), topology)
     profile = measured().with_times(collective_times(topology, transfers))
     path = tmp_path / "hardware.toml"
-    found = calibrated_topology(machine, profile, date(2026, 1, 2))
-    write_hardware(str(path), found)
-    assert get_topology(str(path)) == found
-    assert "2026-01-02, jax 0, NVIDIA H100, 8 working" in found.device.source[0].note
-    assert found.levels[0].source[0].document == "automap calibrate"
-    profile.check_suits(found)
+    calibrated = calibrated_topology(machine, profile, date(2026, 1, 2))
+    write_hardware(str(path), calibrated)
+    assert get_topology(str(path)) == calibrated
+    assert "2026-01-02, jax 0, NVIDIA H100, 8 working" in calibrated.device.source[0].note
+    assert calibrated.levels[0].source[0].document == "automap calibrate"
+    profile.check_suits(calibrated)
 
 
 def test_levels_that_were_not_measured_keep_their_nominal_numbers(tmp_path):

@@ -38,22 +38,22 @@ def _workload():
 
 def _image_classes(problem, dim):
     """Classes of dimension `dim` of every image that a window makes in the forward phase."""
-    found = {}
+    classes = {}
     ops = zip(problem.graph.ops, problem.linkage.rules, problem.phases, strict=True)
     for op, rule, phase in ops:
         if phase is Phase.FORWARD and any(factor.halo is not None for factor in rule.factors):
             group_class = problem.compute_classes(op.outputs[0])[dim]
             if group_class < problem.n_classes:
-                found[group_class] = None
-    return tuple(found)
+                classes[group_class] = None
+    return tuple(classes)
 
 
 def _outcome(workload, mesh, dims):
     """Each axis splits a dimension of the images at all scales it divides, the batch if that is
     0.
     """
-    found = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel"))
-    problem, context = workload.problem, found.context
+    outcome = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel"))
+    problem, context = workload.problem, outcome.context
     compute = []
     for size, dim in zip(mesh.sizes, dims, strict=True):
         classes = _image_classes(problem, dim) if dim else (problem.batch_class,)

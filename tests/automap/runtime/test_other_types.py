@@ -130,14 +130,14 @@ def test_places_are_renamed_past_conversions():
 
     x, y = jnp.ones((4,)), jnp.ones((4,), jnp.bfloat16)
     planned, called = _level(function, x, y.astype(jnp.float32)), _level(function, x, y)
-    found = match_sites(planned, called)
+    renaming = match_sites(planned, called)
     names = {e.path: e.eqn.primitive.name for level in (planned, called) for e in level.equations}
     at = {e.path: e.eqn.primitive.name for e in called.equations}
     assert len(planned.equations) != len(called.equations)
     kept = [e for e in planned.equations if e.eqn.primitive.name != "convert_element_type"]
     assert kept
     for equation in kept:
-        assert at[found.new_sites[equation.path]] == equation.eqn.primitive.name, names
+        assert at[renaming.new_sites[equation.path]] == equation.eqn.primitive.name, names
     with pytest.raises(DifferentStepError, match="the equations differ from"):
         match_sites(planned, _level(lambda x, y: (x * y, y.sum() - 1), x, y))
 

@@ -43,8 +43,8 @@ def _workload():
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_plan_computes_what_the_step_computes(mesh, seed):
     step, workload, values, want = _workload()
-    found = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel"))
-    context, source = found.context, random.Random(seed)
+    result = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel"))
+    context, source = result.context, random.Random(seed)
     point = random_point(context, mesh, source)
     while not context.space.is_valid(point):
         point = random_point(context, mesh, source)

@@ -56,8 +56,10 @@ def refused_by_fft(text):
     0.10).
     """
     layouts = dict(re.findall(r"(%[\w.-]+) = \w+\[[\d,]*\]\{([\d,]*)\}", text))
-    found = re.findall(r"\{([\d,]*)\} fft\((?:\S+ )?(%[\w.-]+)", text)
-    orders = [order.split(",") for made, read in found for order in (made, layouts.get(read, ""))]
+    transforms = re.findall(r"\{([\d,]*)\} fft\((?:\S+ )?(%[\w.-]+)", text)
+    orders = [
+        order.split(",") for made, read in transforms for order in (made, layouts.get(read, ""))
+    ]
     return any(order != sorted(order)[::-1] for order in orders)
 
 

@@ -65,8 +65,8 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     plan = Plan.from_record(build_plan(outcome))
     compiled = plan.jit(step).lower(params, tokens).compile()
     # XLA may move what is scanned at once, before the loop.
-    found = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
-    assert found == bytes_of_kinds(predicted_transfers(outcome, backend_for("cpu")))
+    compiled_bytes = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
+    assert compiled_bytes == bytes_of_kinds(predicted_transfers(outcome, backend_for("cpu")))
     want, got = jax.jit(step)(params, tokens), plan.jit(step)(params, tokens)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got[0], want[0])
@@ -105,7 +105,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
         best=Candidate(point, estimate, "a test"),
     )
     compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
-    found = compiled_transfers(compiled.as_text(), mesh)
+    compiled_bytes = compiled_transfers(compiled.as_text(), mesh)
     wanted = predicted_transfers(outcome, backend_for("cpu"))
     # Devices that change places for the words are not what is asked here.
-    assert {t: n for t, n in found.items() if t.kind != "collective-permute"} == wanted
+    assert {t: n for t, n in compiled_bytes.items() if t.kind != "collective-permute"} == wanted

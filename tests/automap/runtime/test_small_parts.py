@@ -50,9 +50,9 @@ def test_a_router_left_whole(preset):
     state, batch = init(TINY, jax.random.key(0)), random_batch(args[1], 0)
     planned = plan.jit(step)
     text = planned.lower(state, batch).compile().as_text()
-    found = compiled_transfers(text, mesh)
-    assert found == predicted_transfers(outcome, backend_for("cpu"))
-    assert found.total() < Counter(predicted_transfers(split, backend_for("cpu"))).total()
+    compiled_bytes = compiled_transfers(text, mesh)
+    assert compiled_bytes == predicted_transfers(outcome, backend_for("cpu"))
+    assert compiled_bytes.total() < Counter(predicted_transfers(split, backend_for("cpu"))).total()
     # The step gives up its state.
     got = jax.device_get(planned(jax.tree.map(jnp.copy, state), batch)[1])
     want = jax.device_get(step(state, batch)[1])
@@ -69,6 +69,6 @@ def test_search_has_the_move_that_leaves_a_router_whole_and_it_helps():
         for move in moves(context.space, best.point)
         if isinstance(move, SmallPartsChange) and context.space.label(move.group_class) == EXPERTS
     ]
-    found = context.consider(whole.apply(context.space, best.point), "test")
-    assert found is not None
-    assert found.estimate.step_seconds < best.estimate.step_seconds
+    candidate = context.consider(whole.apply(context.space, best.point), "test")
+    assert candidate is not None
+    assert candidate.estimate.step_seconds < best.estimate.step_seconds

@@ -26,7 +26,7 @@ def plan():
 
 
 @pytest.fixture(scope="module")
-def found(plan):
+def simulation(plan):
     return automap.simulate(plan, STEP, ARGS)
 
 
@@ -40,36 +40,43 @@ def with_fresh_memory():
 def test_in_line_the_step_is_what_the_saved_plan_predicts(topology, layers, tmp_path):
     automap.plan(STEP, ARGS, topology=topology, layers=layers, **OPTIONS).save(tmp_path / "plan")
     plan = Plan.load(tmp_path / "plan")
-    found = automap.simulate(plan, STEP, ARGS)
-    assert found.warnings == ()
-    assert found.step_seconds == pytest.approx(plan.predicted.step_seconds, rel=1e-9)
-    assert found.compute_seconds == pytest.approx(plan.predicted.compute_seconds)
-    assert found.exposed_seconds == pytest.approx(plan.predicted.collective_seconds, abs=1e-12)
-    assert found.hidden_seconds == 0.0 and "(+0.0%)" in found.explain()
+    simulation = automap.simulate(plan, STEP, ARGS)
+    assert simulation.warnings == ()
+    assert simulation.step_seconds == pytest.approx(plan.predicted.step_seconds, rel=1e-9)
+    assert simulation.compute_seconds == pytest.approx(plan.predicted.compute_seconds)
+    assert simulation.exposed_seconds == pytest.approx(plan.predicted.collective_seconds, abs=1e-12)
+    assert simulation.hidden_seconds == 0.0 and "(+0.0%)" in simulation.explain()
 
 
-def test_everything_adds_up(found, plan):
-    assert found.warnings == ()
-    assert found.compute_seconds == pytest.approx(plan.predicted.compute_seconds)
-    assert 0 < found.exposed_seconds < found.collective_seconds
-    for name, rows in (("seconds", found.collectives), ("exposed_seconds", found.collectives)):
-        total = found.collective_seconds if name == "seconds" else found.exposed_seconds
+def test_everything_adds_up(simulation, plan):
+    assert simulation.warnings == ()
+    assert simulation.compute_seconds == pytest.approx(plan.predicted.compute_seconds)
+    assert 0 < simulation.exposed_seconds < simulation.collective_seconds
+    for name, rows in (
+        ("seconds", simulation.collectives),
+        ("exposed_seconds", simulation.collectives),
+    ):
+        total = simulation.collective_seconds if name == "seconds" else simulation.exposed_seconds
         assert sum(getattr(row, name) for row in rows) == pytest.approx(total)
-    assert sum(row.seconds for row in found.ops) == pytest.approx(found.compute_seconds)
-    assert sum(row.compute_seconds for row in found.phases) == pytest.approx(found.compute_seconds)
-    assert sum(p.exposed_seconds for p in found.phases) == pytest.approx(found.exposed_seconds)
+    assert sum(row.seconds for row in simulation.ops) == pytest.approx(simulation.compute_seconds)
+    assert sum(row.compute_seconds for row in simulation.phases) == pytest.approx(
+        simulation.compute_seconds
+    )
+    assert sum(p.exposed_seconds for p in simulation.phases) == pytest.approx(
+        simulation.exposed_seconds
+    )
     predicted = {(c.kind, c.axes, c.phase): c for c in plan.predicted.collectives}
     for key, record in predicted.items():
-        rows = [r for r in found.collectives if (r.kind, r.axes, r.phase) == key]
+        rows = [r for r in simulation.collectives if (r.kind, r.axes, r.phase) == key]
         assert sum(row.bytes for row in rows) == pytest.approx(record.bytes, abs=1)
         assert sum(row.runs for row in rows) == pytest.approx(record.count)
 
 
-def test_kernels_and_collectives_say_where_they_come_from(found):
-    sources = [row.source for row in (*found.ops, *found.collectives)]
+def test_kernels_and_collectives_say_where_they_come_from(simulation):
+    sources = [row.source for row in (*simulation.ops, *simulation.collectives)]
     assert sum("steps.py" in source for source in sources) > len(sources) / 2
-    assert any(row.opcode == "dot" and "dot_general" in row.op_name for row in found.ops)
-    event = next(e for e in found.events if e.details.get("kind") == "all-reduce")
+    assert any(row.opcode == "dot" and "dot_general" in row.op_name for row in simulation.ops)
+    event = next(e for e in simulation.events if e.details.get("kind") == "all-reduce")
     assert event.name == "all-reduce over data" or event.name == "all-reduce over model"
     assert event.category in ("forward", "backward", "update")
     assert event.details.keys() >= {"axes", "bytes", "tensor", "op_name", "source", "trips"}
@@ -78,30 +85,32 @@ def test_kernels_and_collectives_say_where_they_come_from(found):
 def test_trips_of_a_loop_are_seen_in_the_trace(tmp_path):
     step, args = scanned()
     plan = automap.plan(step, args, topology="8xh100", preset="zero-3")
-    found = automap.simulate(plan, step, args)
-    found.save_trace(tmp_path / "trace.json")
+    simulation = automap.simulate(plan, step, args)
+    simulation.save_trace(tmp_path / "trace.json")
     rows = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     trips = {tuple(row["args"].get("trip", ())) for row in rows if row["ph"] == "X"}
     assert trips == {(), (0,), (1,), (2,), (3,)}
-    assert len([row for row in rows if row["ph"] == "X"]) == len(found.events)
+    assert len([row for row in rows if row["ph"] == "X"]) == len(simulation.events)
     ends = [
         row["args"]["start_seconds"] + row["args"]["seconds"] for row in rows if row["ph"] == "X"
     ]
-    assert max(ends) == pytest.approx(found.step_seconds)
+    assert max(ends) == pytest.approx(simulation.step_seconds)
 
 
-def test_json_and_text_say_the_same(found):
-    data = json.loads(json.dumps(found.to_json()))
-    assert data["step_seconds"] == found.step_seconds and data["tasks"] == len(found.events)
-    assert len(data["ops"]) == len(found.ops) and "events" not in data
-    text = found.explain()
+def test_json_and_text_say_the_same(simulation):
+    data = json.loads(json.dumps(simulation.to_json()))
+    assert data["step_seconds"] == simulation.step_seconds and data["tasks"] == len(
+        simulation.events
+    )
+    assert len(data["ops"]) == len(simulation.ops) and "events" not in data
+    text = simulation.explain()
     assert "simulated step" in text and "link busy" in text and "8xh100" in text
     assert "longest kernels" in text and "longest collectives" in text
 
 
-def test_another_topology_prices_the_same_point(plan, found):
+def test_another_topology_prices_the_same_point(plan, simulation):
     slower = automap.simulate(plan, STEP, ARGS, topology="8xk80")
-    assert slower.step_seconds > found.step_seconds
+    assert slower.step_seconds > simulation.step_seconds
     assert "8xk80" in slower.warnings[0] and "8xh100" in slower.warnings[0]
     in_line = automap.simulate(plan, STEP, ARGS, topology="v5e:2x4")
     assert "lowered for cuda" in in_line.warnings[0]
@@ -110,8 +119,8 @@ def test_another_topology_prices_the_same_point(plan, found):
 
 def test_a_prediction_that_is_no_longer_made_is_a_warning(plan):
     predicted = replace(plan.predicted, step_seconds=plan.predicted.step_seconds * 1.01)
-    found = automap.simulate(replace(plan, predicted=predicted), STEP, ARGS)
-    (warning,) = found.warnings
+    simulation = automap.simulate(replace(plan, predicted=predicted), STEP, ARGS)
+    (warning,) = simulation.warnings
     assert "made by another version" in warning and "--profile" in warning
 
 
@@ -177,7 +186,7 @@ def event(start, seconds, **details):
 def test_what_is_exposed_in_closed_form():
     kernel = {"opcode": "dot", "result": "f32[1]"}
     message = {"kind": "all-reduce", "axes": ["a"], "tensor": "f32[1]", "bytes": 1.0}
-    found = summary(
+    simulation = summary(
         (
             event(0.0, 2.0, **kernel),
             event(1.0, 3.0, **message),
@@ -190,7 +199,11 @@ def test_what_is_exposed_in_closed_form():
         predicted_seconds=1.0,
         warnings=(),
     )
-    assert (found.step_seconds, found.compute_seconds, found.collective_seconds) == (8.0, 6.0, 6.0)
-    (row,) = found.collectives
-    assert row.exposed_seconds == pytest.approx(2.0) == pytest.approx(found.exposed_seconds)
-    assert found.hidden_seconds == pytest.approx(4.0)
+    assert (simulation.step_seconds, simulation.compute_seconds, simulation.collective_seconds) == (
+        8.0,
+        6.0,
+        6.0,
+    )
+    (row,) = simulation.collectives
+    assert row.exposed_seconds == pytest.approx(2.0) == pytest.approx(simulation.exposed_seconds)
+    assert simulation.hidden_seconds == pytest.approx(4.0)

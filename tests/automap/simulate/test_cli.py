@@ -51,9 +51,9 @@ def test_json_for_another_machine(plan_file):
     assert "again with --target tests.steps:mlp --arg batch=64 behind it" in done.stderr
     done = run("simulate", plan_file, "--topology", "8xk80", *TARGET, "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["topology"] == "8xk80" and found["step_seconds"] > 0
-    assert "planned for 8xh100" in found["warnings"][0]
+    answer = json.loads(done.stdout)
+    assert answer["topology"] == "8xk80" and answer["step_seconds"] > 0
+    assert "planned for 8xh100" in answer["warnings"][0]
 
 
 def test_the_record_of_a_plan_says_what_its_step_does(plan_file):

@@ -91,19 +91,24 @@ def test_two_lanes_take_at_least_the_busier_and_at_most_both(program):
 def test_the_timeline_takes_what_the_issue_order_takes(program):
     for platform, issue in (("cuda", list_schedule(program)), ("cpu", program_order(program))):
         for most_tasks in (10_000, 20, 1):
-            found = simulate_spmd(program, platform, most_tasks)
-            assert found.timeline.makespan_seconds == pytest.approx(issue.seconds)
-            assert simulate_reference(found.tasks).makespan_seconds == pytest.approx(issue.seconds)
+            simulated = simulate_spmd(program, platform, most_tasks)
+            assert simulated.timeline.makespan_seconds == pytest.approx(issue.seconds)
+            assert simulate_reference(simulated.tasks).makespan_seconds == pytest.approx(
+                issue.seconds
+            )
 
 
 @given(regions())
 def test_each_lane_does_one_thing_at_a_time_and_every_node_runs_its_trips(program):
-    found = simulate_spmd(program, "cuda")
+    simulated = simulate_spmd(program, "cuda")
     for lane in (COMPUTE, LINK):
-        chosen = found.tasks.resource == lane
-        ends, starts = found.timeline.end_seconds[chosen], found.timeline.start_seconds[chosen]
+        chosen = simulated.tasks.resource == lane
+        ends, starts = (
+            simulated.timeline.end_seconds[chosen],
+            simulated.timeline.start_seconds[chosen],
+        )
         assert (starts[1:] >= ends[:-1]).all(), "tasks of a lane are numbered in its order"
-    for run, lane in zip(found.runs, found.tasks.resource.tolist(), strict=True):
+    for run, lane in zip(simulated.runs, simulated.tasks.resource.tolist(), strict=True):
         assert (lane == LINK) == (run.node.kind is NodeKind.COLLECTIVE)
 
 
@@ -115,22 +120,22 @@ LOOP = region(
 
 
 def test_a_short_loop_is_unrolled():
-    found = simulate_spmd(region((LOOP, 7, ())), "cuda")
-    assert [run.trip for run in found.runs] == [(trip,) for trip in range(7) for _ in range(3)]
-    assert {run.trips for run in found.runs} == {1.0}
-    kernels = found.timeline.start_seconds[found.tasks.resource == COMPUTE]
+    simulated = simulate_spmd(region((LOOP, 7, ())), "cuda")
+    assert [run.trip for run in simulated.runs] == [(trip,) for trip in range(7) for _ in range(3)]
+    assert {run.trips for run in simulated.runs} == {1.0}
+    kernels = simulated.timeline.start_seconds[simulated.tasks.resource == COMPUTE]
     assert kernels.tolist() == [4.0 * trip + at for trip in range(7) for at in (0.0, 3.0)]
 
 
 def test_a_long_loop_is_shown_in_part_and_takes_as_long():
-    found = simulate_spmd(region((LOOP, 1000, ())), "cuda", most_tasks=30)
-    assert len(found.runs) <= 30
-    assert len({run.trip for run in found.runs}) >= 3, "some trips can be told apart"
-    assert sum(run.trips for run in found.runs) == pytest.approx(3000)
-    assert found.timeline.makespan_seconds == pytest.approx(4000.0)
+    simulated = simulate_spmd(region((LOOP, 1000, ())), "cuda", most_tasks=30)
+    assert len(simulated.runs) <= 30
+    assert len({run.trip for run in simulated.runs}) >= 3, "some trips can be told apart"
+    assert sum(run.trips for run in simulated.runs) == pytest.approx(3000)
+    assert simulated.timeline.makespan_seconds == pytest.approx(4000.0)
 
 
 def test_an_empty_program_takes_no_time():
-    found = simulate_spmd(region(), "cuda")
-    assert len(found.runs) == 0 and found.timeline.makespan_seconds == 0.0
-    assert np.array_equal(found.tasks.first_predecessor, [0])
+    simulated = simulate_spmd(region(), "cuda")
+    assert len(simulated.runs) == 0 and simulated.timeline.makespan_seconds == 0.0
+    assert np.array_equal(simulated.tasks.first_predecessor, [0])

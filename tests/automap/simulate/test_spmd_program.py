@@ -74,10 +74,10 @@ def cases(name, topology):
 def test_in_line_the_simulated_step_is_the_predicted_one(name, topology):
     for preset, split_classes, evaluator in cases(name, topology):
         program = device_program(evaluator.tables, evaluator.priced(split_classes))
-        found = simulate_spmd(program, evaluator.topology.platform)
+        simulated = simulate_spmd(program, evaluator.topology.platform)
         expected = evaluator.evaluate(split_classes).step_seconds
-        assert found.timeline.makespan_seconds == pytest.approx(expected, rel=1e-9), preset
-        assert set(found.tasks.resource.tolist()) == {0}
+        assert simulated.timeline.makespan_seconds == pytest.approx(expected, rel=1e-9), preset
+        assert set(simulated.tasks.resource.tolist()) == {0}
 
 
 @pytest.mark.parametrize("topology", ["8xh100", "2x8xv100"])

@@ -44,9 +44,9 @@ def test_the_timeline_is_that_of_a_clock_that_ticks(seed, n_tasks, n_resources):
 @given(st.integers(0, 10**6), st.integers(1, 200), st.integers(1, 8))
 def test_compiled_and_plain_python_agree_to_the_bit(seed, n_tasks, n_resources):
     tasks = random_tasks(seed, n_tasks, n_resources)
-    found, wanted = simulate(tasks), simulate_reference(tasks)
+    timeline, wanted = simulate(tasks), simulate_reference(tasks)
     for name in ("ready_seconds", "start_seconds", "end_seconds"):
-        assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+        assert getattr(timeline, name).tolist() == getattr(wanted, name).tolist()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8))

@@ -60,7 +60,7 @@ def _rate(level):
 @settings(max_examples=50)
 def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
     """Devices that differ at one level alone reach each other over it, hop by hop."""
-    found, below = shortest_routes(topology_graph(topology)), 1
+    routes, below = shortest_routes(topology_graph(topology)), 1
     for level in topology.levels:
         for first in range(topology.device_count):
             start = first // below % level.size
@@ -68,12 +68,12 @@ def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
                 second = first + (place - start) * below
                 if second == first:
                     continue
-                assert found.bytes_per_s[first, second] == _rate(level)
+                assert routes.bytes_per_s[first, second] == _rate(level)
                 hops = _hops(level, start, place)
-                assert found.latency_seconds[first, second] == pytest.approx(
+                assert routes.latency_seconds[first, second] == pytest.approx(
                     hops * level.latency_seconds
                 )
-                names = {found.medium_names[m] for m in found.between(first, second)}
+                names = {routes.medium_names[m] for m in routes.between(first, second)}
                 assert all(name.startswith(level.name) for name in names)
         below *= level.size
 
@@ -81,30 +81,30 @@ def test_a_graph_agrees_with_the_levels_of_its_topology(topology):
 @given(topologies())
 @settings(max_examples=50)
 def test_routes_are_symmetric_and_no_detour_is_sooner(topology):
-    found = shortest_routes(topology_graph(topology))
-    assert (found.bytes_per_s == found.bytes_per_s.T).all()
-    assert np.allclose(found.latency_seconds, found.latency_seconds.T)
+    routes = shortest_routes(topology_graph(topology))
+    assert (routes.bytes_per_s == routes.bytes_per_s.T).all()
+    assert np.allclose(routes.latency_seconds, routes.latency_seconds.T)
     count = topology.device_count
     for low in range(count):
-        assert len(found.between(low, low)) == 0
+        assert len(routes.between(low, low)) == 0
         for high in range(count):
-            back = found.between(high, low)[::-1]
-            assert (found.between(low, high) == back ^ 1).all()
+            back = routes.between(high, low)[::-1]
+            assert (routes.between(low, high) == back ^ 1).all()
     # The way's links, one after the other, for the reference message: a metric.
-    seconds = _store_and_forward_seconds(found)
+    seconds = _store_and_forward_seconds(routes)
     assert (seconds[:, None, :] <= seconds[:, :, None] + seconds[None] + 1e-12).all()
 
 
-def _store_and_forward_seconds(found):
-    count = len(found.bytes_per_s)
+def _store_and_forward_seconds(routes):
+    count = len(routes.bytes_per_s)
     media = [
         [
-            sum(REFERENCE_BYTES / found.medium_bytes_per_s[m] for m in found.between(low, high))
+            sum(REFERENCE_BYTES / routes.medium_bytes_per_s[m] for m in routes.between(low, high))
             for high in range(count)
         ]
         for low in range(count)
     ]
-    return np.array(media) + found.latency_seconds
+    return np.array(media) + routes.latency_seconds
 
 
 @st.composite
@@ -157,21 +157,21 @@ def _cheapest_by_brute_force(graph, start, stop):
 @given(graphs())
 @settings(max_examples=60)
 def test_routes_are_the_cheapest_paths(graph):
-    found = shortest_routes(graph)
-    seconds = _store_and_forward_seconds(found)
+    routes = shortest_routes(graph)
+    seconds = _store_and_forward_seconds(routes)
     for low in range(graph.device_count):
         for high in range(low + 1, graph.device_count):
             names = graph.devices[low].name, graph.devices[high].name
             assert seconds[low, high] == pytest.approx(_cheapest_by_brute_force(graph, *names))
-            media = found.between(low, high)
-            assert found.bytes_per_s[low, high] == found.medium_bytes_per_s[media].min()
+            media = routes.between(low, high)
+            assert routes.bytes_per_s[low, high] == routes.medium_bytes_per_s[media].min()
 
 
 def test_shared_media_are_crossed_by_all_who_share_them():
-    found = shortest_routes(get_graph("2x8xv100"))
-    across = {int(found.between(gpu, 8 + gpu)[0]) for gpu in range(8)}
+    routes = shortest_routes(get_graph("2x8xv100"))
+    across = {int(routes.between(gpu, 8 + gpu)[0]) for gpu in range(8)}
     assert len(across) == 1
-    assert found.medium_names[across.pop()] == "network-port:0 >"
+    assert routes.medium_names[across.pop()] == "network-port:0 >"
     dies = shortest_routes(get_graph("tpu7x:2x2x1"))
     assert dies.between(0, 4).tolist() == dies.between(1, 5).tolist()
     boards = shortest_routes(get_graph("haswell-4xk80"))

@@ -47,24 +47,24 @@ def _sum_of_products(size):
 @pytest.mark.parametrize("gpu", [pytest.param(name, marks=needs_gpu) for name in GPU_TARGETS])
 def test_xla_compiles_for_every_gpu(gpu, tmp_path):
     try:
-        found = _verified(
+        verified = _verified(
             mlp(batch=64, width=256, hidden=512), f"2x4x{gpu}", tmp_path, preset="zero-3"
         )
     except automap.TopologyError:
         pytest.skip(f"{gpu} is not in the catalogue of topologies")
-    assert found.fits and found.witness.compiler == "gpu"
-    assert found.comparison.rows is not None
-    assert all("?" not in row.axes for row in found.comparison.rows)
+    assert verified.fits and verified.witness.compiler == "gpu"
+    assert verified.comparison.rows is not None
+    assert all("?" not in row.axes for row in verified.comparison.rows)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=needs_tpu) for name in ("v5e:2x4", "v5p:2x2x1", "v6e:2x4")]
 )
 def test_xla_compiles_for_slices(name, tmp_path):
-    found = _verified(decoder(), name, tmp_path, preset="megatron")
-    assert found.fits and found.witness.compiler == "tpu"
-    assert found.witness.memory is not None and found.witness.memory.generated_code > 0
-    rows = {(row.kind, row.axes): row for row in found.comparison.rows or ()}
+    verified = _verified(decoder(), name, tmp_path, preset="megatron")
+    assert verified.fits and verified.witness.compiler == "tpu"
+    assert verified.witness.memory is not None and verified.witness.memory.generated_code > 0
+    rows = {(row.kind, row.axes): row for row in verified.comparison.rows or ()}
     assert any(kind == "all-reduce" for kind, _ in rows)
 
 
@@ -74,20 +74,20 @@ def test_what_the_runtime_cannot_load_is_read_all_the_same(name, tmp_path):
     back.
     """
     target = nmt(batch=64, steps="scanned")
-    found = _verified(target, name, tmp_path, preset="data-parallel")
-    assert found.witness.program is not None
-    assert {row.kind for row in found.comparison.rows or ()} >= {"all-reduce"}
+    verified = _verified(target, name, tmp_path, preset="data-parallel")
+    assert verified.witness.program is not None
+    assert {row.kind for row in verified.comparison.rows or ()} >= {"all-reduce"}
 
 
 @pytest.mark.parametrize("name", [pytest.param("v5e:2x2", marks=needs_tpu)])
 def test_a_refusal_for_memory_is_a_result(name, tmp_path):
-    found = _verified(
+    verified = _verified(
         _sum_of_products(80_000), name, tmp_path, memory_limit=1000.0, preset="data-parallel"
     )
-    assert not found.fits
-    assert found.witness.memory is None and "emory" in found.witness.refusal
-    assert found.witness.peak_bytes is not None and found.witness.peak_bytes > 15 * 2**30
-    assert "DOES NOT FIT" in found.explain()
+    assert not verified.fits
+    assert verified.witness.memory is None and "emory" in verified.witness.refusal
+    assert verified.witness.peak_bytes is not None and verified.witness.peak_bytes > 15 * 2**30
+    assert "DOES NOT FIT" in verified.explain()
 
 
 @pytest.mark.parametrize("batch", [pytest.param(256, marks=needs_gpu)])

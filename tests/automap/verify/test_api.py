@@ -32,14 +32,16 @@ def _planned(topology="cpu:8", preset="zero-3"):
 
 def test_a_plan_is_confirmed_and_its_witness_kept(folder, monkeypatch):
     plan, step, args = _planned()
-    found = automap.verify(plan, step, args, cache_dir=folder, timeout=TIMEOUT_SECONDS)
-    assert found.fits and found.witness.compiler == "cpu"
-    assert found.comparison.rows and all(row.agrees for row in found.comparison.rows)
-    assert found.numerics is not None and found.numerics.agrees and not found.numerics.skipped
-    assert {leaf.path for leaf in found.numerics.leaves} == {leaf.path for leaf in plan.outputs}
-    text = found.explain()
+    verified = automap.verify(plan, step, args, cache_dir=folder, timeout=TIMEOUT_SECONDS)
+    assert verified.fits and verified.witness.compiler == "cpu"
+    assert verified.comparison.rows and all(row.agrees for row in verified.comparison.rows)
+    assert (
+        verified.numerics is not None and verified.numerics.agrees and not verified.numerics.skipped
+    )
+    assert {leaf.path for leaf in verified.numerics.leaves} == {leaf.path for leaf in plan.outputs}
+    text = verified.explain()
     assert "fits, says the CPU compiler" in text and "collectives: as predicted" in text
-    assert json.loads(json.dumps(found.to_json()))["witness"]["program"].endswith(".pb.gz")
+    assert json.loads(json.dumps(verified.to_json()))["witness"]["program"].endswith(".pb.gz")
 
     def fail(*_, **__):
         raise AssertionError("compiled again")
@@ -49,7 +51,7 @@ def test_a_plan_is_confirmed_and_its_witness_kept(folder, monkeypatch):
     (kept,) = folder.glob("*.json")
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"collectives": []}))
     again = automap.verify(plan, step, args, cache_dir=folder, numerics=False)
-    assert again.witness == found.witness
+    assert again.witness == verified.witness
 
 
 def test_planning_can_verify(tmp_path, monkeypatch):
@@ -63,11 +65,11 @@ def test_planning_can_verify(tmp_path, monkeypatch):
 
 def test_the_plan_of_another_platform_is_compiled_for_the_cpu_if_asked(folder):
     plan, step, args = _planned("v5e:2x2", "megatron")
-    found = automap.verify(
+    verified = automap.verify(
         plan, step, args, compiler="cpu", cache_dir=folder, numerics=False, timeout=TIMEOUT_SECONDS
     )
-    assert found.fits and found.witness.topology == "v5e:2x2"
-    assert found.witness.memory_limit_bytes == plan.topology["device"]["memory_bytes"]
+    assert verified.fits and verified.witness.topology == "v5e:2x2"
+    assert verified.witness.memory_limit_bytes == plan.topology["device"]["memory_bytes"]
 
 
 @pytest.mark.parametrize("memory_bytes", [2**34, 1000])
@@ -75,7 +77,7 @@ def test_another_compiler_than_the_plans_own_gives_no_verdict_on_memory(folder, 
     plan, step, args = _planned("v5e:2x2", "megatron")
     topology = json.loads(json.dumps(plan.topology))
     topology["device"]["memory_bytes"] = memory_bytes
-    found = automap.verify(
+    verified = automap.verify(
         dataclasses.replace(plan, topology=topology),
         step,
         args,
@@ -84,13 +86,13 @@ def test_another_compiler_than_the_plans_own_gives_no_verdict_on_memory(folder, 
         numerics=False,
         timeout=TIMEOUT_SECONDS,
     )
-    assert found.fits == (memory_bytes > 1000) and not found.is_verdict
-    text = found.explain()
+    assert verified.fits == (memory_bytes > 1000) and not verified.is_verdict
+    text = verified.explain()
     assert "compiled by the CPU compiler, which is not that of v5e:2x2" in text
     assert "only the TPU compiler can say" in text and "jax-automap[tpu]" in text
     assert "FIT" not in text and "fits, says" not in text and "%" not in text.splitlines()[3]
     assert "does not measure the prediction" in text
-    assert found.to_json()["plan_compiler"] == "tpu"
+    assert verified.to_json()["plan_compiler"] == "tpu"
 
 
 def test_a_plan_too_large_for_its_device_does_not_fit(folder):
@@ -98,11 +100,11 @@ def test_a_plan_too_large_for_its_device_does_not_fit(folder):
     topology = json.loads(json.dumps(plan.topology))
     topology["device"]["memory_bytes"] = 1000
     small = dataclasses.replace(plan, topology=topology)
-    found = automap.verify(
+    verified = automap.verify(
         small, step, args, cache_dir=folder, numerics=False, timeout=TIMEOUT_SECONDS
     )
-    assert not found.fits
-    assert "DOES NOT FIT" in found.explain()
+    assert not verified.fits
+    assert "DOES NOT FIT" in verified.explain()
 
 
 def test_wrong_plans_are_refused():
@@ -172,9 +174,9 @@ def test_a_planned_step_that_computes_something_else_is_found_out(monkeypatch):
     instead = planned_program(automap.plan(wrong, args, topology="cpu:8", preset="zero-3"), call)
     monkeypatch.setattr(PlannedProgram, "exported_single", lambda self: single)
     single = _single(instead)
-    found = _numerics(_program(plan, step, args), args)
-    assert not found.agrees
-    assert any(not leaf.agrees for leaf in found.leaves if "['m']" in leaf.path)
+    numerics = _numerics(_program(plan, step, args), args)
+    assert not numerics.agrees
+    assert any(not leaf.agrees for leaf in numerics.leaves if "['m']" in leaf.path)
 
 
 def _single(program):
@@ -186,9 +188,9 @@ def _single(program):
 
 def test_a_model_too_large_for_the_cpu_is_skipped_with_the_reason():
     plan, step, args = _planned()
-    found = _numerics(_program(plan, step, args), args, limit_bytes=1000.0)
-    assert found.agrees and not found.leaves
-    assert "1000 B are allowed; give a larger --numerics-limit" in found.skipped
+    numerics = _numerics(_program(plan, step, args), args, limit_bytes=1000.0)
+    assert numerics.agrees and not numerics.leaves
+    assert "1000 B are allowed; give a larger --numerics-limit" in numerics.skipped
 
 
 def test_dropout_indices_and_concrete_inputs_agree():
@@ -215,9 +217,9 @@ def test_dropout_indices_and_concrete_inputs_agree():
         },
     )
     plan = automap.plan(step, args, topology="cpu:4", mesh={"data": 2, "model": 2})
-    found = _numerics(_program(plan, step, args), args)
-    assert found.agrees, found.leaves
-    by_path = {leaf.path: leaf for leaf in found.leaves}
+    numerics = _numerics(_program(plan, step, args), args)
+    assert numerics.agrees, numerics.leaves
+    by_path = {leaf.path: leaf for leaf in numerics.leaves}
     assert by_path["[0]['n']"].error == 0 and by_path["[1]['key']"].error == 0
 
 

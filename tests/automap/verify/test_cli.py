@@ -50,9 +50,9 @@ def test_a_plan_is_planned_verified_and_explained(tmp_path, folder):
     assert len(list(folder.glob("*.json"))) == 1
 
     # The same plan again: its witness is there.
-    found = _run("verify", path, *TARGET, "--no-numerics", "--cache-dir", folder, "--json")
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["witness"]["compiler"] == "cpu"
+    answer = _run("verify", path, *TARGET, "--no-numerics", "--cache-dir", folder, "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["witness"]["compiler"] == "cpu"
     assert len(list(folder.glob("*.json"))) == 1
 
 
@@ -132,13 +132,13 @@ def test_an_interrupt_ends_the_command_and_the_compiler(plan_file, tmp_path):
 
 def _commands_with(text):
     """The command lines of running processes that hold `text`."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             command = path.read_bytes()
             if text.encode() in command:
-                found.append(command)
-    return found
+                commands.append(command)
+    return commands
 
 
 def _saved(tmp_path, **workload):

@@ -77,20 +77,20 @@ def test_places_are_those_of_the_rows_that_differ_with_their_lines():
     # Two equations of one line stand together.
     again = _compiled("all-reduce", ("data",), 3, 64, site="13")
     witness = dataclasses.replace(WITNESS, collectives=(*compiled, again))
-    found = compare(plan, witness, XLA_TPU, {"12": "model.py:3", "13": "model.py:3"})
-    places = [(p.bytes, p.count, p.source) for p in found.places]
+    comparison = compare(plan, witness, XLA_TPU, {"12": "model.py:3", "13": "model.py:3"})
+    places = [(p.bytes, p.count, p.source) for p in comparison.places]
     assert places == [(4096, 1, ""), (64, 5, "model.py:3")]
     predicted = plan.predicted.peak_bytes
-    assert found.memory_error == pytest.approx((predicted - 1100) / 1100)
+    assert comparison.memory_error == pytest.approx((predicted - 1100) / 1100)
 
 
 def test_a_refusal_has_no_error_but_what_it_would_need():
     refused = dataclasses.replace(
         WITNESS, fits=False, memory=None, refusal="too large", collectives=None
     )
-    found = compare(_plan(), refused, XLA_TPU, {})
-    assert found.memory_error is None and found.rows is None
-    assert found.compiled_peak_bytes == WITNESS.peak_bytes
+    comparison = compare(_plan(), refused, XLA_TPU, {})
+    assert comparison.memory_error is None and comparison.rows is None
+    assert comparison.compiled_peak_bytes == WITNESS.peak_bytes
 
 
 @pytest.mark.parametrize(

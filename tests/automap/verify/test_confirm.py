@@ -44,12 +44,12 @@ def _confirmed(searched, monkeypatch, answers, top=3, options=None):
 
 def test_candidates_are_different_and_in_the_order_of_the_objective(searched):
     context = searched[0].context
-    found = context.best_candidates(5)
-    keys = [context.objective.key(c.estimate) for c in found]
+    candidates = context.best_candidates(5)
+    keys = [context.objective.key(c.estimate) for c in candidates]
     assert keys == sorted(set(keys)) and len(keys) == 5
     everything = {context.objective.key(e) for e in context._priced.values() if e is not None}
     assert keys == sorted(everything)[:5]
-    assert found[0].estimate == context.best.estimate
+    assert candidates[0].estimate == context.best.estimate
 
 
 def test_the_first_that_is_confirmed_is_returned_and_none_after_it_compiled(searched, monkeypatch):

@@ -125,9 +125,9 @@ def test_the_holder_of_a_lock_is_found(tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        found = process._holder(path)
+        shown = process._holder(path)
         holder.kill()
-    assert found is not None and found.startswith(f"{holder.pid} (")
+    assert shown is not None and shown.startswith(f"{holder.pid} (")
     assert process._holder(tmp_path / "absent") is None
 
 

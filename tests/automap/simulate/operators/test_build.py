@@ -52,10 +52,10 @@ def test_data_parallel_only_adds_up_what_sums_over_the_batch(graph):
         for o in graph.operators
         if any(f.is_batch and f.kind is FactorKind.REDUCTION for f in o.factors)
     ]
-    found = simulator.timeline()
-    assert np.count_nonzero(found.resource < n) == n * len(graph.operators)
+    timeline = simulator.timeline()
+    assert np.count_nonzero(timeline.resource < n) == n * len(graph.operators)
     assert sums
-    assert np.count_nonzero(found.resource >= n) == n * len(sums)
+    assert np.count_nonzero(timeline.resource >= n) == n * len(sums)
 
 
 def test_weights_are_fetched_where_they_are_not_made_for_the_next_step():

@@ -33,8 +33,8 @@ def _graph(model):
 @pytest.mark.parametrize("model", [mlp, decoder, alexnet_tiny, nmt_tiny])
 def test_every_operator_is_in_one_layer(model):
     _, graph = _graph(model)
-    found = [number for layer in graph_layers(graph) for number in layer.operators]
-    assert sorted(found) == list(range(len(graph.operators)))
+    numbers = [number for layer in graph_layers(graph) for number in layer.operators]
+    assert sorted(numbers) == list(range(len(graph.operators)))
 
 
 def _with_products(graph):
@@ -54,15 +54,15 @@ def test_a_dense_layer_has_its_product_and_both_of_its_gradients():
     assert first == ["forward", "backward"]
     assert second == ["forward", "backward", "backward"]
     phases = [{graph.operators[n].phase for n in layer.operators} for layer in graph_layers(graph)]
-    assert all("update" in found for found in phases[:2])
+    assert all("update" in each for each in phases[:2])
 
 
 def test_a_recurrent_layer_has_all_its_time_steps():
     _, graph = _graph(nmt_tiny)
     # Two and two layers of eight steps, each with a product forward and two backward, or one at the
     # first step, where the state is zero and reads nothing; attention and the output.
-    found = _with_products(graph)
-    recurrent = [phases for phases in found if phases.count("forward") >= 8]
+    products = _with_products(graph)
+    recurrent = [phases for phases in products if phases.count("forward") >= 8]
     assert len(recurrent) >= 2
     assert sum(phases.count("forward") for phases in recurrent) >= 4 * 8
 

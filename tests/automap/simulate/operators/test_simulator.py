@@ -37,9 +37,9 @@ def _mismatches(seed, n_devices, count):
     mismatches = in_full = 0
     for o, configuration in _moves(simulator, rng, count):
         in_full += simulator.move(o, configuration, Method.DELTA) is Method.FULL
-        found = simulator.timeline()
+        timeline = simulator.timeline()
         simulator.simulate()
-        mismatches += _columns(found) != _columns(simulator.timeline())
+        mismatches += _columns(timeline) != _columns(simulator.timeline())
     assert in_full < count / 4  # when room for tasks runs out
     return mismatches
 
@@ -67,11 +67,11 @@ def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
         tasks = explicit(graph, network, simulator.configurations)
         wanted, delta = full_reference(tasks), delta_reference(before, tasks)
         ids = sorted(tasks)
-        found = simulator.timeline()
-        assert found.ident.tolist() == ids
-        assert found.resource.tolist() == [tasks[i].resource for i in ids]
-        assert found.ready_seconds.tolist() == [wanted.ready[i] for i in ids]
-        assert found.end_seconds.tolist() == [wanted.end[i] for i in ids]
+        timeline = simulator.timeline()
+        assert timeline.ident.tolist() == ids
+        assert timeline.resource.tolist() == [tasks[i].resource for i in ids]
+        assert timeline.ready_seconds.tolist() == [wanted.ready[i] for i in ids]
+        assert timeline.end_seconds.tolist() == [wanted.end[i] for i in ids]
         assert (delta.ready, delta.end) == (wanted.ready, wanted.end)
         before = delta
 
@@ -79,14 +79,14 @@ def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
 @pytest.mark.parametrize("seed", range(5))
 def test_no_device_or_link_does_two_tasks_at_once(seed):
     simulator, _ = _random_start(seed, 8)
-    found = simulator.timeline()
-    for resource in np.unique(found.resource):
-        mine = found.resource == resource
-        order = np.lexsort((found.ident[mine], found.ready_seconds[mine]))
-        start, end = found.start_seconds[mine][order], found.end_seconds[mine][order]
+    timeline = simulator.timeline()
+    for resource in np.unique(timeline.resource):
+        mine = timeline.resource == resource
+        order = np.lexsort((timeline.ident[mine], timeline.ready_seconds[mine]))
+        start, end = timeline.start_seconds[mine][order], timeline.end_seconds[mine][order]
         assert (start[1:] >= end[:-1]).all()
-    assert (found.start_seconds >= found.ready_seconds).all()
-    assert simulator.makespan_seconds == found.end_seconds.max()
+    assert (timeline.start_seconds >= timeline.ready_seconds).all()
+    assert simulator.makespan_seconds == timeline.end_seconds.max()
 
 
 def test_giving_up_leaves_the_timeline_of_a_full_simulation():
@@ -94,9 +94,9 @@ def test_giving_up_leaves_the_timeline_of_a_full_simulation():
     ways = set()
     for o, configuration in _moves(simulator, rng, 30):
         ways.add(simulator.move(o, configuration, Method.EITHER))
-        found = _columns(simulator.timeline())
+        before = _columns(simulator.timeline())
         simulator.simulate()
-        assert found == _columns(simulator.timeline())
+        assert before == _columns(simulator.timeline())
     assert ways == {Method.FULL, Method.DELTA}
 
 

@@ -66,8 +66,8 @@ def test_a_product_that_nothing_is_added_to_is_summed_itself():
 def test_one_all_reduce_over_all_devices_and_nothing_else_moves():
     graph, n = _recurrent(STEPS), 8
     simulator = Simulator(graph, device_network(TOPOLOGY), data_parallel(graph, n))
-    found = simulator.timeline()
-    assert (found.resource >= n).sum() == n
+    timeline = simulator.timeline()
+    assert (timeline.resource >= n).sum() == n
     network = device_network(TOPOLOGY)
     alone = Simulator(graph, network, [single(o, 0) for o in graph.operators])
     ring = (
