@@ -47,7 +47,7 @@ def write_atomically(path: str | Path, content: str | bytes, *, links: Links = "
         _remove_left_over(target.parent)
         part = _part_beside(target)
         try:
-            _write_new(part, data, _mode_of(target) if links == "follow" else None)
+            _write_new(part, data, _permissions(target) if links == "follow" else None)
             os.replace(part, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ def _part_beside(target: Path) -> Path:
     )
 
 
-def _mode_of(target: Path) -> int | None:
+def _permissions(target: Path) -> int | None:
     try:
         return stat.S_IMODE(target.stat().st_mode) & 0o777
     except FileNotFoundError:

@@ -111,11 +111,11 @@ def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
     cannot load stands in what it writes (`hlo_tools.compiled.tpu_executable`).
     """
     executable = compiled.runtime_executable()
-    modules = getattr(executable, "hlo_modules", None)
+    read_modules = getattr(executable, "hlo_modules", None)
     serialize = getattr(executable, "serialize", None)
     try:
-        found = modules() if modules is not None else ()
-        return found[0].as_serialized_hlo_module_proto() if len(found) == 1 else None
+        modules = read_modules() if read_modules is not None else ()
+        return modules[0].as_serialized_hlo_module_proto() if len(modules) == 1 else None
     except (jax.errors.JaxRuntimeError, AttributeError):
         pass
     try:

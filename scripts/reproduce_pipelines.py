@@ -33,7 +33,7 @@ from automap.pipeline.search import simulated_seconds
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
 from automap.pipeline.value import value
-from automap.planner.pipeline_records import layer_of
+from automap.planner.pipeline_records import layer_name
 from automap.program.trace import trace_step
 from automap.topology import get_topology
 from models.bert import bert_48
@@ -197,7 +197,7 @@ def _trained(case: Case, arrays: Arrays, mode: Mode) -> tuple[RainbowResult, flo
 def _boundaries(case: Case, partition: Partition) -> tuple[str, str, str]:
     """Pivots, the layers that end there, device cuts."""
     points, pivots = case.points, [int(i) for i in partition.cuts[1:-1]]
-    layers = (layer_of(points.profile.labels[int(points.first[i]) - 1]) for i in pivots)
+    layers = (layer_name(points.profile.labels[int(points.first[i]) - 1]) for i in pivots)
     cuts = (str(d) for d in partition.device_cuts[1:-1])
     return ", ".join(map(str, pivots)), ", ".join(layers), ", ".join(cuts)
 

@@ -29,7 +29,7 @@ from automap.cost.profile.signatures import (
 )
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
-from automap.planner.sharding import meshes_of
+from automap.planner.sharding import candidate_meshes
 from automap.program.trace import Workload
 from automap.space.point import SplitClasses
 from automap.space.presets import PRESETS
@@ -153,7 +153,7 @@ def target_signatures(workload: Workload, topology: Topology) -> tuple[Signature
     tables = build_tables(workload.problem, topology.platform)
     evaluator = Evaluator(tables, workload.problem.n_classes, topology)
     signatures: dict[Signature, None] = {}  # a set in the order of insertion
-    for mesh in meshes_of(topology, None):
+    for mesh in candidate_meshes(topology, None):
         for preset in PRESETS.values():
             for point in preset.points(space, mesh):
                 if space.is_valid(point):

@@ -174,7 +174,7 @@ class Command(click.Command):
         """
         super().__init__(
             name,
-            callback=run_of(runs),
+            callback=deferred_run(runs),
             params=list(params),
             help="\n\n".join((summary, *details)),
             short_help=summary,
@@ -183,7 +183,7 @@ class Command(click.Command):
         )
 
 
-def run_of(module: str) -> Callable[..., Any]:
+def deferred_run(module: str) -> Callable[..., Any]:
     """`run` of a module that is imported at the call."""
 
     def run(**given: Any) -> Any:

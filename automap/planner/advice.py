@@ -98,12 +98,12 @@ class _Step:
 
     def peak_bytes(self, scale: float, profile: Profile | None = None) -> float:
         """The peak if all that holds examples were `scale` times as large."""
-        of_row = np.where(self.holds_examples, scale, 1.0)
-        of_edge = of_row[self.context.evaluator.tables.operands.value_row]
+        scale_by_row = np.where(self.holds_examples, scale, 1.0)
+        scale_by_edge = scale_by_row[self.context.evaluator.tables.operands.value_row]
         collectives, profile = self._collectives, profile or self.context.evaluator.profile
         return profile.peak_bytes(
-            self.sharding.parts_of_value / of_row,
-            collectives.copied * of_edge,
+            self.sharding.parts_of_value / scale_by_row,
+            collectives.copied * scale_by_edge,
             collectives.is_repeat,
         )
 
@@ -119,8 +119,8 @@ class _Step:
     def state_bytes(self) -> float:
         """Of parameters and optimizer state, over all devices once."""
         values, inputs = self.problem.graph.values, self.problem.graph.inputs
-        of_role = zip(inputs, self.problem.roles, strict=True)
-        return float(sum(values[v].n_bytes for v, role in of_role if role in _STATE))
+        inputs_with_roles = zip(inputs, self.problem.roles, strict=True)
+        return float(sum(values[v].n_bytes for v, role in inputs_with_roles if role in _STATE))
 
 
 def _parts_text(memory: Memory) -> str:
@@ -174,13 +174,13 @@ def _checkpoint(step: _Step, options: Options) -> Iterator[str]:
 def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
     table = step.context.evaluator.tables.kernels
     operations = table.flops * table.count
-    of_f32 = float(operations @ np.array([dtype == "f32" for dtype in table.dtype], float))
+    f32_operations = float(operations @ np.array([dtype == "f32" for dtype in table.dtype], float))
     products = float(operations.sum())
-    if products and of_f32 > 0.5 * products:
+    if products and f32_operations > 0.5 * products:
         half = step.memory.peak_bytes / 2
         enough = "" if half <= step.limit_bytes else ", which is too much still"
         yield (
-            f"use bfloat16: {of_f32 / products:.0%} of the operations of matrix products are in "
+            f"use bfloat16: {f32_operations / products:.0%} of the operations of matrix products are in "
             "float32; with all floating "
             f"point in 16 bits the plan needs about {bytes_text(round(half))}{enough}"
         )

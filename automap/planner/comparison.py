@@ -62,15 +62,15 @@ def compared(
     """
     with noted() as interrupts:
         deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
-        of_sharding = deadline if options.space == "sharding" else deadline.share(_SHARE)
-        outcome = _sharding(workload, topology, options, on_progress, of_sharding)
-        rows = [*_rows(outcome), *_of_pipelines(workload, topology, options, on_stages, deadline)]
+        sharding_deadline = deadline if options.space == "sharding" else deadline.share(_SHARE)
+        outcome = _sharding(workload, topology, options, on_progress, sharding_deadline)
+        rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
     fits = any(row.fits for row in rows)
     levers = () if fits else advice(outcome.context, outcome.best.point, options)
     return Comparison(rows=tuple(rows), advice=levers)
 
 
-def _of_pipelines(
+def _pipeline_rows(
     workload: Workload,
     topology: Topology,
     options: Options,

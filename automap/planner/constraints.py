@@ -53,7 +53,7 @@ class Constraint:
 
 def derive_constraints(
     sharded: ShardedGraph,
-    site_of: Callable[[Op], str | None],
+    find_site: Callable[[Op], str | None],
     equations: Mapping[str, EquationShapes] | None,
 ) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
     """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
@@ -63,18 +63,18 @@ def derive_constraints(
     unpinned: dict[int, AxesPerDim] = {}
     graph = sharded.problem.graph
     moved = moved_values(sharded)
-    results = _results_of_sites(graph, site_of)
+    results = _results_by_site(graph, find_site)
     loops: list[str | None] = []
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            loops.append(site_of(op))
+            loops.append(find_site(op))
         elif op.opcode == LOOP_EXIT:
             loops.pop()
         if op.opcode in STRUCTURAL:
             continue
         changes = (*_unpinned_operands(op, unpinned), *transitions(sharded, index, moved))
         is_change = any(change.is_change for change in changes)
-        site = site_of(op) if changes else None
+        site = find_site(op) if changes else None
         for change in changes:
             dims = graph.values[change.value].dims
             is_inner = site in loops and not _is_at_end(graph, change)
@@ -90,7 +90,7 @@ def derive_constraints(
             elif spot.at not in constraints:
                 what = _describe(sharded.problem, op, change.value, change.place)
                 constraints[spot.at] = Constraint(spot.at, what, spot.axes)
-    for constraint in _of_scalars(sharded, site_of, equations):
+    for constraint in _scalar_constraints(sharded, find_site, equations):
         constraints.setdefault(constraint.at, constraint)
     warnings = tuple(
         f"sharding changes around {opcode!r} inside one equation: {n}; the partitioner decides them"
@@ -107,16 +107,16 @@ def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[T
             yield Transition(f"from{number}", value, unpinned[value], is_change=False)
 
 
-def _of_scalars(
+def _scalar_constraints(
     sharded: ShardedGraph,
-    site_of: Callable[[Op], str | None],
+    find_site: Callable[[Op], str | None],
     equations: Mapping[str, EquationShapes] | None,
 ) -> Iterator[Constraint]:
     """Spread scalars, whole; of an equation that only spreads one its result."""
     graph = sharded.problem.graph
     for index, value in scalars_spread_differently(sharded):
         op, dims = graph.ops[index], graph.values[value].dims
-        site, place = site_of(op), "out0"
+        site, place = find_site(op), "out0"
         if site is None or (equations is not None and site not in equations):
             continue
         if equations is not None and len(operands := equations[site].operands) > 1:
@@ -182,13 +182,13 @@ def _spot(
     return _Spot(f"{site}:{side}{same[0]}", axes)
 
 
-def _results_of_sites(
-    graph: Graph, site_of: Callable[[Op], str | None]
+def _results_by_site(
+    graph: Graph, find_site: Callable[[Op], str | None]
 ) -> Mapping[str, Sequence[int]]:
     """For each site, the values that its ops make and do not read themselves, in order."""
     made: dict[str, dict[int, None]] = {}
     for op in graph.ops:
-        site = site_of(op)
+        site = find_site(op)
         if site is not None:
             values = made.setdefault(site, {})
             for value in op.inputs:

@@ -39,8 +39,11 @@ class Explained:
             if problem.n_compute <= group_class < problem.n_split:
                 continue
             is_regional = group_class >= problem.n_split
-            of_value = problem.regional_classes if is_regional else problem.compute_classes
-            holders, axes = self._holders(of_value, {group_class}), self._axes_with({group_class})
+            class_per_dim = problem.regional_classes if is_regional else problem.compute_classes
+            holders, axes = (
+                self._holders(class_per_dim, {group_class}),
+                self._axes_with({group_class}),
+            )
             if holders and axes:
                 yield DecisionRecord(
                     group=class_label(self.context, group_class),
@@ -104,12 +107,12 @@ class Explained:
         return tuple(n for (n, size), on_axis in pairs if size > 1 and classes & set(on_axis))
 
     def _holders(
-        self, classes_of: Callable[[int], tuple[int, ...]], classes: set[int]
+        self, class_per_dim: Callable[[int], tuple[int, ...]], classes: set[int]
     ) -> list[int]:
         """Positions of the inputs that hold one of the classes."""
         problem = self.context.space.problem
         real = classes - {problem.n_classes}
-        return [i for i, v in enumerate(problem.graph.inputs) if real & set(classes_of(v))]
+        return [i for i, v in enumerate(problem.graph.inputs) if real & set(class_per_dim(v))]
 
     def _reason(self, classes: set[int]) -> str:
         without = SplitClasses(

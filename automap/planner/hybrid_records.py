@@ -21,8 +21,8 @@ from automap.pipeline.schedules import in_flight
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
 from automap.planner.constraints import Constraint
-from automap.planner.pipeline_records import AXIS, bubble, layer_of
-from automap.planner.records import constraint_record, constraints_of, leaf_spec, sharded_by
+from automap.planner.pipeline_records import AXIS, bubble, layer_name
+from automap.planner.records import constraint_record, leaf_spec, sharded_by, step_constraints
 from automap.planner.sharded_graph import ShardedGraph
 from automap.program.trace import Workload
 from automap.space.point_record import recorded
@@ -69,7 +69,7 @@ class Records:
         return StageRecord(
             devices=tuple(devices),
             cut_after=None if is_last else profile.names[end - 1],
-            layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[end - 1])}",
+            layers=f"{layer_name(profile.labels[first])} to {layer_name(profile.labels[end - 1])}",
             forward_seconds=seconds.forward,
             backward_seconds=seconds.backward,
             reduce_seconds=seconds.reduce,
@@ -111,7 +111,7 @@ class Records:
     def _sharded(self, inner: InnerPlan) -> tuple[ShardedGraph, Sequence[Constraint]]:
         if inner not in self._known:
             sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
-            self._known[inner] = sharded, constraints_of(self.workload, sharded)[0]
+            self._known[inner] = sharded, step_constraints(self.workload, sharded)[0]
         return self._known[inner]
 
     @cached_property

@@ -7,8 +7,8 @@ from automap.config import Options
 from automap.pipeline.search import PipelineProgress, find_pipeline, nothing_fits
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.pipeline_records import (
+    bound_gap,
     fabric_warning,
-    gap_of,
     pipeline_record,
     predicted_record,
 )
@@ -33,7 +33,7 @@ def plan_stages(
         seconds=time.monotonic() - start,
         evaluations=result.tried,
         seed=options.seed,
-        gap=gap_of(result),
+        gap=bound_gap(result),
     )
     return pipeline_plan(
         setup,

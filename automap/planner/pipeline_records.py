@@ -39,7 +39,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
             StageRecord(
                 devices=tuple(int(d) for d in devices),
                 cut_after=profile.names[last] if s < partition.stages - 1 else None,
-                layers=f"{layer_of(profile.labels[first])} to {layer_of(profile.labels[last])}",
+                layers=f"{layer_name(profile.labels[first])} to {layer_name(profile.labels[last])}",
                 forward_seconds=each.forward,
                 backward_seconds=each.backward,
                 reduce_seconds=each.reduce,
@@ -55,7 +55,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
     )
 
 
-def layer_of(path: str) -> str:
+def layer_name(path: str) -> str:
     """`[0]['params']['layers'][3]['mlp']['kernel']` -> `layers.3`: up to the first number, or the
     leaf's parents.
     """
@@ -148,7 +148,7 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     return tuple(collectives)
 
 
-def gap_of(search: PipelineSearchResult) -> float | None:
+def bound_gap(search: PipelineSearchResult) -> float | None:
     """How far the best choice is above the proven bound, as a fraction."""
     if search.best is None or search.bound_seconds is None:
         return None

@@ -85,14 +85,14 @@ def sharded_by(space: Space, tables: Tables, split_classes: SplitClasses) -> Sha
     """Shardings of every value and op under `split_classes`."""
     sharding = shardings(tables, space.problem.n_classes, split_classes)
     parameter_side = {
-        of_gradient: of_parameter
+        gradient_class: parameter_class
         for leaf in space.leaves
-        for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side)
+        for gradient_class, parameter_class in zip(leaf.optimizer_side, leaf.parameter_side)
     }
     return ShardedGraph(space.problem, tables, split_classes, sharding, parameter_side)
 
 
-def constraints_of(
+def step_constraints(
     workload: Workload, sharded: ShardedGraph
 ) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
     """What is to be imposed inside the step, and warnings of what cannot be."""
@@ -131,7 +131,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
     """All records of the best candidate."""
     context, workload, sharded = outcome.context, outcome.workload, sharded_graph(outcome)
     split_classes = sharded.split_classes
-    constraints, missed = constraints_of(workload, sharded)
+    constraints, missed = step_constraints(workload, sharded)
     return PlanRecord(
         workload=workload_record(workload),
         topology=outcome.topology.to_dict(),
@@ -260,7 +260,7 @@ def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec 
     if given is not None and None not in given:
         return tuple(axes or None for axes in given)
     # The words of a random key are a dimension in HLO only; keys are small and stay whole.
-    axes = sharded.of_value(value)
+    axes = sharded.value_axes(value)
     return _spec(axes) if len(axes) == len(leaf.shape) else (None,) * len(leaf.shape)
 
 

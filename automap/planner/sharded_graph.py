@@ -45,26 +45,26 @@ class ShardedGraph:
         return self.tables.row_of_op.tolist()
 
     @cached_property
-    def _of_row(self) -> dict[tuple[int, int], AxesPerDim]:
+    def _axes_by_row(self) -> dict[tuple[int, int], AxesPerDim]:
         """The axes of rows of values, by row and rank: layers share them."""
         return {}
 
     @cached_property
-    def _run_of_rows(self) -> dict[tuple[int, int, tuple[int, ...]], AxesPerDim]:
+    def _axes_in_op_by_rows(self) -> dict[tuple[int, int, tuple[int, ...]], AxesPerDim]:
         """The axes of operands and results as their ops have them, by rows of the op and of the
         value.
         """
         return {}
 
-    def of_value(self, value: int) -> AxesPerDim:
+    def value_axes(self, value: int) -> AxesPerDim:
         """Axes of each dimension of a value, compute axes before storage axes."""
         row = self._row_of_value[value]
         rank = len(self.problem.graph.values[value].dims)
-        axes = self._of_row.get((row, rank))
+        axes = self._axes_by_row.get((row, rank))
         if axes is None:
             axis_dims = self.sharding.dim_of_axis[row].tolist()
             classes = self.tables.value_rows[row]
-            axes = self._of_row[row, rank] = tuple(
+            axes = self._axes_by_row[row, rank] = tuple(
                 self._ordered([a for a, d in enumerate(axis_dims) if d == dim], classes[dim])
                 for dim in range(rank)
             )
@@ -158,14 +158,14 @@ class ShardedGraph:
             if f >= 0 and rule.factors[f].kind is FactorKind.REDUCTION
         }
 
-    def as_run(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
+    def axes_in_op(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
         """Axes of each dimension of an operand or result as the op itself has it."""
         row = self._row_of_value[value]
         key = self._row_of_op[op], row, majors
-        axes = self._run_of_rows.get(key)
+        axes = self._axes_in_op_by_rows.get(key)
         if axes is None:
             factors, classes = self._factors(op), self.tables.value_rows[row]
-            axes = self._run_of_rows[key] = tuple(
+            axes = self._axes_in_op_by_rows[key] = tuple(
                 self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
                 for dim, major in enumerate(majors)
             )

@@ -122,7 +122,7 @@ class _SetUp:
 
 
 def _set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> _SetUp:
-    choice = meshes_of(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
+    choice = candidate_meshes(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
     shapes = [leaf.shape for leaf in workload.inputs]
     pins = parse_pins(options.pins, workload.problem, shapes, choice)
     with_all = with_pins(workload, pins)
@@ -161,31 +161,31 @@ def check_known(workload: Workload, options: Options) -> None:
         )
 
 
-def meshes_of(
+def candidate_meshes(
     topology: Topology,
     mesh: Mesh | None,
-    of_step: UserMesh | None = None,
+    user_mesh: UserMesh | None = None,
     deadline: Deadline | None = None,
 ) -> tuple[Mesh, ...]:
     """All sensible shapes, or a named mesh in every order of its axes that makes a difference.
 
-    Shardings in the step's code, `of_step`, say the names, and the sizes unless `mesh` does. Raises
+    Shardings in the step's code, `user_mesh`, say the names, and the sizes unless `mesh` does. Raises
     `InputError` for names that `mesh` does not have, and sizes that are not those of the topology.
     """
-    if of_step is not None and of_step.manual:
-        return (_mesh_of_manual(topology, mesh, of_step),)
+    if user_mesh is not None and user_mesh.manual:
+        return (_manual_mesh(topology, mesh, user_mesh),)
     if mesh is not None:
-        if of_step is not None:
-            of_step.check_has_names(mesh)
+        if user_mesh is not None:
+            user_mesh.check_has_names(mesh)
         return axis_orders(topology, mesh)
-    if of_step is None:
+    if user_mesh is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
-    if of_step.sizes is None:
-        return named_shapes(topology, of_step.names, deadline)
-    own = Mesh(of_step.names, of_step.sizes)
+    if user_mesh.sizes is None:
+        return named_shapes(topology, user_mesh.names, deadline)
+    own = Mesh(user_mesh.names, user_mesh.sizes)
     if math.prod(own.sizes) != topology.device_count:
         raise InputError(
-            f"the step's shardings (first: {of_step.where}) are on a mesh {dict(own.axes)} of "
+            f"the step's shardings (first: {user_mesh.where}) are on a mesh {dict(own.axes)} of "
             f"{math.prod(own.sizes)} devices, {topology.name} has {topology.device_count}; make "
             "the step for "
             f"{topology.device_count} devices, or keep only its names with --mesh "
@@ -194,12 +194,12 @@ def meshes_of(
     return axis_orders(topology, own)
 
 
-def _mesh_of_manual(topology: Topology, mesh: Mesh | None, of_step: UserMesh) -> Mesh:
+def _manual_mesh(topology: Topology, mesh: Mesh | None, user_mesh: UserMesh) -> Mesh:
     """The one mesh of a step with a `shard_map`: its body has the shapes of a device's parts on
     that mesh.
     """
-    own = Mesh(of_step.names, of_step.sizes or (1,) * len(of_step.names))
-    text = f"{of_step.manual} is on a mesh {dict(own.axes)} of {math.prod(own.sizes)} devices"
+    own = Mesh(user_mesh.names, user_mesh.sizes or (1,) * len(user_mesh.names))
+    text = f"{user_mesh.manual} is on a mesh {dict(own.axes)} of {math.prod(own.sizes)} devices"
     if math.prod(own.sizes) != topology.device_count:
         raise InputError(
             f"{text}, {topology.name} has {topology.device_count}: the body of a shard_map is "

@@ -164,10 +164,10 @@ def plan_pipelines(
         )
     setup = set_up(workload, topology, options, deadline.share(_PIPELINE_SHARE))
     pipeline = _plan_or_none(lambda: plan_stages(setup, options, on_stages))
-    of_pipeline = pipeline.predicted.step_seconds if pipeline else math.inf
+    pipeline_seconds = pipeline.predicted.step_seconds if pipeline else math.inf
     late = replace(setup, limits=replace(setup.limits, deadline=deadline))
-    hybrid, refused = plan_hybrid(late, options, min(of_pipeline, bound_seconds), on_stages)
-    if hybrid is None and of_pipeline <= bound_seconds:
+    hybrid, refused = plan_hybrid(late, options, min(pipeline_seconds, bound_seconds), on_stages)
+    if hybrid is None and pipeline_seconds <= bound_seconds:
         hybrid = pipeline
     return Pipelines(pipeline, hybrid, refused)
 

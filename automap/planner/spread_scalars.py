@@ -32,4 +32,4 @@ def _as_used(sharded: ShardedGraph, value: int) -> Iterator[AxesPerDim]:
     for user in graph.users[value]:
         for operand, dims in zip(graph.ops[user].inputs, rules[user].operands):
             if operand == value:
-                yield sharded.as_run(user, value, majors(dims))
+                yield sharded.axes_in_op(user, value, majors(dims))

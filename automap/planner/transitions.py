@@ -63,7 +63,10 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
                 is_parameter = is_parameters[value]
                 is_kept = is_parameter and graph.hand_over(value) is None
                 if graph.varies[value] and not is_kept and value not in moved:
-                    kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
+                    kept, run = (
+                        sharded.value_axes(value),
+                        sharded.axes_in_op(index, value, majors(dims)),
+                    )
                     if _is_split_more(run, kept) if is_parameter else kept != run:
                         moved.add(value)
     return moved
@@ -78,7 +81,7 @@ def _sliced_outputs(sharded: ShardedGraph) -> set[int]:
         graph.outputs[output]
         for output, source in sharded.problem.state_map.items()
         if _is_split_more(
-            sharded.of_value(graph.inputs[source]), sharded.of_value(graph.outputs[output])
+            sharded.value_axes(graph.inputs[source]), sharded.value_axes(graph.outputs[output])
         )
     }
 
@@ -135,7 +138,7 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         if (varies[value] or value in moved) and dims:
-            kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
+            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, majors(dims))
             if kept != run or value in moved or slides:
                 if _must_be_made(sharded, index, kept, run):
                     results.append(Transition(f"made{number}", value, run, is_change=True))
@@ -144,7 +147,7 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
         # Of a convolution that is written out all operands have to be known, constants too.
         if (varies[value] or is_written_out) and dims:
-            kept, run = sharded.of_value(value), sharded.as_run(index, value, majors(dims))
+            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, majors(dims))
             # Axes the op splits and the tensor does not are slices, which need no help.
             is_change = _is_split_more(kept, run)
             # What enters or leaves a loop has no op that makes it: it is pinned from its first use
@@ -167,12 +170,12 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     graph, op = sharded.problem.graph, sharded.problem.graph.ops[index]
     (operand,), (result,) = op.inputs, op.outputs
     dims = sharded.problem.linkage.rules[index].operands[0]
-    run, kept = sharded.as_run(index, operand, majors(dims)), sharded.of_value(result)
+    run, kept = sharded.axes_in_op(index, operand, majors(dims)), sharded.value_axes(result)
     if not graph.varies[result] or not dims:
         return ()
     constraints = []
     if None in sharded.problem.imposed.specs_by_op[index]:
-        is_change = _is_split_more(sharded.of_value(operand), run)
+        is_change = _is_split_more(sharded.value_axes(operand), run)
         constraints.append(Transition("in0", operand, run, is_change=is_change))
     if not _is_met(sharded, operand, result, run):
         constraints.append(Transition("made0", result, run, is_change=True))
@@ -194,15 +197,18 @@ def _is_of_manual(graph: Graph, index: int) -> bool:
 def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) -> bool:
     """Whether an op makes or uses a constrained tensor as it is to be, or it is handed on so."""
     graph = sharded.problem.graph
-    if spec in (sharded.of_value(operand), result in graph.outputs and sharded.of_value(result)):
+    if spec in (
+        sharded.value_axes(operand),
+        result in graph.outputs and sharded.value_axes(result),
+    ):
         return True
     for user in graph.users[result]:
         op = graph.ops[user]
         if op.opcode in STRUCTURAL:
-            views = [sharded.of_value(result)]
+            views = [sharded.value_axes(result)]
         else:
             held = zip(op.inputs, sharded.problem.linkage.rules[user].operands)
-            views = [sharded.as_run(user, v, majors(dims)) for v, dims in held if v == result]
+            views = [sharded.axes_in_op(user, v, majors(dims)) for v, dims in held if v == result]
         if spec in views:
             return True
     return False

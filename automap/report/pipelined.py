@@ -36,18 +36,18 @@ def _parts(record: PipelineSimulationRecord) -> Iterator[str]:
 
 
 def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
-    def of_step(seconds: float) -> str:
+    def with_share(seconds: float) -> str:
         return f"{seconds_text(seconds)} ({seconds / step_seconds if step_seconds else 0.0:.1%})"
 
     yield f"  stage {row.stage} on {device_names(row.devices)}: {row.layers}"
     yield (
-        f"    busy {of_step(row.busy_seconds)}: forward {seconds_text(row.forward_seconds)}, "
+        f"    busy {with_share(row.busy_seconds)}: forward {seconds_text(row.forward_seconds)}, "
         "backward "
         f"{seconds_text(row.backward_seconds)}, all-reduce and update "
         f"{seconds_text(row.reduce_seconds)}"
     )
     yield (
-        f"    waits {of_step(row.idle_seconds)}: for other stages "
+        f"    waits {with_share(row.idle_seconds)}: for other stages "
         f"{seconds_text(row.stage_wait_seconds)}, for "
         f"transfers {seconds_text(row.transfer_wait_seconds)}, at the end "
         f"{seconds_text(row.end_wait_seconds)}"
@@ -56,5 +56,5 @@ def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
         yield (
             f"    sends {bytes_text(row.sent_bytes)} to stage {row.stage + 1} in {row.sends} "
             "transfers, and as much comes "
-            f"back; link busy {of_step(row.link_seconds)} each way"
+            f"back; link busy {with_share(row.link_seconds)} each way"
         )

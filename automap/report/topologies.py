@@ -134,14 +134,14 @@ def _show_rows(row: Device | Level | Link, title: str) -> None:
         elif value == field.default and isinstance(row, Device):
             continue  # a part that this device does not have
         rows += [
-            (name, _shown(name, each), _source_of(name, row.source))
+            (name, _shown(name, each), _source_text(name, row.source))
             for name, each in pairs
             if isinstance(each, int | float | str) and name not in ("name", "medium")
         ]
     _print((title, "", "source"), rows)
 
 
-def _source_of(field: str, sources: Sequence[Source]) -> str:
+def _source_text(field: str, sources: Sequence[Source]) -> str:
     """What is said of a field: what names it fully, else what names its table, else what is about
     all.
     """

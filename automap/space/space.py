@@ -115,8 +115,8 @@ class Space:
                 if factor.halo is not None:
                     met = {
                         c
-                        for of_tensor, dims in zip(classes, (*rule.operands, *rule.results))
-                        for c, factors in zip(of_tensor, dims)
+                        for tensor_classes, dims in zip(classes, (*rule.operands, *rule.results))
+                        for c, factors in zip(tensor_classes, dims)
                         if factors[:1] == (index,) and c < problem.n_classes
                     }
                     joined = frozenset(met).union(*(scales.get(c, ()) for c in met))

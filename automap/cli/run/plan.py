@@ -6,7 +6,7 @@ from typing import Any
 
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
-from automap.cli.run.verify import PLAN_THE_STEP, confirmation_of, tell
+from automap.cli.run.verify import PLAN_THE_STEP, read_confirmation, tell
 from automap.config import Options, read_options
 from automap.errors import InputError
 from automap.interrupts import noted
@@ -42,7 +42,7 @@ def run(
     """Plan, keep the plan and print it."""
     if output is not None:
         check_can_be_written("-o", output)
-    confirmation = confirmation_of(verify_top, timeout, cache_dir, is_cached=cache)
+    confirmation = read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     with ExitStack() as until_the_end:
         plan = _plan(given, confirmation if verify else None, until_the_end)
         # A plan that was found is kept and printed.

@@ -18,9 +18,9 @@ from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import (
     is_program_file,
     leave_accelerators_alone,
+    load_step,
     needs_target,
     saying_the_arguments,
-    step_of,
 )
 from automap.errors import InputError
 from automap.pipeline.simulation import simulate_pipeline
@@ -88,5 +88,5 @@ def _of_target(
         workload = planned_program_file(plan, target)
         return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
     with contained(), saying_the_arguments(plan, arguments):
-        step, args = step_of(target, arguments, "simulate")
+        step, args = load_step(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

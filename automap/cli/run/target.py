@@ -62,7 +62,7 @@ def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
     )
 
 
-def step_of(
+def load_step(
     target: str, arguments: Sequence[str], purpose: Purpose
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The step and its arguments, from what the command line names. Raises `InputError`."""

@@ -9,9 +9,9 @@ from automap.api.verification import Verification, verify
 from automap.choices import CompilerName
 from automap.cli.run.target import (
     leave_accelerators_alone,
+    load_step,
     needs_target,
     saying_the_arguments,
-    step_of,
 )
 from automap.exit_status import ExitStatus
 from automap.plan.record import PlanRecord
@@ -47,7 +47,7 @@ def run(
     if target is None:
         raise needs_target(plan, "verify", "verifying compiles the step")
     with contained(), saying_the_arguments(plan, arguments):
-        step, args = step_of(target, arguments, "verify")
+        step, args = load_step(target, arguments, "verify")
         verification = verify(plan, step, args, compiler=name, **given)
     if as_json:
         say_json(verification.to_json())
@@ -64,7 +64,7 @@ def _status(verification: Verification) -> ExitStatus:
     return ExitStatus.DONE
 
 
-def confirmation_of(
+def read_confirmation(
     top: int, timeout_seconds: float, cache_dir: str | None, *, is_cached: bool
 ) -> Confirmation:
     """How plans are confirmed, from the options of `automap plan`."""

@@ -20,7 +20,7 @@ import numpy as np
 from automap.search.counts.choices import Choices
 from automap.search.counts.game import SPLIT, Game
 from automap.search.counts.solvers import reconsidered
-from automap.search.counts.views import Mode, View, view_of
+from automap.search.counts.views import Mode, View, make_view
 from automap.search.torch_needed import need_torch
 from rl.config import RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
@@ -159,7 +159,7 @@ def find(
     from rl.train import Trainer  # torch loads here
 
     start = time.monotonic()
-    env = CountEnv(choices, view_of(mode, choices), N_TABLES)
+    env = CountEnv(choices, make_view(mode, choices), N_TABLES)
     trainer = Trainer(env, CONFIGS[mode], seed)
     improvements: list[Improvement] = []
 

@@ -102,8 +102,8 @@ def _choices(
     meets = np.zeros((problem.n_classes + 1,) * 2, bool)
     for pair in problem.pair_conflicts:
         meets[pair.first, pair.second] = meets[pair.second, pair.first] = True
-    for of_tensor in _groups_of_inputs(problem):
-        meets[np.ix_(of_tensor, of_tensor)] = True
+    for classes_in_input in _groups_of_inputs(problem):
+        meets[np.ix_(classes_in_input, classes_in_input)] = True
     np.fill_diagonal(meets, False)
     of = np.array(groups)
     linked = of[:, None] == of[None, :]

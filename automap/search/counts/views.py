@@ -112,7 +112,7 @@ class OurView:
         features = np.empty((len(at), 2, _N_FEATURES))
         features[:, :, 0] = WHOLE, SPLIT
         features[:, :, 1] = baseline - baseline[:, ::-1]
-        features[:, :, 2:] = self._of_decision(game)[:, None]
+        features[:, :, 2:] = self._decision_features(game)[:, None]
         return Observation(
             flat=(at[:, None] / n).astype(np.float32),
             features=features.astype(np.float32),
@@ -134,7 +134,7 @@ class OurView:
             shares.append(completed(choices, at + 1, blocked, forced) @ choices.weights)
         return np.stack([shares[WHOLE], shares[SPLIT] + choices.weights[at]], axis=1)
 
-    def _of_decision(self, game: Game) -> np.ndarray:
+    def _decision_features(self, game: Game) -> np.ndarray:
         """Features that both moves share, [tables, 9]."""
         choices, at, total = self.choices, game.position, self._total
         weights = choices.weights.astype(float)
@@ -144,13 +144,13 @@ class OurView:
         open_weights = is_open * weights
         others = open_weights @ self._conflicts
         lost = (rivals * np.maximum(weights - others, 0.0)).sum(1)
-        of_rivals, largest = (rivals * weights).sum(1), (rivals * weights).max(1)
+        rival_weights, largest = (rivals * weights).sum(1), (rivals * weights).max(1)
         split = ((game.decided == SPLIT) * weights).sum(1)
         columns = [
             weight / total,
             weight / weights.max(),
-            of_rivals / total,
-            np.log1p(of_rivals / weight),
+            rival_weights / total,
+            np.log1p(rival_weights / weight),
             np.log1p(largest / weight),
             rivals.mean(1),
             lost / total,
@@ -160,6 +160,6 @@ class OurView:
         return np.stack(columns, axis=1)
 
 
-def view_of(mode: Mode, choices: Choices) -> View:
+def make_view(mode: Mode, choices: Choices) -> View:
     """The view of a mode."""
     return PaperView(choices) if mode == "faithful" else OurView(choices)

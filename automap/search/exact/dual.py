@@ -122,9 +122,9 @@ class Dual:
         """The weight of each feature of memory in the bytes at a position."""
         if position not in self._alive:
             rows, copies, kept = self.evaluator.profile.at(position)
-            of_repeats = np.zeros(self.features.count - self.features.kept)
-            of_repeats[: len(kept)] = kept
-            self._alive[position] = np.concatenate([rows, copies, of_repeats])
+            repeat_weights = np.zeros(self.features.count - self.features.kept)
+            repeat_weights[: len(kept)] = kept
+            self._alive[position] = np.concatenate([rows, copies, repeat_weights])
         return self._alive[position]
 
     def solve(
@@ -208,11 +208,11 @@ class Solved:
 
 def between(first: MemoryPrices, second: MemoryPrices, share: float) -> MemoryPrices:
     """A `share` of the way from one to the other; `second` has all the positions of `first`."""
-    of_first = np.zeros(len(second.positions))
-    of_first[: len(first.positions)] = first.by_position
+    prices_of_first = np.zeros(len(second.positions))
+    prices_of_first[: len(first.positions)] = first.by_position
     return MemoryPrices(
         second.positions,
-        of_first + share * (second.by_position - of_first),
+        prices_of_first + share * (second.by_position - prices_of_first),
         first.z + share * (second.z - first.z),
     )
 

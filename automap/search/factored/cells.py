@@ -135,9 +135,9 @@ class Rows:
     def scope(self, value_rows: Iterable[int], op_rows: Iterable[int]) -> tuple[int, ...]:
         """The variables that some rows depend on."""
         first_op = len(self.evaluator.tables.value_rows)
-        of_values = (self._variables[r] for r in value_rows)
-        of_ops = (self._variables[first_op + r] for r in op_rows)
-        return tuple(sorted(frozenset[int]().union(*of_values, *of_ops)))
+        value_scopes = (self._variables[r] for r in value_rows)
+        op_scopes = (self._variables[first_op + r] for r in op_rows)
+        return tuple(sorted(frozenset[int]().union(*value_scopes, *op_scopes)))
 
     def cell(
         self,

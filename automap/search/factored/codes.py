@@ -109,11 +109,11 @@ class Group:
             shape = [1] * len(self.scope)
             for v in variables_of_slot:
                 shape[place[v]] = variables.sizes[v]
-            of_slots = sum(
+            slot_bits = sum(
                 _is_set(slot, variables, stored, axis).astype(np.int64) << bit
                 for bit, slot in slots
             )
-            codes = codes + np.transpose(of_slots, order).reshape(shape)
+            codes = codes + np.transpose(slot_bits, order).reshape(shape)
         return np.broadcast_to(codes, [variables.sizes[v] for v in self.scope])
 
     @cached_property

@@ -124,7 +124,7 @@ def cell_costs(
     )
     collectives, of_kernel = priced.found, priced.of_kernel * tables.kernels.count
     seconds = priced.of_collective * collectives.count
-    of_operand, of_result = (
+    operand_seconds, result_seconds = (
         np.bincount(collectives.edge[here], seconds[here], len(edges.count))
         for here, edges in (
             (collectives.on_operand, tables.operands),
@@ -142,7 +142,9 @@ def cell_costs(
         operands = batch.operands.in_cell(cell, n)
         made = batch.results.in_cell(cell, n)[:, :1]
         kernels = batch.kernels.in_cell(cell, n)
-        edge_seconds = of_operand[operands[:, :1]].sum(axis=1) + of_result[made].sum(axis=1)
+        edge_seconds = operand_seconds[operands[:, :1]].sum(axis=1) + result_seconds[made].sum(
+            axis=1
+        )
         copied = collectives.copied[operands[:, :1]].sum(axis=1)
         result.append(
             CellCosts(edge_seconds, of_kernel[kernels].T, copied, kept[operands[:, 1:]].T)

@@ -31,12 +31,12 @@ class LeafStorage:
         multiple = self.rows.space.stored_multiple
         held = self.rows.leaf_axes[number]
         masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
-        of_dim = tuple(
+        holders_by_dim = tuple(
             tuple(i for i, v in enumerate(held) if candidates[v] in (c, r))
             for c, r in zip(leaf.compute, leaf.regional)
         )
         storable = tuple(c != none for c in leaf.parameter_side)
-        key = (leaf.dims, leaf.reach, storable, leaf.imposed, of_dim, tuple(masks), levels)
+        key = (leaf.dims, leaf.reach, storable, leaf.imposed, holders_by_dim, tuple(masks), levels)
         if key in self._known:
             return self._known[key]
         sizes = self.variables.mesh.sizes
@@ -51,7 +51,7 @@ class LeafStorage:
             taken = 0
             for mask in chosen:
                 taken |= mask
-            parts = [prod(part_count[chosen[i]] for i in of) for of in of_dim]
+            parts = [prod(part_count[chosen[i]] for i in of) for of in holders_by_dim]
             dims_by_axes: dict[tuple[bool, ...], tuple[int, ...]] = {}
             for choice, by_axis in enumerate(levels):
                 wanted = tuple(

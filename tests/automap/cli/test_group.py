@@ -134,7 +134,7 @@ def test_verify_tells_numbers_from_memory(own, fits, agrees, status, monkeypatch
 
     monkeypatch.setattr(Verification, "explain", lambda self: "")
     monkeypatch.setattr(command, "verify", lambda *_, **__: _verification(own, fits, agrees))
-    monkeypatch.setattr(command, "step_of", lambda *_: (None, ()))
+    monkeypatch.setattr(command, "load_step", lambda *_: (None, ()))
     data = json.loads((ROOT / "tests/automap/plan/plan_sample.json").read_text())
     data["workload"]["jaxpr_sha256"] = "0" * 64
     (tmp_path / "plan.json").write_text(json.dumps(data))

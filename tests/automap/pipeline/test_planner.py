@@ -10,7 +10,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import InfeasiblePlanError, InputError, PlanError
 from automap.pipeline.schedules import SCHEDULES
-from automap.planner.pipeline_records import bubble, layer_of
+from automap.planner.pipeline_records import bubble, layer_name
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
 from models.t5 import t5_tiny
@@ -196,4 +196,4 @@ def test_the_command(tmp_path, strategy):
     ],
 )
 def test_layers_by_path(path, layer):
-    assert layer_of(path) == layer
+    assert layer_name(path) == layer

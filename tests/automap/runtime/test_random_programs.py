@@ -77,14 +77,14 @@ def check_shardings(outcome):
         return [n // p for n, p in zip(dims, parts)]
 
     for v, value in enumerate(problem.graph.values):
-        shape = local(value.dims, sharded.of_value(v))
+        shape = local(value.dims, sharded.value_axes(v))
         parts = sharding.parts_of_value[tables.row_of_value[v]]
         assert math.prod(shape) * parts == math.prod(value.dims)
     for index, op in enumerate(problem.graph.ops):
         rule = problem.linkage.rules[index]
         if op.opcode == "dot":
             shapes = [
-                local(problem.graph.values[v].dims, sharded.as_run(index, v, majors(dims)))
+                local(problem.graph.values[v].dims, sharded.axes_in_op(index, v, majors(dims)))
                 for v, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results))
                 if problem.graph.varies[v]
             ]

@@ -5,7 +5,7 @@ import math
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.planner.sharding import meshes_of
+from automap.planner.sharding import candidate_meshes
 from automap.search import Objective, SearchContext
 from automap.search.context import preset_points
 from automap.space.pins import parse_pins
@@ -29,7 +29,7 @@ def context_of(
     """A search that has priced nothing yet."""
     machine = get_topology(topology)
     problem = problem_of(step, args)
-    space, meshes = Space(problem), meshes_of(machine, mesh)
+    space, meshes = Space(problem), candidate_meshes(machine, mesh)
     tables = build_tables(problem, machine.platform)
     return SearchContext(
         space=space,

@@ -14,7 +14,7 @@ import pytest
 
 import automap
 from automap.errors import InputError, PlanError
-from automap.planner.sharding import meshes_of
+from automap.planner.sharding import candidate_meshes
 from automap.space import point
 from automap.step.user_mesh import UserMesh
 from automap.topology import get_topology
@@ -188,7 +188,7 @@ def test_a_mesh_given_binds_the_names():
 def test_names_without_sizes_are_searched():
     topology = get_topology("cpu:8")
     one = UserMesh(("a", "b"), None, ("a",), "here")
-    axes_of_meshes = {mesh.axes for mesh in meshes_of(topology, None, one)}
+    axes_of_meshes = {mesh.axes for mesh in candidate_meshes(topology, None, one)}
     assert {frozenset(axes) for axes in axes_of_meshes} == {
         frozenset({("a", size), ("b", 8 // size)}) for size in (1, 2, 4, 8)
     }
@@ -231,15 +231,15 @@ def test_what_the_steps_shardings_split_and_no_mesh_divides_is_named(mesh):
 def test_too_many_names_without_sizes_are_refused():
     names = UserMesh(tuple("abcde"), None, ("a",), "here")
     with pytest.raises(InputError, match="at most 4 such axes.*--mesh a=N,b=N"):
-        meshes_of(get_topology("cpu:8"), None, names)
+        candidate_meshes(get_topology("cpu:8"), None, names)
 
 
 def test_sizes_fix_the_mesh_in_every_order():
     own = UserMesh(("a", "b"), (4, 2), ("a",), "here")
-    meshes = meshes_of(get_topology("v5e:2x4"), None, own)
+    meshes = candidate_meshes(get_topology("v5e:2x4"), None, own)
     assert {frozenset(mesh.axes) for mesh in meshes} == {frozenset({("a", 4), ("b", 2)})}
     named = point.Mesh(("a", "c"), (2, 4))
-    assert {m.names for m in meshes_of(get_topology("cpu:8"), named, own)} <= {
+    assert {m.names for m in candidate_meshes(get_topology("cpu:8"), named, own)} <= {
         ("a", "c"),
         ("c", "a"),
     }
