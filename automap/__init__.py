@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 
 if TYPE_CHECKING:
+    from automap.api.parallel import ParallelStep as ParallelStep, parallelize as parallelize
     from automap.api.plan import Plan as Plan
-    from automap.api.planning import (
-        ParallelStep as ParallelStep,
-        parallelize as parallelize,
-        plan as plan,
-    )
+    from automap.api.planning import plan as plan
     from automap.api.simulation import (
         PipelineSimulation as PipelineSimulation,
         Simulation as Simulation,
@@ -45,7 +42,7 @@ _MODULE_OF: Final = {
     "InfeasiblePlanError": "automap.errors",
     "InputError": "automap.errors",
     "MeshMismatchError": "automap.errors",
-    "ParallelStep": "automap.api.planning",
+    "ParallelStep": "automap.api.parallel",
     "PipelineSimulation": "automap.api.simulation",
     "Plan": "automap.api.plan",
     "PlanError": "automap.errors",
@@ -55,7 +52,7 @@ _MODULE_OF: Final = {
     "Verification": "automap.api.verification",
     "fetch": "automap.runtime.pipeline.transfer",
     "get_topology": "automap.topology",
-    "parallelize": "automap.api.planning",
+    "parallelize": "automap.api.parallel",
     "plan": "automap.api.planning",
     "simulate": "automap.api.simulation",
     "verify": "automap.api.verification",

@@ -5,7 +5,7 @@ else is made from these fields, so that an option is added in one place:
 
     the keywords of `automap.plan` and `automap.parallelize`, their signatures and docstrings
                                                                -> in: `automap.api.keywords`
-    the options of the command, its help and completion        -> in: `automap.cli.options`
+    the options of the command, its help and completion        -> in: `automap.cli.commands`
     the values that the planners read                          -> in: `read_options`
 
 `OptionKeywords` repeats names and types for type checkers and editors, which read no metadata; a

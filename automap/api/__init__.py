@@ -2,8 +2,8 @@
 
 `automap.api.plan`          the plan that users hold: the record of what was decided
                             (`automap.plan`), which explains itself and runs a step
-`automap.api.planning`      the Python interface: `plan`, the command as a function, and
-                            `parallelize`, the decorator
+`automap.api.parallel`      `parallelize`, the decorator: a step that plans itself
+`automap.api.planning`      `plan`, the command as a function
 `automap.api.simulation`    `simulate`: a plan's step, task by task
 `automap.api.verification`  `verify`: a plan held against what a compiler makes of it
 """

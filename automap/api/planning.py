@@ -1,19 +1,11 @@
-"""The Python interface: `plan`, the command as a function, and `parallelize`, the decorator."""
+"""`plan`: the command `automap plan` as a function."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
-from dataclasses import replace
-from functools import partial, update_wrapper
-from pathlib import Path
 from typing import Any, Unpack
-import warnings
 
-import jax
-
-from automap.api.keywords import ParallelizeKeywords, with_options
+from automap.api.call_plans import as_topology, plan_call
+from automap.api.keywords import with_options
 from automap.api.plan import Plan
-from automap.api.plan_cache import cache_key, load_cached, save_cached
 from automap.choices import DEFAULT_VERIFY_TOP
 from automap.config import (
     TOPOLOGY,
@@ -24,25 +16,10 @@ from automap.config import (
     described_options,
     read_options,
 )
-from automap.errors import PlanError, PlanWarning
-from automap.jaxpr.fingerprint import jaxpr_sha256
-from automap.jaxpr.reemit import Reemitter
-from automap.planner.sharding import find
-from automap.planner.spaces import plan_workload
-from automap.program.trace import lower_call, mesh_of_call
-from automap.report.progress import SearchProgress
-from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
-from automap.runtime.pipeline.step import PipelinedStep, check_separable
-from automap.runtime.planned_calls import difference
-from automap.runtime.run import PlannedStep, step_under_plan
-from automap.step.call import TracedCall
-from automap.step.lru_cache import MAX_ENTRIES, LRUCache
-from automap.step.rules import user_rules
-from automap.step.step import StepCall, as_step
-from automap.step.traced_form import STATIC
-from automap.topology import get_topology
+from automap.runtime.pipeline.step import check_separable
+from automap.step.step import as_step
 from automap.topology.model import Topology
-from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.confirm import Confirmation
 
 
 @with_options(described_options(), own=(TOPOLOGY, VERIFY, VERIFY_TOP))
@@ -76,212 +53,7 @@ def plan(
     """
     checked = read_options(**options)
     confirmation = Confirmation(top=verify_top) if verify else None
-    return _plan_step(step, tuple(args), kwargs or {}, _topology(topology), checked, confirmation)
-
-
-@with_options(described_options(), rest="jit_options")
-def parallelize(
-    step: Callable[..., Any] | None = None,
-    *,
-    topology: str | Topology = "local",
-    cache_dir: str | Path | None = None,
-    devices: Sequence[Any] | None = None,
-    **options: Unpack[ParallelizeKeywords],
-) -> Any:
-    """Decorator: the step, planned at its first call and run in parallel from then on.
-
-    Use it bare, with options, or on a function that `jax.jit` has wrapped already (which keeps its
-    own options).
-
-    Args:
-        step: the function, when used without parentheses.
-        topology: as for `plan`; "local" is what JAX sees.
-        cache_dir: a folder to keep plans in; a later process loads them instead of searching.
-        devices: devices to run on, by default all that JAX sees.
-        **options: described in `automap.config`; each has an entry here.
-        **jit_options: of `jax.jit`, for a step that is not jitted: `donate_argnums`,
-            `static_argnums`...
-
-    Returns:
-        A `ParallelStep`, or the decorator that makes one.
-    """
-    names = {option.name for option in described_options()}
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
-    make = partial(
-        ParallelStep,
-        topology=topology,
-        options=read_options(**given),
-        devices=devices,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        jit_options={name: value for name, value in options.items() if name not in names},
-    )
-    return make if step is None else make(step)
-
-
-class ParallelStep:
-    """A step that plans itself; made by `parallelize`. Call it like the step.
-
-    On an object whose class has it as a method it is a method: all objects share the plans.
-    """
-
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        *,
-        topology: str | Topology,
-        options: Options,
-        cache_dir: Path | None,
-        devices: Sequence[Any] | None,
-        jit_options: Mapping[str, Any],
-    ) -> None:
-        """Nothing is traced, planned or placed until the first call."""
-        self.step = as_step(step, jit_options, options.axes)
-        self._topology = topology
-        self._options = options
-        self._cache_dir = cache_dir
-        self._devices = devices
-        self._planned: LRUCache[PlannedStep | PipelinedStep] = LRUCache()
-        # Attributes of a callable object are its own.
-        update_wrapper(self, step, updated=())
-
-    def __get__(self, instance: Any, owner: type | None = None) -> "ParallelStep":
-        """The step as a method of an object; see `automap.step.arguments` for what becomes of the
-        object.
-        """
-        if instance is None:
-            return self
-        method = copy(self)
-        method.step = self.step.as_method(instance)
-        return method
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the latest call. Raises `PlanError` before the first."""
-        latest = next(self._planned.latest_first(), None)
-        if latest is None:
-            raise PlanError(
-                f"{self.step.name} has no plan yet; call it, or `plan_for(*args)`, first"
-            )
-        return Plan.from_record(latest.plan)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step; the first of a kind of call plans it, or loads the cached plan.
-
-        At most `automap.step.lru_cache.MAX_ENTRIES` plans are kept; the one that was not used for
-        longest is dropped.
-        """
-        entered = self.step.enter(args, kwargs)
-        return self._for(entered).run(entered)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The `jax.stages.Lowered` of the planned step, as `PlannedStep.lower`."""
-        return self._for(self.step.enter(args, kwargs)).lower(*args, **kwargs)
-
-    def plan_for(self, *args: Any, **kwargs: Any) -> Plan:
-        """Plan for arguments that may be `jax.ShapeDtypeStruct`s, and run nothing.
-
-        Before `init`, it lets the state be born where the plan stores it.
-        """
-        return Plan.from_record(self._for(self.step.enter(args, kwargs)).plan)
-
-    def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline
-        that owns it.
-
-        If a plan is known whose step takes the result as one argument, or the elements of a tuple
-        as several, arrays are born where it stores them; otherwise split as evenly as they can be,
-        and the first step moves them. Modules of libraries are returned as what they are; those
-        among the arguments may be changed in place.
-        """
-        form = self.step.argument_form(init_fn)
-        positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
-        make = partial(form.traced_result, positional, {**named, STATIC: rest})
-        shapes = jax.eval_shape(make)
-        shardings = even_shardings(shapes, self._devices or jax.devices())
-        for planned in self._planned.latest_first():
-            returned = planned_shardings(planned.plan, planned.input_shardings, shapes.returned)
-            if returned is not None:
-                shardings = replace(shardings, returned=returned)
-                break
-        return form.leave(rest, objects, init_sharded(make, shardings))
-
-    def _for(self, entered: StepCall) -> PlannedStep | PipelinedStep:
-        planned = self._planned.get(entered.signature)
-        if planned is None:
-            call = entered.traced()
-            planned = self._kept_for(entered, call) or self._new_for(entered, call)
-            self._planned.add(entered.signature, planned)
-        return planned
-
-    def _kept_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep | None:
-        """What runs a plan that there is and that is also for this call."""
-        for planned in self._planned.latest_first():
-            # Other trees and shapes are another plan's, whatever the step computes.
-            with suppress(PlanError):
-                planned.take(entered.signature, call)
-                return planned
-        return None
-
-    def _new_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep:
-        topology = _topology(self._topology)
-        kept = [planned.plan for planned in self._planned.latest_first()]
-        if kept:
-            text = f"{self.step.name} is planned once more, for other arguments: {difference(kept, call)}"
-            counts = f"{len(kept)} plans are kept, at most {MAX_ENTRIES}"
-            warnings.warn(f"{text}; {counts}", PlanWarning, stacklevel=4)
-        if self._cache_dir is None:
-            return self._taking(
-                _plan_call(call, topology, self._options, self.step.name), entered, call
-            )
-        reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
-        digest, mesh = jaxpr_sha256(reemitter.level), mesh_of_call(call, reemitter)
-        key = cache_key(digest, topology, self._options, mesh, call.ends)
-        cached = load_cached(self._cache_dir, key, call, reemitter)
-        if cached is not None:
-            # A file whose constraints do not hold is planned again and written over.
-            with suppress(PlanError):
-                return self._taking(cached, entered, call)
-        plan = _plan_call(call, topology, self._options, self.step.name)
-        save_cached(self._cache_dir, key, plan)
-        return self._taking(plan, entered, call)
-
-    def _taking(
-        self, plan: Plan, entered: StepCall, call: TracedCall
-    ) -> PlannedStep | PipelinedStep:
-        """What runs a plan, with the program of a call. Raises `PlanError` if the plan is not for
-        it.
-        """
-        made = step_under_plan(plan, self.step, self._devices, is_own=True)
-        made.take(entered.signature, call)
-        return made
-
-
-def _plan_call(
-    call: TracedCall,
-    topology: Topology,
-    options: Options,
-    name: str,
-    confirmation: Confirmation | None = None,
-) -> Plan:
-    with SearchProgress(options.budget_seconds) as progress:
-        workload = lower_call(
-            call,
-            platform=topology.platform,
-            target=name,
-            rules=user_rules(options.rules),
-            layers=options.layers,
-        )
-        if confirmation is None:
-            planned = plan_workload(
-                workload,
-                topology,
-                options,
-                on_progress=progress.update,
-                on_stages=progress.update_stages,
-            )
-            return Plan.from_record(planned)
-        outcome = find(workload, topology, options, on_progress=progress.update)
-    return Plan.from_record(confirmed_plan(outcome, call, options, confirmation))
+    return _plan_step(step, tuple(args), kwargs or {}, as_topology(topology), checked, confirmation)
 
 
 def _plan_step(
@@ -295,11 +67,7 @@ def _plan_step(
     """The plan; a pipeline's only if its microbatches can be run."""
     given = as_step(step, mesh=options.axes)
     call = given.enter(args, kwargs).traced()
-    planned = _plan_call(call, topology, options, given.name, confirmation)
+    planned = plan_call(call, topology, options, given.name, confirmation)
     if planned.pipeline is not None:
         check_separable(call, planned.pipeline)
     return planned
-
-
-def _topology(given: str | Topology) -> Topology:
-    return given if isinstance(given, Topology) else get_topology(given)

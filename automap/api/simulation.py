@@ -23,7 +23,7 @@ from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_call, planned_workload, rebuilt
 from automap.program.trace import Workload
 from automap.quantities import seconds_text
-from automap.report import pipelined, simulation
+from automap.report import simulation
 from automap.simulate.recorded import recorded_program, recorded_region, spmd_events
 from automap.simulate.simulation import SimulationRecord, summary
 from automap.simulate.spmd import simulate_spmd
@@ -51,7 +51,7 @@ class PipelineSimulation(FromRecord, PipelineSimulationRecord):
 
     def explain(self) -> str:
         """All of it as text."""
-        return pipelined.report(self)
+        return simulation.pipeline_report(self)
 
 
 def simulate(

@@ -14,8 +14,7 @@ import warnings
 
 import click
 
-from automap.cli.notices import without_notices
-from automap.cli.streams import leave_stdout, own_stdout
+from automap.cli.streams import leave_stdout, own_stdout, without_notices
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible

@@ -1,11 +1,9 @@
 """Planners: a program and a topology -> a plan, one file for each space of plans.
 
-`automap.planner.comparison`  what the spaces of plans come to, side by side: presets, the
-                              sharding search, the best pipeline, the best hybrid
 `automap.planner.rebuild`     a plan's point again, priced, without a search
 `automap.planner.records`     a search's outcome -> the plan's records
 `automap.planner.sharding`    one program for all devices: workload and topology -> the best
                               sharding, through presets and a search
 `automap.planner.spaces`      workload, topology and options -> the best plan of the space that
-                              is asked for
+                              is asked for, and what all of them come to, side by side
 """

@@ -25,13 +25,13 @@ equation cannot be constrained and is returned as a warning.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from automap.cost.edges import majors
 from automap.jaxpr.spread import spread_number
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
-from automap.planner.spread_scalars import scalars_spread_differently
 from automap.planner.transitions import Transition, moved_values, transitions
 from automap.program.problem import Problem
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL
+from hlo_tools.opcodes import BROADCAST, LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _scalar_constraints(
 ) -> Iterator[Constraint]:
     """Spread scalars, whole; of an equation that only spreads one its result."""
     graph = sharded.problem.graph
-    for index, value in scalars_spread_differently(sharded):
+    for index, value in _scalars_spread_differently(sharded):
         op, dims = graph.ops[index], graph.values[value].dims
         site, place = find_site(op), "out0"
         if site is None or (equations is not None and site not in equations):
@@ -126,6 +126,32 @@ def _scalar_constraints(
             place = f"spread{number}"
         what = _describe(sharded.problem, op, value, place)
         yield Constraint(f"{site}:{place}", what, ((),) * len(dims))
+
+
+def _scalars_spread_differently(sharded: ShardedGraph) -> Iterator[tuple[int, int]]:
+    """(op, value made by it) of broadcasts of one scalar to one shape that are used with several
+    shardings.
+    """
+    graph = sharded.problem.graph
+    spread: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
+    for index, op in enumerate(graph.ops):
+        if op.opcode == BROADCAST and graph.varies[op.inputs[0]]:
+            (scalar,), (value,) = op.inputs, op.outputs
+            dims = graph.values[value].dims
+            # An exchange of vectors is too small to matter.
+            if len(dims) > 1 and not graph.values[scalar].dims:
+                spread.setdefault((scalar, dims), []).append((index, value))
+    for made in spread.values():
+        if len({axes for _, value in made for axes in _as_used(sharded, value)}) > 1:
+            yield from made
+
+
+def _as_used(sharded: ShardedGraph, value: int) -> Iterator[AxesPerDim]:
+    graph, rules = sharded.problem.graph, sharded.problem.linkage.rules
+    for user in graph.users[value]:
+        for operand, dims in zip(graph.ops[user].inputs, rules[user].operands):
+            if operand == value:
+                yield sharded.axes_in_op(user, value, majors(dims))
 
 
 def _is_at_end(graph: Graph, change: Transition) -> bool:

@@ -1,18 +1,40 @@
-"""Pipelines whose stages are sharded inside: search, records, plan."""
+"""Pipelines whose stages are sharded inside: search -> records -> plan.
 
-from collections.abc import Callable
+Of the predicted step a device computes M (F + B) less the waits for collectives within its stage,
+and the update of its stage; the waits and the rest of R are collectives, what is left is the
+bubble. M is the number of microbatches, F and B are the seconds of a stage's forward and backward
+pass of one, and R those of its gradients' sum and update. Seconds are means over devices; memory is
+the fullest stage's                                                      -> in: `HybridRecords`
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 import time
+
+import numpy as np
 
 from automap.backends import backend_for
 from automap.config import Options
+from automap.cost.shardings import shardings
 from automap.errors import InfeasiblePlanError
-from automap.pipeline.hybrid.pricing import Pricer
-from automap.pipeline.hybrid.search import find_hybrid, no_hybrid_fits
+from automap.jaxpr.sites import parse_place, parse_site
+from automap.pipeline.hybrid.membership import StageMembership
+from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
+from automap.pipeline.hybrid.search import HybridChoice, find_hybrid, no_hybrid_fits
+from automap.pipeline.profile.points import Points
+from automap.pipeline.schedules import in_flight
 from automap.pipeline.search import PipelineProgress
+from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
+from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
 from automap.plan.record import PlanRecord, SearchRecord
-from automap.planner.hybrid_records import Records
-from automap.planner.pipeline_records import fabric_warning
-from automap.planner.stages import Setup, pipeline_plan
+from automap.planner.constraints import Constraint
+from automap.planner.pipeline import Setup, pipeline_plan
+from automap.planner.pipeline_records import AXIS, bubble, fabric_warning, layer_name
+from automap.planner.records import constraint_record, leaf_spec, sharded_by, step_constraints
+from automap.planner.sharded_graph import ShardedGraph
+from automap.program.trace import Workload
+from automap.space.point_record import recorded
 from automap.space.space import Space
 
 
@@ -30,7 +52,7 @@ def plan_hybrid(
     search = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
     if search.best is None:
         return None, no_hybrid_fits(search, limits, topology.name)
-    records = Records(workload, pricer, setup.points, search.best)
+    records = HybridRecords(workload, pricer, setup.points, search.best)
     plan = pipeline_plan(
         setup,
         records.pipeline(),
@@ -45,3 +67,204 @@ def plan_hybrid(
         (*search.warnings, *fabric_warning(setup.fabric)),
     )
     return plan, None
+
+
+@dataclass(frozen=True)
+class HybridRecords:
+    """The records of one choice."""
+
+    workload: Workload
+    pricer: Pricer
+    points: Points
+    choice: HybridChoice
+
+    @cached_property
+    def membership(self) -> StageMembership:
+        """Which stages ops and leaves belong to."""
+        return StageMembership(self.points.profile, self.points.first[self.choice.partition.cuts])
+
+    def pipeline(self) -> PipelineRecord:
+        """The stages."""
+        choice = self.choice
+        return PipelineRecord(
+            schedule=choice.terms.schedule.name,
+            microbatches=choice.terms.microbatches,
+            stages=tuple(self._stage(s) for s in range(choice.partition.stages)),
+        )
+
+    def _stage(self, s: int) -> StageRecord:
+        choice, profile, options = (
+            self.choice,
+            self.points.profile,
+            self.choice.kind_options.options,
+        )
+        partition = choice.partition
+        first, end = (int(x) for x in self.membership.first[s : s + 2])
+        devices = range(*(int(d) * self._unit for d in partition.device_cuts[s : s + 2]))
+        seconds, inner = choice.stages[s], choice.inner(s)
+        is_last = s == partition.stages - 1
+        sent = 0.0
+        if not is_last:
+            kinds, j = list(partition.kinds[s : s + 2]), partition.cuts[s + 1]
+            sent = float(options.crossing[kinds, j].max())
+        return StageRecord(
+            devices=tuple(devices),
+            cut_after=None if is_last else profile.names[end - 1],
+            layers=f"{layer_name(profile.labels[first])} to {layer_name(profile.labels[end - 1])}",
+            forward_seconds=seconds.forward,
+            backward_seconds=seconds.backward,
+            reduce_seconds=seconds.reduce,
+            sent_bytes=round(sent),
+            peak_bytes=round(choice.stage_bytes(s)),
+            transfer_seconds=seconds.transfer,
+            inside=None if inner is None else self._inside(s, inner),
+        )
+
+    @property
+    def _unit(self) -> int:
+        return self.pricer.topology.device_count // self.choice.kind_options.options.n_units
+
+    def _inside(self, s: int, inner: InnerPlan) -> InsideRecord:
+        sharded, constraints = self._sharded(inner)
+        problem = self.workload.problem
+        leaves = [
+            StageLeafRecord(path=leaf.path, spec=leaf_spec(sharded, value, leaf, None))
+            for leaf, value, bits in zip(
+                self.workload.inputs,
+                problem.graph.inputs,
+                self.membership.stages_by_leaf,
+                strict=True,
+            )
+            if bits >> s & 1
+        ]
+        return InsideRecord(
+            mesh=MeshRecord(axes=inner.split_classes.mesh.axes),
+            inputs=tuple(leaves),
+            constraints=tuple(
+                constraint_record(c)
+                for c in constraints
+                if self._stages_of_site.get(parse_place(c.at).site, 0) >> s & 1
+            ),
+            point=recorded(inner.point, problem.layers),
+            replica_axes=self.pricer.replica_axes(inner.point),
+        )
+
+    def _sharded(self, inner: InnerPlan) -> tuple[ShardedGraph, Sequence[Constraint]]:
+        if inner not in self._known:
+            sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
+            self._known[inner] = sharded, step_constraints(self.workload, sharded)[0]
+        return self._known[inner]
+
+    @cached_property
+    def _known(self) -> dict[InnerPlan, tuple[ShardedGraph, Sequence[Constraint]]]:
+        return {}
+
+    @cached_property
+    def _stages_of_site(self) -> dict[str, int]:
+        """The stages of each equation; of each instruction in a program without equations."""
+        has_sites = self.workload.reemitter is not None
+        stages: dict[str, int] = {}
+        for op, bits in zip(
+            self.workload.problem.graph.ops, self.membership.stages_by_op, strict=True
+        ):
+            site = parse_site(op.op_name) if has_sites else op.instruction.name
+            if site is not None:
+                stages[site] = stages.get(site, 0) | bits
+        return stages
+
+    def predicted(self) -> PredictedRecord:
+        """Seconds as means over devices, bytes of the fullest device."""
+        choice, options = self.choice, self.choice.kind_options.options
+        partition, m = choice.partition, self.choice.terms.microbatches
+        share = np.diff(partition.device_cuts) / options.n_units
+        waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
+        passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
+        reduce = float(share @ np.array([x.reduce for x in choice.stages]))
+        update = min(self._update_seconds(share), reduce)
+        compute, collective = passes - waits + update, waits + reduce - update
+        fullest = max(range(partition.stages), key=choice.stage_bytes)
+        peak_bytes = choice.stage_bytes(fullest)
+        return PredictedRecord(
+            step_seconds=choice.step_seconds,
+            compute_seconds=compute,
+            collective_seconds=collective,
+            bubble_seconds=bubble(choice.step_seconds, compute + collective),
+            peak_bytes=round(peak_bytes),
+            fits=bool(peak_bytes <= options.memory_limit_bytes),
+            memory=self._memory(fullest),
+            collectives=tuple(self._transfers()),
+        )
+
+    def _waiting(self, s: int) -> float:
+        """Seconds of a microbatch in which a stage waits for collectives of its own."""
+        inner = self.choice.inner(s)
+        if inner is None:
+            return 0.0
+        first, end = self.membership.first[s : s + 2]
+        costs = self.pricer.costs(inner, self.choice.terms.microbatches)
+        return float(costs.waiting[first:end].sum())
+
+    def _update_seconds(self, share: np.ndarray) -> float:
+        """Seconds of the update, the mean over devices; collectives within a sharded one count with
+        it.
+        """
+        partition, total = self.choice.partition, 0.0
+        options = self.choice.kind_options.options
+        plain = self.points.update_seconds_per_byte
+        for s, kind in enumerate(partition.kinds):
+            weights = options.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
+            rate = options.rate[kind, partition.device_cuts[s]] if self.choice.inner(s) else plain
+            total += share[s] * rate * weights
+        return float(total)
+
+    def _memory(self, s: int) -> MemoryRecord:
+        partition, options = self.choice.partition, self.choice.kind_options.options
+        i, j = partition.cuts[s : s + 2]
+        t, k = options.table[partition.kinds[s]], partition.stages - s
+        share, m = options.share[partition.kinds[s]], options.microbatches
+        parameters = min(self._parameter_bytes(s), options.state[t, i, j])
+        return MemoryRecord(
+            parameters=round(parameters),
+            optimizer=round(options.state[t, i, j] - parameters),
+            other_state=0,
+            inputs=0,
+            activations=round(in_flight(options.order, m, k) * options.saved[t, i, j] / share),
+            temporaries=round((options.working[t, i, j] + 2 * options.entering[t, i]) / share),
+        )
+
+    def _parameter_bytes(self, s: int) -> float:
+        """Bytes of parameters on each device of a stage."""
+        inner, uses, tables = (
+            self.choice.inner(s),
+            self.points.profile.gradients,
+            self.pricer.tables,
+        )
+        first, end = self.membership.first[s : s + 2]
+        here = (uses.item >= first) & (uses.item < end)
+        tensors, chosen = np.unique(uses.tensor[here], return_index=True)
+        n_bytes = uses.n_bytes[here][chosen]
+        if inner is None:
+            return float(n_bytes.sum())
+        problem = self.workload.problem
+        parts = shardings(tables, problem.n_classes, inner.split_classes).parts_of_value
+        roots = [n[0] if isinstance(n, tuple) else n for n in (uses.names[t] for t in tensors)]
+        values = [problem.graph.inputs[root] for root in roots]  # type: ignore[index]
+        return float((n_bytes / parts[tables.row_of_value[values]]).sum())
+
+    def _transfers(self) -> Iterator[CollectiveRecord]:
+        """What stages send each other; the collectives within stages are in the seconds only."""
+        stages, m = self.pipeline_stages, self.choice.terms.microbatches
+        sent = sum(stage.sent_bytes for stage in stages) * m
+        for phase in ("forward", "backward") if len(stages) > 1 else ():
+            yield CollectiveRecord(
+                kind="collective-permute",
+                axes=(AXIS,),
+                phase=phase,
+                count=(len(stages) - 1) * m,
+                bytes=sent,
+            )
+
+    @cached_property
+    def pipeline_stages(self) -> tuple[StageRecord, ...]:
+        """The records of the stages."""
+        return self.pipeline().stages

@@ -1,18 +1,69 @@
-"""The best pipeline of replicas: search, records, plan."""
+"""Pipelines of a step on a machine: what they are searched with, and the best of those whose stages
+are replicas.
 
-from collections.abc import Callable
+    options, workload, topology -> profile, fabric and limits     -> in: `set_up`
+    search of stages of replicas -> records -> plan               -> in: `plan_stages`
+    records of any pipeline -> plan                               -> in: `pipeline_plan`
+
+Stages that are sharded inside begin with the same set-up: `automap.planner.hybrid`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 import time
 
+from automap.backends import backend_for, version_warnings
 from automap.config import Options
-from automap.pipeline.search import PipelineProgress, find_pipeline, nothing_fits
-from automap.plan.record import PlanRecord, SearchRecord
+from automap.cost.kernels.roofline import Roofline
+from automap.cost.profile.measured import MeasuredKernels
+from automap.cost.tables import build_tables
+from automap.deadline import Deadline
+from automap.errors import InputError
+from automap.pipeline.fabric import Fabric, pipeline_fabric
+from automap.pipeline.profile.points import Points, coarsen
+from automap.pipeline.profile.profile import Profile, pipeline_profile
+from automap.pipeline.search import Limits, PipelineProgress, find_pipeline, nothing_fits
+from automap.plan.parts import PredictedRecord
+from automap.plan.pipeline import MOST_PASSES
+from automap.plan.record import LeafRecord, MeshRecord, PipelineRecord, PlanRecord, SearchRecord
 from automap.planner.pipeline_records import (
+    AXIS,
     bound_gap,
     fabric_warning,
     pipeline_record,
     predicted_record,
 )
-from automap.planner.stages import Setup, pipeline_plan
+from automap.planner.records import workload_record
+from automap.program.trace import Leaf, Workload
+from automap.topology.model import Topology
+from hlo_tools.collector import collector_paused
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What pipelines of a step on a machine are searched with."""
+
+    workload: Workload
+    topology: Topology
+    points: Points
+    fabric: Fabric
+    limits: Limits
+
+
+def set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> Setup:
+    """Profile and limits. Raises `InputError` for a step that cannot be cut, and options that do
+    not suit it.
+    """
+    points = coarsen(_profile(workload, topology, options))
+    _check(options, points, topology)
+    limits = Limits(
+        stages=options.stages,
+        microbatches=options.microbatches,
+        memory_limit_bytes=options.memory_limit_bytes or topology.device.memory_bytes,
+        deadline=deadline,
+        seed=options.seed,
+    )
+    return Setup(workload, topology, points, pipeline_fabric(topology), limits)
 
 
 def plan_stages(
@@ -42,3 +93,78 @@ def plan_stages(
         search,
         (*result.warnings, *fabric_warning(fabric)),
     )
+
+
+def pipeline_plan(
+    setup: Setup,
+    pipeline: PipelineRecord,
+    predicted: PredictedRecord,
+    search: SearchRecord,
+    warnings: tuple[str, ...],
+) -> PlanRecord:
+    """The plan of a pipeline's records."""
+    workload, problem = setup.workload, setup.workload.problem
+    return PlanRecord(
+        workload=workload_record(workload),
+        topology=setup.topology.to_dict(),
+        mesh=MeshRecord(axes=((AXIS, setup.topology.device_count),)),
+        inputs=tuple(
+            _leaf(leaf, role.value)
+            for leaf, role in zip(workload.inputs, problem.roles, strict=True)
+        ),
+        outputs=tuple(_outputs(workload)),
+        pipeline=pipeline,
+        predicted=predicted,
+        search=search,
+        warnings=(
+            *warnings,
+            *problem.warnings,
+            *version_warnings(backend_for(setup.topology.platform)),
+        ),
+    )
+
+
+@collector_paused()
+def _profile(workload: Workload, topology: Topology, options: Options) -> Profile:
+    problem = workload.problem
+    tables = build_tables(problem, topology.platform)
+    measured = None
+    if options.profile is not None:
+        options.profile.check_suits(topology)
+        measured = MeasuredKernels(tables.kernels.shape, tables.kernels.op_row, options.profile)
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, topology, measured))
+
+
+def _check(options: Options, points: Points, topology: Topology) -> None:
+    """Refuse stages and microbatches that there cannot be."""
+    most = int(points.may_cut[1:-1].sum()) + 1
+    if options.stages is not None and options.stages > min(most, topology.device_count):
+        raise InputError(
+            f"--stages {options.stages}: {topology.name} has {topology.device_count} devices and "
+            "the step at "
+            f"most {most} stages; allowed: 1 to {min(most, topology.device_count)}, or auto"
+        )
+    batch, asked = points.profile.batch_size, options.microbatches
+    if asked is not None and asked * (options.stages or 1) > MOST_PASSES:
+        raise InputError(
+            f"--microbatches {asked}: with the stages that is over {MOST_PASSES} passes; use fewer "
+            "of either"
+        )
+    if options.microbatches is not None and batch % options.microbatches:
+        raise InputError(
+            f"--microbatches {options.microbatches}: does not divide the batch of {batch}; "
+            "allowed: a divisor, "
+            "or auto"
+        )
+
+
+def _leaf(leaf: Leaf, role: str) -> LeafRecord:
+    whole = (None,) * len(leaf.shape)
+    return LeafRecord(path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role, spec=whole)  # type: ignore[arg-type]
+
+
+def _outputs(workload: Workload) -> Iterator[LeafRecord]:
+    problem = workload.problem
+    for index, leaf in enumerate(workload.outputs):
+        source = problem.state_map.get(index)
+        yield _leaf(leaf, "result" if source is None else problem.roles[source].value)

@@ -30,8 +30,7 @@ from automap.plan.record import (
 )
 from automap.planner.conflicts import Conflicts
 from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
-from automap.planner.decisions import Explained
-from automap.planner.same_work import SameWork
+from automap.planner.decisions import Decisions, SameWork
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
@@ -162,7 +161,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             ),
             memory_limit_bytes=_limit_bytes(outcome),
         ),
-        decisions=Explained(context, split_classes).decisions(),
+        decisions=Decisions(context, split_classes).records(),
         conflicts=Conflicts(context, outcome.best.point).records(),
         warnings=(
             *outcome.warnings,

@@ -23,9 +23,8 @@ from automap.planner.records import Outcome, build_plan
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
-from automap.search.context import preset_points
-from automap.search.first_presets import price_presets
 from automap.search.pinned import Pinned
+from automap.search.presets import preset_points, price_presets
 from automap.space.batches import undivided
 from automap.space.pins import Pin, meshes_that_divide, parse_pins, with_pins
 from automap.space.presets import PRESETS

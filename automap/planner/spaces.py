@@ -6,9 +6,12 @@ hybrid     the best of one program, stages of replicas, and stages that are shar
            `automap.planner.hybrid` finds. The first two are planned first, so that what is returned
            is never slower than either; their steps bound the search for the third. One program is
            no choice where several stages or microbatches are asked for  -> in: `_plan_best`
+
+What each of them comes to, side by side: presets, the sharding search, the best pipeline, the best
+hybrid                                                                   -> in: `compare_spaces`
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 import math
 from typing import TYPE_CHECKING, Final
@@ -19,10 +22,11 @@ from automap.errors import InfeasiblePlanError, InputError
 from automap.interrupts import noted
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice
+from automap.planner.records import Outcome
 from automap.planner.sharding import check_known, find, plan_sharding
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
-from automap.search.context import SearchContext
+from automap.search.context import Candidate, Objective, SearchContext
 from automap.topology.model import Topology
 
 
@@ -57,7 +61,7 @@ def plan_workload(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
-    on_stages: Callable[["PipelineProgress"], None] = lambda tried: None,
+    on_stages: Callable[["PipelineProgress"], None] = lambda progress: None,
     deadline: Deadline | None = None,
 ) -> PlanRecord:
     """The best plan found by the deadline, if None by the end of the options' budget, which begins
@@ -90,8 +94,7 @@ def _plan_pipeline(
     Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for
     options that do not suit it.
     """
-    from automap.planner.pipeline import plan_stages
-    from automap.planner.stages import set_up
+    from automap.planner.pipeline import plan_stages, set_up
 
     try:
         return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
@@ -153,8 +156,7 @@ def plan_pipelines(
     """
     # The pipeline's solvers are compiled when they are imported.
     from automap.planner.hybrid import plan_hybrid
-    from automap.planner.pipeline import plan_stages
-    from automap.planner.stages import set_up
+    from automap.planner.pipeline import plan_stages, set_up
 
     if workload.mesh is not None:
         raise InputError(
@@ -206,3 +208,113 @@ def with_advice(
     else:
         texts = (needed, *advice(context, outcome.best.point, options))
     return InfeasiblePlanError("; ".join((str(error), *texts)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One plan; `step_seconds` and `peak_bytes` are None where none fits and nothing is known of
+    the smallest.
+    """
+
+    name: str
+    step_seconds: float | None
+    peak_bytes: float | None
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All rows; `advice` says what would make the step fit if no row does."""
+
+    rows: tuple[Row, ...]
+    advice: tuple[str, ...]
+
+
+def compare_spaces(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    on_progress: Callable[[SearchContext], None] = lambda context: None,
+    on_stages: Callable[["PipelineProgress"], None] = lambda progress: None,
+) -> Comparison:
+    """One program in every case, and what the space of the options adds.
+
+    Raises `InputError` or `TopologyError` for bad options.
+    """
+    with noted() as interrupts:
+        deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
+        sharding_deadline = deadline if options.space == "sharding" else deadline.share(_SHARE)
+        outcome = _find_sharding(workload, topology, options, on_progress, sharding_deadline)
+        rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
+    fits = any(row.fits for row in rows)
+    levers = () if fits else advice(outcome.context, outcome.best.point, options)
+    return Comparison(rows=tuple(rows), advice=levers)
+
+
+def _pipeline_rows(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_stages: Callable[["PipelineProgress"], None],
+    deadline: Deadline,
+) -> Iterator[Row]:
+    """What the space of the options adds to one program."""
+    if options.space == "pipeline":
+        # The pipeline's solvers are compiled when they are imported.
+        from automap.planner.pipeline import plan_stages, set_up
+
+        setup = set_up(workload, topology, options, deadline)
+        try:
+            yield _row("pipeline", plan_stages(setup, options, on_stages))
+        except InfeasiblePlanError:
+            yield _row("pipeline", None)
+    if options.space == "hybrid":
+        search = plan_pipelines(workload, topology, options, on_stages, deadline)
+        yield _row("pipeline", search.pipeline)
+        yield _row("hybrid", search.hybrid)
+
+
+def _find_sharding(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_progress: Callable[[SearchContext], None],
+    deadline: Deadline,
+) -> Outcome:
+    """What the search for one program finds, with the presets."""
+    if options.space != "sharding":
+        options = replace(
+            options, space="sharding", strategy="auto", stages=None, microbatches=None
+        )
+    return find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+
+
+def _rows(outcome: Outcome) -> Iterator[Row]:
+    """Presets, and what the search found."""
+    objective = outcome.context.objective
+    for name, candidate in outcome.context.best_per_preset.items():
+        yield _candidate(name, candidate, objective)
+    yield _candidate(f"search ({outcome.strategy})", outcome.best, objective)
+
+
+def _candidate(name: str, candidate: Candidate, objective: Objective) -> Row:
+    estimate = candidate.estimate
+    return Row(
+        name=name,
+        step_seconds=estimate.step_seconds,
+        peak_bytes=estimate.peak_bytes,
+        fits=objective.fits(estimate),
+    )
+
+
+def _row(name: str, plan: PlanRecord | None) -> Row:
+    if plan is None:
+        return Row(name=name, step_seconds=None, peak_bytes=None, fits=False)
+    predicted = plan.predicted
+    return Row(
+        name=name,
+        step_seconds=predicted.step_seconds,
+        peak_bytes=predicted.peak_bytes,
+        fits=predicted.fits,
+    )

@@ -2,12 +2,10 @@
 
 `automap.report.console`       where tables are printed: as wide as the terminal, as COLUMNS
                                says, or as suits a pipe
-`automap.report.pipelined`     a simulated pipeline as text: the step beside the plan's
-                               prediction, and what each stage does and waits for
 `automap.report.progress`      progress of planning on a terminal: what is done, how far, the
                                best plan so far, the time left
-`automap.report.simulation`    a simulation as text: the step beside the plan's prediction, its
-                               parts, and the longest of everything
+`automap.report.simulation`    a simulated step as text, of one program or of a pipeline,
+                               beside the plan's prediction
 `automap.report.topologies`    machines as text: the catalogue as one table, one machine in
                                full with the source of every number
 `automap.report.verification`  a verification as text: the verdict, memory, collectives, where

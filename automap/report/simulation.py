@@ -1,11 +1,15 @@
-"""A simulation as text: the step beside the plan's prediction, its parts, and the longest of
-everything.
+"""A simulated step as text, beside the plan's prediction.
+
+one program    its parts, and the longest of everything        -> in: `report`
+a pipeline     what each stage does, and what it waits for     -> in: `pipeline_report`
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from automap.pipeline.simulation import PipelineSimulationRecord, StageRow
+from automap.plan.pipeline import device_names
 from automap.quantities import bytes_text, seconds_text
 from automap.simulate.simulation import CollectiveRow, OpRow, SimulationRecord
 
@@ -24,9 +28,7 @@ def _parts(record: SimulationRecord) -> Iterator[str]:
     mesh = " x ".join(f"{name}={size}" for name, size in record.mesh) or "of one device"
     step, predicted = record.step_seconds, record.predicted_seconds
     yield f"{record.target} on {record.topology}, mesh {mesh}: one device of all, {len(record.events)} tasks"
-    # Adding zero makes -0.0 positive.
-    change = f" ({round(step / predicted - 1, 3) + 0.0:+.1%})" if predicted else ""
-    yield f"simulated step {seconds_text(step)}, predicted {seconds_text(predicted)}{change}"
+    yield _step_text(step, predicted)
     yield f"  compute busy {seconds_text(record.compute_seconds)}{_share(record.compute_seconds, step)}"
     yield (
         f"  link busy {seconds_text(record.collective_seconds)}{_share(record.collective_seconds, step)}: "
@@ -98,3 +100,62 @@ def _source(source: str) -> str:
 
 def _share(seconds: float, step_seconds: float) -> str:
     return f" ({seconds / step_seconds:.1%})" if step_seconds else ""
+
+
+def _step_text(step_seconds: float, predicted_seconds: float) -> str:
+    # Rounded before zero is added, which makes -0.0 positive: a tiny difference is "+0.0%".
+    ratio = step_seconds / predicted_seconds if predicted_seconds else 0.0
+    change = f" ({round(ratio - 1, 3) + 0.0:+.1%})" if predicted_seconds else ""
+    return (
+        f"simulated step {seconds_text(step_seconds)}, predicted "
+        f"{seconds_text(predicted_seconds)}{change}"
+    )
+
+
+def pipeline_report(record: PipelineSimulationRecord) -> str:
+    """Everything, for people."""
+    lines = [*_pipeline_parts(record)]
+    for row in record.stages:
+        lines += _stage(row, record.step_seconds)
+    if record.warnings:
+        lines += ["warnings:", *(f"  {warning}" for warning in record.warnings)]
+    return "\n".join(lines) + "\n"
+
+
+def _pipeline_parts(record: PipelineSimulationRecord) -> Iterator[str]:
+    step, predicted = record.step_seconds, record.predicted_seconds
+    yield (
+        f"{record.target} on {record.topology}, pipeline of {len(record.stages)} stages, "
+        f"{record.microbatches} microbatches, "
+        f"schedule {record.schedule}: {len(record.events)} tasks"
+    )
+    yield _step_text(step, predicted)
+    yield (
+        f"  bubble {record.bubble_fraction:.1%} of the step, the mean over devices: "
+        f"{seconds_text(record.bubble_fraction * step)}"
+    )
+
+
+def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
+    def with_share(seconds: float) -> str:
+        return f"{seconds_text(seconds)} ({seconds / step_seconds if step_seconds else 0.0:.1%})"
+
+    yield f"  stage {row.stage} on {device_names(row.devices)}: {row.layers}"
+    yield (
+        f"    busy {with_share(row.busy_seconds)}: forward {seconds_text(row.forward_seconds)}, "
+        "backward "
+        f"{seconds_text(row.backward_seconds)}, all-reduce and update "
+        f"{seconds_text(row.reduce_seconds)}"
+    )
+    yield (
+        f"    waits {with_share(row.idle_seconds)}: for other stages "
+        f"{seconds_text(row.stage_wait_seconds)}, for "
+        f"transfers {seconds_text(row.transfer_wait_seconds)}, at the end "
+        f"{seconds_text(row.end_wait_seconds)}"
+    )
+    if row.sends:
+        yield (
+            f"    sends {bytes_text(row.sent_bytes)} to stage {row.stage + 1} in {row.sends} "
+            "transfers, and as much comes "
+            f"back; link busy {with_share(row.link_seconds)} each way"
+        )

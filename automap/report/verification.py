@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from automap.backends import Backend
+from automap.plan.record import PlanRecord
 from automap.quantities import bytes_text, seconds_text
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
 from automap.verify.verification import VerificationRecord
+from automap.verify.witness import Witness
 
 
 _SHOWN_ROWS: Final = 12
@@ -29,7 +31,7 @@ def report(record: VerificationRecord) -> str:
     return "\n".join(lines) + "\n"
 
 
-def versions_text(versions: tuple[tuple[str, str], ...]) -> str:
+def _versions_text(versions: tuple[tuple[str, str], ...]) -> str:
     """`jax 0.10.2, libtpu 0.0.51`."""
     return ", ".join(f"{name} {number}" for name, number in versions)
 
@@ -49,7 +51,7 @@ def _verdict(record: VerificationRecord) -> Iterator[str]:
             f"--compiler{own.installing}. What holds there too: it can be partitioned so"
             + (", and results agree" if record.numerics and record.numerics.agrees else "")
         )
-    yield f"  {versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
+    yield f"  {_versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
     if witness.refusal:
         yield f"  {witness.refusal.splitlines()[0]}"
 
@@ -152,3 +154,15 @@ def _numerics(numerics: Numerics) -> Iterator[str]:
             f"  {leaf.path or 'the result'}: differs by {leaf.error:.2e} of its change, allowed "
             f"{leaf.allowed:.2e}, of which rounding moves it by {leaf.rounding:.2e}{mark}"
         )
+
+
+def compiled_text(plan: PlanRecord, witness: Witness) -> str:
+    """`compiled a plan of predicted 1.2 ms: peak 5 GiB, predicted 4.9 GiB: fits`: what a compiler
+    says of one of the plans that `automap plan --verify` asks it about.
+    """
+    peak = "?" if witness.peak_bytes is None else bytes_text(witness.peak_bytes)
+    verdict = "fits" if witness.fits else "does not fit"
+    return (
+        f"compiled a plan of predicted {seconds_text(plan.predicted.step_seconds)}: peak {peak}, "
+        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}"
+    )

@@ -6,12 +6,11 @@ what it is, in `automap.choices`.
 
 `automap.search.context`        what every strategy works with: the space, the evaluator, the
                                 constraints, and the best so far
-`automap.search.first_presets`  presets are priced before any strategy runs: the best of them
-                                is the least that a search returns
 `automap.search.greedy`         greedy search with restarts: improving moves
                                 (`automap.search.moves`) until none is left
 `automap.search.pinned`         points that keep the pins: where moves lead, and the nearest
                                 one to where a search would start
+`automap.search.presets`        presets in a search: its starts, and the least that it returns
 `automap.search.torch_needed`   whether the learning agents' library is there; asked before
                                 `rl` is imported
 """

@@ -16,12 +16,11 @@ import math
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.deadline import Deadline
 from automap.policy import Policy, default_policy
-from automap.search.batch import Batches
+from automap.search.factored.copied import Batches
 from automap.search.pinned import Pinned
-from automap.space.as_imposed import as_imposed
 from automap.space.pins import Pin
 from automap.space.point import Point, SplitClasses
-from automap.space.presets import PRESETS
+from automap.space.presets import PRESETS, as_imposed
 from automap.space.space import Space
 from automap.topology import distinct_meshes
 from automap.topology.mesh import Mesh
@@ -291,16 +290,3 @@ class SearchContext:
     def empty(self, mesh: Mesh) -> Point:
         """Nothing split but what is pinned, and what the step's own code splits."""
         return self.pinned.nearest(as_imposed(self.space, mesh))
-
-
-def preset_points(
-    context: SearchContext, names: Sequence[str] | None = None
-) -> Iterator[tuple[str, Point]]:
-    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it
-    stands without pins; see `Pinned.nearest`.
-    """
-    for name in context.presets if names is None else names:
-        for mesh in context.meshes:
-            context.check_time()
-            for point in PRESETS[name].points(context.space, mesh):
-                yield name, point

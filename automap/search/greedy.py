@@ -11,8 +11,9 @@ decisions do not touch each other, so a round makes several                     
 from collections.abc import Iterable, Sequence
 import random
 
-from automap.search.context import Candidate, SearchContext, preset_points
+from automap.search.context import Candidate, SearchContext
 from automap.search.moves import Move, moves, toggle_class
+from automap.search.presets import preset_points
 from automap.space.point import Level, Point
 from automap.topology.mesh import Mesh
 

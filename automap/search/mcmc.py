@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 import math
 import random
 
-from automap.search.context import LEAST_SECONDS, Candidate, SearchContext, preset_points
+from automap.search.context import LEAST_SECONDS, Candidate, SearchContext
 from automap.search.greedy import random_point
 from automap.search.metropolis import Patience, walk
 from automap.search.moves import (
@@ -45,6 +45,7 @@ from automap.search.moves import (
     SmallPartsChange,
     StorageChange,
 )
+from automap.search.presets import preset_points
 from automap.space.point import Level, Point
 from automap.space.space import Space
 from automap.topology.mesh import Mesh

@@ -1,7 +1,5 @@
 """What can be decided about a program: points, presets, pins.
 
-`automap.space.as_imposed`    the point that follows what the step's own code imposes: a start
-                              for searches, not a restriction
 `automap.space.batches`       all classes of the batch: a step may have several that share no
                               dimension
 `automap.space.leaves`        leaf classes: parameters that share one storage decision, with
@@ -12,8 +10,8 @@
                               ordered list of classes
 `automap.space.point_record`  the point that a plan stands for, to and from its record
                               (`automap.plan.point`)
-`automap.space.presets`       presets: named plans that people write by hand, as points of the
-                              space
+`automap.space.presets`       points that people write by hand: presets, and what the step's own
+                              code imposes
 `automap.space.space`         the space of one problem: what may be decided, which points are
                               valid, and the classes that a point splits
 """

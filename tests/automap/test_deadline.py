@@ -13,7 +13,7 @@ from automap.program.trace import trace_step
 from automap.search import STRATEGIES
 from automap.search.factored.eliminate import Elimination
 from automap.search.factored.model import Model
-from automap.search.first_presets import MOST_MESHES
+from automap.search.presets import MOST_MESHES
 from automap.topology import get_topology, mesh_shapes
 from automap.topology.model import Level
 from tests.automap.clocks import Work

@@ -22,8 +22,8 @@ from unittest import mock
 import jax
 import tomli_w
 
+from automap.api.call_plans import load_cached as load_plan
 from automap.api.plan import Plan
-from automap.api.plan_cache import load_cached as load_plan
 from automap.cli import main
 from automap.errors import AutomapError
 from automap.exit_status import ExitStatus

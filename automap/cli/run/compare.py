@@ -6,8 +6,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from automap.cli.run.plan import read_request, read_target
-from automap.planner.comparison import compared
+from automap.cli.run.target import read_request, read_target
+from automap.planner.spaces import compare_spaces
 from automap.report.console import table_console
 from automap.report.progress import SearchProgress
 from automap.terminal import printable
@@ -18,7 +18,7 @@ def run(**given: Any) -> None:
     request = read_request(given)
     with SearchProgress(request.options.budget_seconds) as progress:
         workload, _ = read_target(request)
-        comparison = compared(
+        comparison = compare_spaces(
             workload,
             request.topology,
             request.options,

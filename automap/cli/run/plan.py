@@ -1,30 +1,24 @@
 """`automap plan`: options -> planner -> text, JSON, a plan file."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from automap.atomic_file import check_can_be_written
-from automap.cli.run.target import is_program_file, leave_accelerators_alone, names_and_values
-from automap.cli.run.verify import PLAN_THE_STEP, read_confirmation, tell
-from automap.config import Options, read_options
+from automap.cli.run.target import read_request, read_target
 from automap.errors import InputError
 from automap.interrupts import noted
 from automap.plan.explain import overview
 from automap.plan.record import PlanRecord
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
-from automap.program import Workload, load_target, read_workload
 from automap.program.contained import contained
-from automap.program.trace import lower_call
 from automap.report.progress import SearchProgress
-from automap.step.call import TracedCall
-from automap.step.rules import user_rules
-from automap.step.step import traced_call
+from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
-from automap.topology import get_topology
-from automap.topology.model import Topology
+from automap.verify.cache import default_folder
 from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.witness import Witness
 from hlo_tools.collector import collector_paused
 
 
@@ -42,7 +36,7 @@ def run(
     """Plan, keep the plan and print it."""
     if output is not None:
         check_can_be_written("-o", output)
-    confirmation = read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
+    confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     with ExitStack() as until_the_end:
         plan = _plan(given, confirmation if verify else None, until_the_end)
         # A plan that was found is kept and printed.
@@ -54,27 +48,6 @@ def run(
             say_json(plan.to_json())
         else:
             say_result(overview(plan))
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a command was asked to plan."""
-
-    target: str
-    arguments: tuple[str, ...]
-    topology: Topology
-    options: Options
-
-
-def read_request(given: dict[str, Any]) -> Request:
-    """What was asked for, checked; the topology, target and options as the command has them."""
-    target, arguments = given.pop("target"), given.pop("arguments")
-    name = given.pop("topology")
-    if name != "local":
-        leave_accelerators_alone()
-    topology = get_topology(name)
-    given["rules"] = names_and_values(given["rules"], "--rule")
-    return Request(target, arguments, topology, read_options(**given))
 
 
 @collector_paused()
@@ -107,29 +80,24 @@ def _plan(
             return plan
         if call is None:
             raise InputError(
-                f"--verify: {request.target} is a program without a step; {PLAN_THE_STEP}"
+                f"--verify: {request.target} is a program without a step; plan module:function, "
+                "which returns the step, to verify it"
             )
         outcome = find(workload, topology, options, on_progress=progress.update)
     with contained():
-        return confirmed_plan(outcome, call, options, confirmation, on_witness=tell)
+        return confirmed_plan(outcome, call, options, confirmation, on_witness=_say_compiled)
 
 
-def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
-    """The workload, with the traced call if the target is a function."""
-    target, options = request.target, request.options
-    rules = user_rules(options.rules)
-    if is_program_file(target):
-        return read_workload(target, rules, options.layers), None
-    given = names_and_values(request.arguments, "--arg")
-    with contained():
-        step, args = load_target(target, given)
-        call = traced_call(step, args, mesh=options.axes, name=target)
-        workload = lower_call(
-            call,
-            platform=request.topology.platform,
-            target=target,
-            rules=rules,
-            layers=options.layers,
-            arguments=given,
-        )
-    return workload, call
+def _read_confirmation(
+    top: int, timeout_seconds: float, cache_dir: str | None, *, is_cached: bool
+) -> Confirmation:
+    """How plans are confirmed, from the options of `automap plan`."""
+    folder = default_folder() if cache_dir is None else Path(cache_dir)
+    return Confirmation(
+        top=top, timeout_seconds=timeout_seconds, cache_folder=folder if is_cached else None
+    )
+
+
+def _say_compiled(plan: PlanRecord, witness: Witness) -> None:
+    """A line on stderr for each plan that was compiled: a compilation may take minutes."""
+    say(compiled_text(plan, witness))

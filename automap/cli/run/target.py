@@ -1,21 +1,32 @@
-"""The step that a plan is of, from the command line: what a plan file names is never imported,
-called or opened.
+"""What the command line names, read and checked: a target with its arguments, a topology, options.
 
-Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the
+    what is to be planned    -> in: `read_request`, and the workload of it -> in: `read_target`
+    the step of a plan file  -> in: `load_step`
+
+What a plan file names is never imported, called or opened. Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the
 words that the plan itself suggests, for people to read before they type them -> in: `needs_target`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 import os
 import shlex
 from typing import Any, Literal
 
 import jax
 
+from automap.config import Options, read_options
 from automap.errors import InputError, PlanError
 from automap.plan.record import PlanRecord
-from automap.program import load_target
+from automap.program import Workload, load_target, read_workload
+from automap.program.contained import contained
+from automap.program.trace import lower_call
+from automap.step.call import TracedCall
+from automap.step.rules import user_rules
+from automap.step.step import traced_call
+from automap.topology import get_topology
+from automap.topology.model import Topology
 
 
 Purpose = Literal["verify", "simulate"]
@@ -73,6 +84,48 @@ def load_step(
             f"the plan's step cannot be made again: {error}; for a plan made in Python there is "
             f"automap.{purpose}(plan, step, args)"
         ) from error
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command was asked to plan."""
+
+    target: str
+    arguments: tuple[str, ...]
+    topology: Topology
+    options: Options
+
+
+def read_request(given: dict[str, Any]) -> Request:
+    """What was asked for, checked; the topology, target and options as the command has them."""
+    target, arguments = given.pop("target"), given.pop("arguments")
+    name = given.pop("topology")
+    if name != "local":
+        leave_accelerators_alone()
+    topology = get_topology(name)
+    given["rules"] = names_and_values(given["rules"], "--rule")
+    return Request(target, arguments, topology, read_options(**given))
+
+
+def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
+    """The workload, with the traced call if the target is a function."""
+    target, options = request.target, request.options
+    rules = user_rules(options.rules)
+    if is_program_file(target):
+        return read_workload(target, rules, options.layers), None
+    given = names_and_values(request.arguments, "--arg")
+    with contained():
+        step, args = load_target(target, given)
+        call = traced_call(step, args, mesh=options.axes, name=target)
+        workload = lower_call(
+            call,
+            platform=request.topology.platform,
+            target=target,
+            rules=rules,
+            layers=options.layers,
+            arguments=given,
+        )
+    return workload, call
 
 
 @contextmanager

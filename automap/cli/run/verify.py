@@ -1,7 +1,6 @@
-"""`automap verify`, and how `automap plan --verify` has its plans confirmed."""
+"""`automap verify`: a plan file and the step -> what the compiler says, as text or JSON."""
 
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -16,16 +15,9 @@ from automap.cli.run.target import (
 from automap.exit_status import ExitStatus
 from automap.plan.record import PlanRecord
 from automap.program.contained import contained
-from automap.quantities import bytes_text, seconds_text
-from automap.terminal import say, say_json, say_result
-from automap.verify.cache import default_folder
+from automap.terminal import say_json, say_result
 from automap.verify.compilers import COMPILERS
-from automap.verify.confirm import Confirmation
 from automap.verify.verification import check_options
-from automap.verify.witness import Witness
-
-
-PLAN_THE_STEP: Final = "plan module:function, which returns the step, to verify it"
 
 
 def run(
@@ -62,23 +54,3 @@ def _status(verification: Verification) -> ExitStatus:
     if verification.numerics is not None and not verification.numerics.agrees:
         return ExitStatus.WRONG_NUMBERS
     return ExitStatus.DONE
-
-
-def read_confirmation(
-    top: int, timeout_seconds: float, cache_dir: str | None, *, is_cached: bool
-) -> Confirmation:
-    """How plans are confirmed, from the options of `automap plan`."""
-    folder = default_folder() if cache_dir is None else Path(cache_dir)
-    return Confirmation(
-        top=top, timeout_seconds=timeout_seconds, cache_folder=folder if is_cached else None
-    )
-
-
-def tell(plan: PlanRecord, witness: Witness) -> None:
-    """A line on stderr for each plan that was compiled."""
-    peak = "?" if witness.peak_bytes is None else bytes_text(witness.peak_bytes)
-    verdict = "fits" if witness.fits else "does not fit"
-    say(
-        f"compiled a plan of predicted {seconds_text(plan.predicted.step_seconds)}: peak {peak}, "
-        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}"
-    )

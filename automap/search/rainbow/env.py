@@ -1,22 +1,291 @@
-"""Several tables as one environment; each begins its episodes from points of the context's search.
+"""The environment of the agent: episodes in which a whole point is changed by one decision after the
+other, what the agent sees of them, and several of them at once.
 
-An episode begins at the best point so far of a mesh or at one of its presets, in turns; the mesh is
-drawn, a better one more often: the r-th best with probability in proportion to 1 / r.
+Table. At a decision the agent keeps the point as it is, or makes one of at most `MOST_MOVES` moves.
+In order                                                            -> in: `decisions`
 
-`CONFIG` has the agent's numbers: few episodes, so a fast rate and little that is random.
+    candidates    most parameter bytes first: for each axis put there or take off, put beside those
+                  it meets, or move to another axis
+    axes          exchange all of two
+    dimensions    that classes split where a tensor holds them twice, and their small parts
+    storage       all leaves of an axis, then the largest leaves one by one
+
+    cost      c = log step seconds; where the plan does not fit, more by TOO_LARGE + OVER_WEIGHT
+              log(peak / limit), so that leaving the memory is a loss and coming back pays step by
+              step                                                  -> in: `cost`
+    reward    c before - c after a decision; an episode's rewards add up to log(first / last cost)
+    option    what a decision can do: keep, or a move with the candidate it leads to
+                                                                    -> in: `Table.options`
+
+Every option is priced by the evaluator, once: the search remembers the points it has seen.
+
+Features. Numbers that depend neither on the model's size nor on the mesh's -> in: `Features`
+
+    of an option    its kind of move, what it changes in cost, compute, waiting and peak (logs of
+                    ratios), how far the peak is from the limit, and of what it moves: size of the
+                    axis, share of the parameters' bytes, share of the work
+    of the table    how far the episode is, how far the plan is from the best, how much of it is
+                    waiting, its peak
+    baseline        what the option saves at once; what it opens or closes for later decisions is
+                    left to learn
+
+Environment. An episode begins at the best point so far of a mesh or at one of its presets, in
+turns; the mesh is drawn, a better one more often: the r-th best with probability in proportion to
+1 / r                                                               -> in: `StepTimeEnv`
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+import math
 import random
 
 import numpy as np
 
-from automap.search.context import Candidate, SearchContext
-from automap.search.rainbow.features import N_ACTIONS, N_FEATURES, N_FLAT, Features
-from automap.search.rainbow.table import Table
+from automap.cost.evaluate import Estimate
+from automap.search.context import LEAST_SECONDS, Candidate, Objective, SearchContext
+from automap.search.moves import (
+    AxisChange,
+    AxisSwap,
+    ClassJoin,
+    ClassToggle,
+    DimChange,
+    LeafStorageChange,
+    Move,
+    SmallPartsChange,
+    StorageChange,
+    moves,
+)
+from automap.space.point import Level
+from automap.space.space import Space
+from automap.topology.mesh import Mesh
 from rl.config import RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
 from rl.schedule import Linear
+
+
+Decision = tuple[Move, ...]
+MOST_MOVES = 4
+# Leaf classes that are decided one by one.
+_SINGLE_LEAVES = 8
+
+
+def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
+    """All decisions on a mesh of at most three axes, in order."""
+    axes = range(len(mesh.sizes))
+    in_order: list[Decision] = []
+    for group_class in space.candidates:
+        for axis in axes:
+            others = (AxisChange(axis, other, group_class) for other in axes if other != axis)
+            joins = (ClassJoin(axis, group_class),) if group_class in space.meeting else ()
+            in_order.append((ClassToggle(axis, group_class), *joins, *others))
+    in_order += [(AxisSwap(first, second),) for first in axes for second in axes if first < second]
+    in_order += [(DimChange(group_class),) for group_class in space.repeated_classes]
+    in_order += [(SmallPartsChange(group_class),) for group_class in space.small_part_classes]
+    in_order += [tuple(StorageChange(axis, level) for level in Level) for axis in axes]
+    for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
+        in_order += [
+            tuple(LeafStorageChange(axis, leaf, level) for level in Level) for axis in axes
+        ]
+    return tuple(in_order)
+
+
+TOO_LARGE = math.log(2.0)
+OVER_WEIGHT = 2.0
+
+
+def cost(objective: Objective, estimate: Estimate) -> float:
+    """c of the module docstring."""
+    seconds = math.log(max(estimate.step_seconds, LEAST_SECONDS))
+    if objective.fits(estimate):
+        return seconds
+    over = estimate.peak_bytes / objective.memory_limit_bytes
+    return seconds + TOO_LARGE + OVER_WEIGHT * math.log(over)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A move (None: keep) and the plan it leads to."""
+
+    move: Move | None
+    candidate: Candidate
+
+
+class Table:
+    """An episode from `start` on its mesh."""
+
+    def __init__(self, context: SearchContext, start: Candidate):
+        """At the first decision."""
+        self._context = context
+        self.decisions = decisions(context.space, start.point.mesh)
+        self.current = start
+        self.position = 0
+        self.options = self._options()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every decision is made."""
+        return self.position == len(self.decisions)
+
+    def take(self, action: int) -> float:
+        """Make the decision by option `action`, which is there; returns the reward."""
+        chosen = self.options[action]
+        if chosen is None:
+            raise ValueError(f"option {action} is not there")
+        objective, before = self._context.objective, self.current.estimate
+        self.current = chosen.candidate
+        self.position += 1
+        if not self.is_over:
+            self.options = self._options()
+        return cost(objective, before) - cost(objective, self.current.estimate)
+
+    def _options(self) -> Sequence[Option | None]:
+        """Keep, and for each move of the decision where it leads; None where it does nothing or is
+        not allowed.
+        """
+        decision: Decision = self.decisions[self.position]
+        point = self.current.point
+        possible = {*moves(self._context.space, point)} & {*decision}
+        options: list[Option | None] = [Option(None, self.current)]
+        for move in decision:
+            changed = None
+            if move in possible:
+                moved = self._context.pinned.impose(move.apply(self._context.space, point))
+                changed = None if moved == point else self._context.evaluate(moved, "rainbow")
+            options.append(Option(move, changed) if changed else None)
+        return options
+
+
+N_ACTIONS = 1 + MOST_MOVES
+_KINDS = (
+    ClassToggle,
+    ClassJoin,
+    AxisChange,
+    StorageChange,
+    LeafStorageChange,
+    DimChange,
+    SmallPartsChange,
+    AxisSwap,
+)
+N_FEATURES = 1 + len(_KINDS) + 10
+N_FLAT = 6
+# Ratios are of seconds: added to both, it keeps the logs of plans that never wait finite.
+_LEAST_SHARE = 1e-3
+
+
+class Features:
+    """Descriptions of tables of one search."""
+
+    def __init__(self, context: SearchContext):
+        """Weights of classes and leaves come from the context's space."""
+        self._context = context
+
+    @cached_property
+    def _leaf_shares(self) -> np.ndarray:
+        n_bytes = np.array([leaf.n_bytes * len(leaf.inputs) for leaf in self._context.space.leaves])
+        return n_bytes / max(n_bytes.sum(), 1)
+
+    @cached_property
+    def _class_shares(self) -> np.ndarray:
+        """(share of parameter bytes, share of work) of each class."""
+        space = self._context.space
+        problem = space.problem
+        done, total = problem.work.by_class, problem.work.total
+        shares = np.zeros((problem.n_classes, 2))
+        for leaf, share in zip(space.leaves, self._leaf_shares.tolist(), strict=True):
+            for group_class in {*leaf.compute, *leaf.regional}:
+                if group_class < problem.n_classes:
+                    shares[group_class, 0] += share
+        for group_class in range(problem.n_classes):
+            of = problem.compute_class(group_class)
+            shares[group_class, 1] = done.get(of, 0.0) / max(total, 1.0)
+        return shares
+
+    def baseline(self, table: Table) -> np.ndarray:
+        """What each option saves at once, [A]; 0 where there is none."""
+        objective = self._context.objective
+        now = cost(objective, table.current.estimate)
+        saved = np.zeros(N_ACTIONS)
+        for action, option in enumerate(table.options):
+            if option is not None:
+                saved[action] = now - cost(objective, option.candidate.estimate)
+        return saved
+
+    def table_numbers(self, table: Table) -> list[float]:
+        """The flat vector, `N_FLAT` numbers."""
+        estimate, best = table.current.estimate, self._context.best
+        objective = self._context.objective
+        behind = cost(objective, estimate) - cost(objective, best.estimate) if best else 0.0
+        sizes = table.current.point.mesh.sizes
+        return [
+            table.position / len(table.decisions),
+            behind,
+            estimate.collective_seconds / max(estimate.step_seconds, LEAST_SECONDS),
+            self._peak(estimate),
+            float(objective.fits(estimate)),
+            len(sizes) / 3.0,
+        ]
+
+    def option_numbers(self, table: Table) -> np.ndarray:
+        """Of each option, [A, N_FEATURES]; zeros where there is none."""
+        numbers = np.zeros((N_ACTIONS, N_FEATURES))
+        now = table.current.estimate
+        baseline = self.baseline(table)
+        for action, option in enumerate(table.options):
+            if option is None:
+                continue
+            then, move = option.candidate.estimate, option.move
+            kinds = [float(isinstance(move, kind)) for kind in _KINDS]
+            numbers[action] = [
+                float(move is None),
+                *kinds,
+                baseline[action],
+                _log_times(then.step_seconds, now.step_seconds, LEAST_SECONDS),
+                _log_times(then.compute_seconds, now.compute_seconds, LEAST_SECONDS),
+                _log_ratio(
+                    then.collective_seconds,
+                    now.collective_seconds,
+                    max(now.step_seconds, LEAST_SECONDS),
+                ),
+                _log_times(then.peak_bytes, now.peak_bytes, 1.0),
+                self._peak(then),
+                float(self._context.objective.fits(then)),
+                *self._subject(table, move),
+            ]
+        return numbers
+
+    def _subject(self, table: Table, move: Move | None) -> tuple[float, float, float]:
+        """Log of the axis's size, shares of bytes and of work of what is moved."""
+        sizes = table.current.point.mesh.sizes
+        match move:
+            case (
+                ClassToggle(axis, group_class)
+                | ClassJoin(axis, group_class)
+                | AxisChange(axis, _, group_class)
+            ):
+                return math.log2(sizes[axis]), *self._class_shares[group_class].tolist()
+            case DimChange(group_class) | SmallPartsChange(group_class):
+                return 0.0, *self._class_shares[group_class].tolist()
+            case StorageChange(axis, level):
+                return math.log2(sizes[axis]), 1.0, float(level)
+            case LeafStorageChange(axis, leaf, level):
+                return math.log2(sizes[axis]), float(self._leaf_shares[leaf]), float(level)
+            case AxisSwap(first, second):
+                return math.log2(sizes[first] / sizes[second]), 0.0, 0.0
+        return 0.0, 0.0, 0.0
+
+    def _peak(self, estimate: Estimate) -> float:
+        limit = self._context.objective.memory_limit_bytes
+        return _log_times(estimate.peak_bytes, limit, 1.0)
+
+
+def _log_times(then: float, now: float, least: float) -> float:
+    return math.log(max(then, least) / max(now, least))
+
+
+def _log_ratio(then: float, now: float, whole: float) -> float:
+    least = _LEAST_SHARE * whole
+    return math.log((then + least) / (now + least))
 
 
 CONFIG = RainbowConfig(

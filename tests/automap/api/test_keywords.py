@@ -11,7 +11,7 @@ import automap
 from automap.api.keywords import JitKeywords, with_options
 from automap.choices import KnownNames, Option
 from automap.cli import main
-from automap.cli.options import flag
+from automap.cli.commands import flag
 from automap.config import (
     TOPOLOGY,
     VERIFY,

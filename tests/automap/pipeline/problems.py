@@ -51,7 +51,7 @@ def random_arrays(
 
 def only(schedule: Schedule, monkeypatch) -> None:
     """Let the planner's searches try this schedule only."""
-    monkeypatch.setattr("automap.planner.stages.Limits", partial(Limits, schedules=(schedule,)))
+    monkeypatch.setattr("automap.planner.pipeline.Limits", partial(Limits, schedules=(schedule,)))
 
 
 def assert_simulated_as_predicted(plan: Plan) -> None:

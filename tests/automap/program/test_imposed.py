@@ -10,8 +10,8 @@ import pytest
 
 from automap.program import trace_step
 from automap.program.imposed import agreed
-from automap.space.as_imposed import as_imposed
 from automap.space.point import Level
+from automap.space.presets import as_imposed
 from automap.space.space import Space
 from automap.step.own_shardings import ImposedEnds
 from automap.step.specs import read_spec, spec_text

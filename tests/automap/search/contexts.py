@@ -7,7 +7,7 @@ from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.planner.sharding import candidate_meshes
 from automap.search import Objective, SearchContext
-from automap.search.context import preset_points
+from automap.search.presets import preset_points
 from automap.space.pins import parse_pins
 from automap.space.space import Space
 from automap.topology import get_topology

@@ -10,7 +10,7 @@ import pytest
 from automap.config import Options
 from automap.planner.sharding import find
 from automap.program import trace_step
-from automap.search.batch import Batches
+from automap.search.factored.copied import Batches
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from models.dlrm import dlrm_tiny

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from automap.search.context import preset_points
 from automap.search.greedy import climb_meshes
 from automap.search.portfolio import keep_preset
+from automap.search.presets import preset_points
 from tests.automap.search.contexts import context_of
 from tests.steps import decoder, images, mlp
 

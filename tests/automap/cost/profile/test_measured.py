@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from automap.api.plan_cache import cache_key
+from automap.api.call_plans import cache_key
 from automap.config import Options, read_options
 from automap.cost.evaluate import Evaluator
 from automap.cost.profile import KernelProfile

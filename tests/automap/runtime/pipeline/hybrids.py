@@ -18,8 +18,8 @@ from automap.pipeline.hybrid.search import HybridChoice
 from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Schedule
 from automap.pipeline.solvers.exact import Partition
 from automap.plan.record import SearchRecord
-from automap.planner.hybrid_records import Records
-from automap.planner.stages import pipeline_plan, set_up
+from automap.planner.hybrid import HybridRecords
+from automap.planner.pipeline import pipeline_plan, set_up
 from automap.program.trace import lower_call
 from automap.space.point import Level, Point
 from automap.space.presets import PRESETS
@@ -78,7 +78,9 @@ def hybrid_plan(
         kinds=tuple(kinds),
     )
     terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12)
-    records = Records(workload, pricer, points, HybridChoice(terms, kind_options, partition, 1.0))
+    records = HybridRecords(
+        workload, pricer, points, HybridChoice(terms, kind_options, partition, 1.0)
+    )
     search = SearchRecord(strategy="auto", seconds=0.0, evaluations=1, seed=0, gap=None)
     return pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
 

@@ -11,8 +11,7 @@ from automap.deadline import Deadline
 from automap.program.trace import trace_step
 from automap.search.context import Objective, SearchContext
 from automap.search.greedy import starts
-from automap.search.rainbow.env import StepTimeEnv
-from automap.search.rainbow.table import Table, cost, decisions
+from automap.search.rainbow.env import StepTimeEnv, Table, cost, decisions
 from automap.space.pins import parse_pins
 from automap.space.space import Space
 from automap.topology import get_topology

@@ -1,10 +1,15 @@
-"""Plans kept on disk: a folder of plan files, named by everything a plan depends on.
+"""The plan of a traced call: made, or taken from a folder of plan files.
+
+A plan is made by the planner of the space that the options name, or is the best that a compiler
+confirms                                                              -> in: `plan_call`
+
+In a folder plans are named by everything that they depend on:
 
     key = SHA-256 of (equations of the step, shardings in its code, platform it is lowered for,
                       topology, options, versions of automap and JAX)
                                                                       -> in: `cache_key`
 
-The equations, the platform and JAX's version determine the HLO; a plan that is found is checked
+The equations, the platform and JAX's version determine the HLO; a plan that is there is checked
 with one lowering. A file that cannot be read, or is of another step, is a miss: it is planned again
 and written over, and a link in its place is replaced.
 """
@@ -21,16 +26,63 @@ import jax
 
 from automap.api.plan import Plan
 from automap.atomic_file import reason, write_atomically
+from automap.config import Options
 from automap.errors import CacheWarning, PlanError
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.file import layout
 from automap.plan.record import PlanRecord
-from automap.planner.sharding import Options
+from automap.planner.sharding import find
+from automap.planner.spaces import plan_workload
 from automap.program.check import check_is_planned, check_program
+from automap.program.trace import lower_call
+from automap.report.progress import SearchProgress
 from automap.step.call import TracedCall
 from automap.step.own_shardings import ImposedEnds
+from automap.step.rules import user_rules
 from automap.step.user_mesh import UserMesh
+from automap.topology import get_topology
 from automap.topology.model import Topology
+from automap.verify.confirm import Confirmation, confirmed_plan
+
+
+def as_topology(given: str | Topology) -> Topology:
+    """A topology, or the one of a name or TOML file. Raises `TopologyError` for an unknown one."""
+    return given if isinstance(given, Topology) else get_topology(given)
+
+
+def plan_call(
+    call: TracedCall,
+    topology: Topology,
+    options: Options,
+    name: str,
+    confirmation: Confirmation | None = None,
+) -> Plan:
+    """The best plan of a call, called `name` in it; the best that a compiler confirms to fit if it
+    is to be asked.
+
+    Raises `InfeasiblePlanError` if no plan fits or none is confirmed, `InputError` or
+    `TopologyError` for options that do not suit the step, `CompilerError` for a compiler that is
+    missing or fails.
+    """
+    with SearchProgress(options.budget_seconds) as progress:
+        workload = lower_call(
+            call,
+            platform=topology.platform,
+            target=name,
+            rules=user_rules(options.rules),
+            layers=options.layers,
+        )
+        if confirmation is None:
+            planned = plan_workload(
+                workload,
+                topology,
+                options,
+                on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )
+            return Plan.from_record(planned)
+        outcome = find(workload, topology, options, on_progress=progress.update)
+    return Plan.from_record(confirmed_plan(outcome, call, options, confirmation))
 
 
 def cache_key(

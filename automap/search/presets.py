@@ -1,13 +1,18 @@
-"""Presets are priced before any strategy runs: the best of them is the least that a search returns.
+"""Presets in a search: its starts, and the least that it returns.
+
+They are priced before any strategy runs                           -> in: `price_presets`
 
 On a machine with very many mesh shapes that alone may take longer than the budget. So the points
 that promise most come first, and of many meshes those are searched whose presets are best:
 
-    promise   more devices at work, then more parts of the batch, then fewer axes        -> in: `_promise`
-    time      at most `_SHARE` of what is left; one point is always priced, what is left out is noted
-    meshes    at most `MOST_MESHES`                                                      -> in: `_narrow`
+    promise   more devices at work, then more parts of the batch, then fewer axes
+                                                                   -> in: `_promise`
+    time      at most `_SHARE` of what is left; one point is always priced, what is left out is
+              noted
+    meshes    at most `MOST_MESHES`                                -> in: `_narrow`
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from automap.search.context import SearchContext
@@ -19,6 +24,19 @@ from automap.topology.mesh import Mesh
 MOST_MESHES: Final = 128
 """More than any machine of the catalogue has; a flat switch of 5,040 devices has 692."""
 _SHARE: Final = 0.5
+
+
+def preset_points(
+    context: SearchContext, names: Sequence[str] | None = None
+) -> Iterator[tuple[str, Point]]:
+    """(name, point) of every preset that the search knows, or of `names`, on every mesh, as it
+    stands without pins; see `Pinned.nearest`.
+    """
+    for name in context.presets if names is None else names:
+        for mesh in context.meshes:
+            context.check_time()
+            for point in PRESETS[name].points(context.space, mesh):
+                yield name, point
 
 
 def price_presets(context: SearchContext, wanted: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Standard error without the notices of compilers, as a process on its own writes it."""
+"""The standard streams as a process on its own writes them: no notices of compilers on stderr."""
 
 from importlib.util import find_spec
 import os
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from automap.cli.notices import is_notice
+from automap.cli.streams import is_notice
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +46,7 @@ def test_other_words_are_none(line):
 
 def _run(body: str, **options) -> subprocess.CompletedProcess[str]:
     """A process whose standard error is guarded while `body` runs."""
-    code = f"import os, sys\nfrom automap.cli.notices import without_notices\n{body}"
+    code = f"import os, sys\nfrom automap.cli.streams import without_notices\n{body}"
     return subprocess.run(
         [sys.executable, "-c", code, NOTICES, WORDS],
         cwd=ROOT,
