@@ -43,11 +43,14 @@ class Conflicts:
     point: Point
 
     def records(self) -> tuple[ConflictRecord, ...]:
-        """Classes that meet themselves, largest first, pairs that share an axis, fused dimensions."""
+        """Classes that meet themselves (most places first), pairs that share an axis, fused
+        dimensions.
+        """
         return (*self._with_itself(), *self._pairs(), *self._fused())
 
     def _with_itself(self) -> Iterator[ConflictRecord]:
         problem, space = self.context.space.problem, self.context.space
+        # Reversed, so that what is left of each class is its first place.
         first = {c.group_class: c for c in reversed(problem.self_conflicts)}
         places = {
             c: sum(o.count for o in problem.self_conflicts if o.group_class == c) for c in first
@@ -78,7 +81,10 @@ class Conflicts:
         return f"several indices of the {opcode} that makes {text}"
 
     def _with_and_without(self, group_class: int) -> Iterator[tuple[str, Point]]:
+        # Every outcome is this, with the class put back on at most one axis.
         without = [tuple(c for c in axis if c != group_class) for axis in self.point.compute]
+        # A class splits the first of the dimensions that it holds of a tensor, unless it is in
+        # `last_dim_classes`.
         sides = {
             "first": self.point.last_dim_classes - {group_class},
             "last": self.point.last_dim_classes | {group_class},
@@ -97,6 +103,8 @@ class Conflicts:
                 )
 
     def _kept_order(self, axis: int, group_class: int) -> tuple[int, ...]:
+        # Where the class is on the axis already its precedence stays, so that only the side
+        # differs.
         now = self.point.compute[axis]
         return now if group_class in now else self.context.space.ordered((*now, group_class))
 
@@ -106,9 +114,13 @@ class Conflicts:
         for axis, classes in enumerate(self.point.compute):
             name = self.point.mesh.names[axis]
             for index, first in enumerate(classes):
+                # In order of precedence: where both stand the first has the axis.
                 for second in classes[index + 1 :]:
                     pair = sorted((problem.compute_class(first), problem.compute_class(second)))
+                    # Regional classes meet as the compute classes that they are parts of.
                     meeting = meetings.get((pair[0], pair[1]))
+                    # They share the axis in different places of the program, where neither is in
+                    # the other's way.
                     if meeting is None:
                         continue
                     op = problem.graph.ops[meeting.op]
@@ -124,6 +136,7 @@ class Conflicts:
         self, axis: int, first: int, second: int, labels: tuple[str, str]
     ) -> Iterator[tuple[str, Point]]:
         classes = self.point.compute[axis]
+        # They change places, so that each other class of the axis keeps its precedence over both.
         swapped = tuple({first: second, second: first}.get(c, c) for c in classes)
         for name, changed in (
             (f"{labels[0]} before {labels[1]}", classes),
@@ -143,7 +156,9 @@ class Conflicts:
         labels: dict[str, Fused] = {}
         for fused in fused_dimensions(problem.graph):
             group_class = problem.compute_classes(fused.value)[fused.dim]
+            # Decided at all, and of a parameter: activations are not stored in parts.
             if group_class in space.candidates and group_class not in space.activations:
+                # Equal layers have one label, and the first of them stands for all.
                 labels.setdefault(class_label(self.context, group_class), fused)
         if not labels:
             return
@@ -173,6 +188,8 @@ class Conflicts:
         context = replace(
             self.context,
             space=space,
+            # Another program: its classes and rows have other numbers, so nothing that was priced
+            # is known.
             evaluator=Evaluator(
                 tables, space.problem.n_classes, evaluator.topology, evaluator.kernel_profile
             ),
@@ -185,6 +202,8 @@ class Conflicts:
             _seen={},
             _priced={},
         )
+        # From one start and for few rounds only: this says what interleaving may come to, and is no
+        # plan.
         for start in starts(context)[:1]:
             return climb(context, start, _CLIMB_ROUNDS).estimate
         return None
@@ -207,6 +226,7 @@ class Conflicts:
                 self.point.last_dim_classes,
             ):
                 chosen = chosen or name
+            # Some changes do not divide; the plan as it is stands in the list whatever it is.
             elif not self.context.space.is_valid(point):
                 continue
             estimate = self.context.evaluator.evaluate(self.context.space.split_classes(point))

@@ -56,14 +56,22 @@ def derive_constraints(
     find_site: Callable[[Op], str | None],
     equations: Mapping[str, EquationShapes] | None,
 ) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
-    """(constraints, warnings). `equations` is None when there is no jaxpr to check sites against."""
+    """(constraints, warnings) of a plan.
+
+    `find_site` names the site of an op, None for one that has none; `equations` are the shapes at
+    each site, None for a program that came without a jaxpr to check sites against.
+    """
+    # By place: of several changes at one place the first in program order is kept.
     constraints: dict[str, Constraint] = {}
     missed: dict[str, int] = {}
+    # Values that a loop hands to its body, pinned where they are used first and nowhere else.
     entered = set[int]()
+    # Values that a loop's own equation makes for its body, with the axes that they are to have.
     unpinned: dict[int, AxesPerDim] = {}
     graph = sharded.problem.graph
     moved = moved_values(sharded)
     results = _results_by_site(graph, find_site)
+    # The sites of the loops around an op, the innermost last.
     loops: list[str | None] = []
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
@@ -77,15 +85,20 @@ def derive_constraints(
         site = find_site(op) if changes else None
         for change in changes:
             dims = graph.values[change.value].dims
+            # Ops of a loop's equation inside of its body, as the slice of what it scans: there is
+            # no place in the jaxpr between them.
             is_inner = site in loops and not _is_at_end(graph, change)
             spot = None if is_inner else _spot(dims, change, site, equations, results)
             if change.place.startswith("from"):
                 if spot is None or change.value in entered:
                     continue
                 entered.add(change.value)
+            # It cannot be pinned where it is made, so it is pinned where the body first reads it.
             if is_inner and change.place.startswith("out"):
                 unpinned[change.value] = change.axes
             if spot is None:
+                # Of pins that change nothing none is missed: they only keep the partitioner from
+                # other ideas.
                 missed[op.opcode] = missed.get(op.opcode, 0) + is_change
             elif spot.at not in constraints:
                 what = _describe(sharded.problem, op, change.value, change.place)
@@ -101,7 +114,9 @@ def derive_constraints(
 
 
 def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[Transition]:
-    """What an op reads that the equation of its loop makes for the body: slices of what it scans."""
+    """What an op reads that the equation of its loop makes for the body, as slices of what it
+    scans.
+    """
     for number, value in enumerate(op.inputs):
         if value in unpinned:
             yield Transition(f"from{number}", value, unpinned[value], is_change=False)
@@ -119,8 +134,11 @@ def _scalar_constraints(
         site, place = find_site(op), "out0"
         if site is None or (equations is not None and site not in equations):
             continue
+        # The equation does more than spread the scalar (x * 2): the scalar is its operand, and is
+        # spread by its own broadcast.
         if equations is not None and len(operands := equations[site].operands) > 1:
             number = spread_number(operands, dims)
+            # Which of the operands the scalar is cannot be told from their shapes.
             if number is None:
                 continue
             place = f"spread{number}"
@@ -195,12 +213,16 @@ def _spot(
     is_operand = side in ("in", "from")
     shapes = equations[site].operands if is_operand else equations[site].results
     made = results.get(site, ())
+    # An equation of several results that is several ops, each with a result 0 of its own.
     if not is_operand and len(shapes) == len(made) > 1 and change.value in made:
         number = made.index(change.value)
     if number < len(shapes) and shapes[number] == dims:
         return _Spot(f"{site}:{side}{number}", change.axes)
+    # The op sees the equation's array with other dimensions of one. These hold no axes, so the axes
+    # of the others are handed out again in order.
     long = [axes for axes, size in zip(change.axes, dims) if size > 1]
     same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
+    # No array of the equation is this one, or several could be.
     if len(same) != 1:
         return None
     rest = iter(long)
@@ -218,6 +240,7 @@ def _results_by_site(
         if site is not None:
             values = made.setdefault(site, {})
             for value in op.inputs:
+                # Read by another op of the same equation, so it is no result of the equation.
                 values.pop(value, None)
             values.update(dict.fromkeys(op.outputs))
     return {site: tuple(values) for site, values in made.items()}

@@ -77,12 +77,16 @@ def sharded_graph(outcome: Outcome) -> ShardedGraph:
     sharded = sharded_by(
         space, outcome.context.evaluator.tables, space.split_classes(outcome.best.point)
     )
+    # Classes are those of the searched problem; in the workload's all pins are imposed too, which
+    # say the order of axes on a dimension.
     return replace(sharded, problem=outcome.workload.problem)
 
 
 def sharded_by(space: Space, tables: Tables, split_classes: SplitClasses) -> ShardedGraph:
     """Shardings of every value and op under `split_classes`."""
     sharding = shardings(tables, space.problem.n_classes, split_classes)
+    # Along a dimension the gradient has a storage class of its own: a leaf at level OPTIMIZER turns
+    # on that one only.
     parameter_side = {
         gradient_class: parameter_class
         for leaf in space.leaves
@@ -99,6 +103,7 @@ def step_constraints(
         return derive_constraints(sharded, _instruction_name, None)
     equations = {
         site.path: EquationShapes(
+            # Not all abstract values are arrays: a token has no shape.
             operands=tuple(tuple(getattr(a, "shape", ())) for a in site.in_avals),
             results=tuple(tuple(getattr(a, "shape", ())) for a in site.out_avals),
         )
@@ -193,6 +198,8 @@ def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str
         return
     places = [parse_place(constraint.at) for constraint in constraints]
     sites = [place.site for place in places if place.side == "made"]
+    # A `made` constraint at one of the user's own: nothing that makes or uses the tensor has that
+    # sharding by itself.
     own = [site for site in sites if reemitter.site_by_path[site].primitive == CONSTRAINT_PRIMITIVE]
     if own:
         where = reemitter.source_by_path[own[0]] or own[0]
@@ -294,6 +301,8 @@ def _collectives(
     context: SearchContext, split_classes: SplitClasses
 ) -> tuple[CollectiveRecord, ...]:
     collectives = context.evaluator.collectives(split_classes)
+    # An entry is of one edge; a plan says the sum by kind, axes (a bit for each in `mask`) and
+    # phase. Counts and bytes are of a whole step, all trips of loops included.
     totals: dict[tuple[int, int, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
     rows = zip(
         collectives.kind,

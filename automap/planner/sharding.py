@@ -38,6 +38,7 @@ from hlo_tools.collector import collector_paused
 
 # Of the budget, for listing the shapes of meshes whose axes the step names.
 _SHAPES_SHARE = 0.2
+# By the number of axes. Presets give features to the axis that is called model.
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
@@ -74,6 +75,7 @@ def find(
     finds by itself. Raises `InputError` or `TopologyError` for bad options.
     """
     start = time.monotonic()
+    # Only `--verify` comes here with another space: `plan_workload` has sent the others elsewhere.
     if options.space != "sharding":
         raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
     check_known(workload, options)
@@ -94,6 +96,8 @@ def find(
             presets=presets,
         )
         warnings = _search(context, options)
+    # No point was valid at all, whether it fits or not: a preset that does not suit, a mesh that
+    # does not divide anything.
     if context.best is None:
         raise InputError(_nothing_found(context, options))
     return Outcome(
@@ -124,10 +128,16 @@ def _set_up(workload: Workload, topology: Topology, options: Options, deadline: 
     choice = candidate_meshes(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
     shapes = [leaf.shape for leaf in workload.inputs]
     pins = parse_pins(options.pins, workload.problem, shapes, choice)
+    # What the plan's specs are read from: with all pins imposed it has the order of axes on a
+    # dimension that a pin asks for.
     with_all = with_pins(workload, pins)
     meshes = meshes_that_divide(with_all, choice)
+    # As restrictions of the space first, which leaves the search free to decide all else around
+    # them.
     pinned = _priced_by(workload, topology, options, pins)
     beyond = pinned.impossible_pins(meshes)
+    # No point keeps these, so they become shardings of the step itself, and the others are asked
+    # for in what is left.
     if beyond:
         kept = [pin for pin in pins if pin not in beyond]
         pinned = _priced_by(with_pins(workload, beyond), topology, options, kept)
@@ -168,14 +178,16 @@ def candidate_meshes(
 ) -> tuple[Mesh, ...]:
     """All sensible shapes, or a named mesh in every order of its axes that makes a difference.
 
-    Shardings in the step's code, `user_mesh`, say the names, and the sizes unless `mesh` does. Raises
-    `InputError` for names that `mesh` does not have, and sizes that are not those of the topology.
+    Shardings in the step's code, `user_mesh`, say the names, and the sizes unless `mesh` does.
+    Raises `InputError` for names that `mesh` does not have, and sizes that are not those of the
+    topology.
     """
     if user_mesh is not None and user_mesh.manual:
         return (_manual_mesh(topology, mesh, user_mesh),)
     if mesh is not None:
         if user_mesh is not None:
             user_mesh.check_has_names(mesh)
+        # A name does not say where its axis lies, so every order on the links is a mesh of its own.
         return axis_orders(topology, mesh)
     if user_mesh is None:
         return tuple(Mesh(_AXIS_NAMES[len(s)], s) for s in mesh_shapes(topology, max_axes=3))
@@ -224,9 +236,13 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
         if options.preset is not None:
             if options.preset in context.best_per_preset:
                 context.consider(context.best_per_preset[options.preset].point, options.preset)
+            # A pin may ask for other decisions than the preset's, so its points are moved to the
+            # nearest ones that keep the pins.
             for _, point in preset_points(context, [options.preset]):
                 context.evaluate(context.pinned.nearest(point), options.preset)
             return ()
+        # Before any strategy runs, so that however early it ends the result is no worse than the
+        # best preset.
         for preset in context.best_per_preset.values():
             context.consider(preset.point, preset.origin)
         get_strategy(options.strategy)(context)
@@ -251,6 +267,7 @@ def _nothing_fits(outcome: Outcome, options: Options) -> str:
     peak_bytes = round(outcome.best.estimate.peak_bytes)
     limit_bytes = round(outcome.context.objective.memory_limit_bytes)
     needed, allowed = bytes_text(peak_bytes), bytes_text(limit_bytes)
+    # Both round to the same text, which would read as if it did fit.
     if needed == allowed:
         needed, allowed = f"{peak_bytes:,} B", f"{limit_bytes:,} B"
     parts = [

@@ -72,6 +72,8 @@ def plan_workload(
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
+    # The first Ctrl-C only ends the deadline: the search returns the best plan that it has. A
+    # second one is raised.
     with noted() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
         check_known(workload, options)
@@ -94,6 +96,8 @@ def _plan_pipeline(
     Raises `InfeasiblePlanError` if none fits, `InputError` for a step that cannot be cut and for
     options that do not suit it.
     """
+    # The pipeline's solvers are compiled when they are imported, which one program need not wait
+    # for.
     from automap.planner.pipeline import plan_stages, set_up
 
     try:
@@ -116,15 +120,19 @@ def _plan_best(
     shardings of its own, and options that do not suit it.
     """
     sharding = None
+    # Who asks for several stages or microbatches asks for a pipeline: one program has neither.
     if options.stages in (None, 1) and options.microbatches in (None, 1):
         alone = replace(options, space="sharding", stages=None, microbatches=None)
         until = deadline.share(_SHARE)
         sharding = _plan_or_none(
             lambda: plan_sharding(workload, topology, alone, on_progress, until)
         )
+    # Only where there is a plan to return: without one pipelines are looked at all the same.
     if sharding is not None and deadline.is_over:
         note = f"{deadline.why_over}, before pipelines were looked at"
         return replace(sharding, warnings=(*sharding.warnings, note))
+    # What a hybrid has to beat. Infinite where one program does not fit: any pipeline is better
+    # then.
     bound = sharding.predicted.step_seconds if sharding else math.inf
     search = plan_pipelines(workload, topology, options, on_stages, deadline, bound)
     plans = [plan for plan in (sharding, search.pipeline, search.hybrid) if plan is not None]
@@ -167,8 +175,12 @@ def plan_pipelines(
     setup = set_up(workload, topology, options, deadline.share(_PIPELINE_SHARE))
     pipeline = _plan_or_none(lambda: plan_stages(setup, options, on_stages))
     pipeline_seconds = pipeline.predicted.step_seconds if pipeline else math.inf
+    # The set-up has the deadline of the first search; the second one has all of the time that is
+    # left.
     late = replace(setup, limits=replace(setup.limits, deadline=deadline))
     hybrid, refused = plan_hybrid(late, options, min(pipeline_seconds, bound_seconds), on_stages)
+    # No sharding inside of stages makes it faster, so the pipeline of replicas is the best hybrid
+    # too.
     if hybrid is None and pipeline_seconds <= bound_seconds:
         hybrid = pipeline
     return Pipelines(pipeline, hybrid, refused)
@@ -196,6 +208,7 @@ def with_advice(
     if deadline.interrupts.is_asked:
         return error
     until = Deadline.after(_ADVICE_SECONDS, interrupts=deadline.interrupts)
+    # Greedy, as there are seconds only: what it comes to is read for advice and never returned.
     alone = replace(options, space="sharding", strategy="greedy", stages=None, microbatches=None)
     try:
         outcome = find(workload, topology, alone, deadline=until)
@@ -244,6 +257,8 @@ def compare_spaces(
     """
     with noted() as interrupts:
         deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
+        # Deadlines are shares of one budget, so a search that ends early leaves its time to the
+        # next one.
         sharding_deadline = deadline if options.space == "sharding" else deadline.share(_SHARE)
         outcome = _find_sharding(workload, topology, options, on_progress, sharding_deadline)
         rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
@@ -283,6 +298,7 @@ def _find_sharding(
     deadline: Deadline,
 ) -> Outcome:
     """What the search for one program finds, with the presets."""
+    # Strategies of pipelines have names of their own, which mean nothing to this search.
     if options.space != "sharding":
         options = replace(
             options, space="sharding", strategy="auto", stages=None, microbatches=None

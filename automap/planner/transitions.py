@@ -51,8 +51,7 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
 
     Propagation would carry that view back into the op that makes the value: a slice, which costs
     nothing here, may there be an exchange, and a gather may come before an op that makes a tensor
-    smaller. A stored parameter is left out: it is gathered once, before it is cast or reshaped for
-    each use. But one that a loop of steps keeps whole would be split by its update.
+    smaller.
     """
     graph = sharded.problem.graph
     is_parameters = (sharded.problem.storage.side == Side.PARAMETER).tolist()
@@ -61,6 +60,9 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
                 is_parameter = is_parameters[value]
+                # A stored parameter is gathered once, before it is cast or reshaped for each use,
+                # and needs no pin. But one that a loop of steps hands on whole would be split by
+                # its update.
                 is_kept = is_parameter and graph.hand_over(value) is None
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
@@ -95,6 +97,8 @@ def _gradients_of_pools(graph: Graph) -> set[int]:
     gradients = set[int]()
     for op in graph.ops:
         if op.opcode == SELECT_AND_SCATTER:
+            # Half or more: then an element belongs to several windows, which is where the
+            # partitioner errs.
             windows = op.instruction.attributes.window
             if any(w.size >= 2 * w.stride for w in windows):
                 gradients.update(op.outputs)
