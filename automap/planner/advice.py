@@ -98,6 +98,8 @@ class _Step:
 
     def peak_bytes(self, scale: float, profile: Profile | None = None) -> float:
         """The peak if all that holds examples were `scale` times as large."""
+        # Bytes of a device are bytes over parts, so dividing the parts by s makes a row s times as
+        # large. What edges copy is in bytes already.
         scale_by_row = np.where(self.holds_examples, scale, 1.0)
         scale_by_edge = scale_by_row[self.context.evaluator.tables.operands.value_row]
         collectives, profile = self._collectives, profile or self.context.evaluator.profile
@@ -112,6 +114,8 @@ class _Step:
         """The peak if nothing that the forward pass makes took memory."""
         profile = self.context.evaluator.profile
         buffers = profile.buffers
+        # The buffers stay in the schedule, with no bytes: what is alive beside them does not
+        # change.
         left = np.where(buffers.kind == ACTIVATION_KIND, 0.0, buffers.n_bytes)
         return self.peak_bytes(1.0, replace(profile, buffers=replace(buffers, n_bytes=left)))
 
@@ -159,6 +163,8 @@ def _checkpoint(step: _Step, options: Options) -> Iterator[str]:
     memory, ops = step.memory, step.problem.graph.ops
     is_checkpointed = any(name in op.op_name for op in ops for name in _CHECKPOINTED)
     is_much = memory.activation_bytes > _MUCH_SHARE * memory.peak_bytes
+    # Of inference, of a step that does it already, and where little waits for the backward pass it
+    # would be no help.
     if Phase.BACKWARD not in step.problem.phases or is_checkpointed or not is_much:
         return
     rest = step.without_activations_bytes
@@ -177,25 +183,28 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
     f32_operations = float(operations @ np.array([dtype == "f32" for dtype in table.dtype], float))
     products = float(operations.sum())
     if products and f32_operations > 0.5 * products:
+        # About: whole numbers, and what is in 16 bits already, stay as they are.
         half = step.memory.peak_bytes / 2
         enough = "" if half <= step.limit_bytes else ", which is too much still"
         yield (
-            f"use bfloat16: {f32_operations / products:.0%} of the operations of matrix products are in "
-            "float32; with all floating "
-            f"point in 16 bits the plan needs about {bytes_text(round(half))}{enough}"
+            f"use bfloat16: {f32_operations / products:.0%} of the operations of matrix products "
+            "are in float32; with all floating point in 16 bits the plan needs about "
+            f"{bytes_text(round(half))}{enough}"
         )
 
 
 def _batch(step: _Step, options: Options) -> Iterator[str]:
     size, best = _batch_size(step.problem), 0
     needed = np.inf
+    # The state may take less on another mesh, which leaves more room for examples.
     for split_classes in (step.split_classes, *_split_state(step.context.space, step.devices)):
         other = _Step(step.context, split_classes)
         examples = _largest_batch(other, size)
         if examples > best:
             best, needed = examples, other.peak_bytes(examples / size)
     if best > 0:
-        yield f"a batch of {best:,} in place of {size:,} would need about {bytes_text(round(needed))}"
+        text = bytes_text(round(needed))
+        yield f"a batch of {best:,} in place of {size:,} would need about {text}"
 
 
 def _largest_batch(step: _Step, size: int) -> int:
@@ -205,6 +214,7 @@ def _largest_batch(step: _Step, size: int) -> int:
         step.split_classes.mesh.sizes, step.split_classes.classes, strict=True
     ):
         parts *= axis_size if step.problem.batch_class in classes else 1
+    # Bisection over multiples of the parts that the batch is split in: a peak grows with the batch.
     least, most = 0, (size - 1) // parts
     while least < most:
         middle = (least + most + 1) // 2
@@ -232,6 +242,8 @@ def _padding(step: _Step, options: Options) -> Iterator[str]:
     """The largest state that is whole on every device as nothing of it divides."""
     problem, tables = step.problem, step.context.evaluator.tables
     parts = step.sharding.parts_of_value[tables.row_of_value[list(problem.graph.inputs)]]
+    # A dimension that the smallest axis does not divide is divided by none: sizes of axes are
+    # mostly powers of two.
     least = min((size for size in step.split_classes.mesh.sizes if size > 1), default=1)
     whole = [
         (problem.graph.values[v], path)
@@ -245,6 +257,7 @@ def _padding(step: _Step, options: Options) -> Iterator[str]:
         return
     value, path = max(whole, key=lambda pair: pair[0].n_bytes)
     longest = max(value.dims)
+    # Rounded up to a multiple of all devices, which any mesh of them divides.
     padded = -(-longest // step.devices) * step.devices
     yield (
         f"pad {path} [{','.join(map(str, value.dims))}] from {longest:,} to {padded:,}, a multiple "
@@ -259,6 +272,7 @@ def _devices(step: _Step, options: Options) -> Iterator[str]:
     while times <= _MOST_TIMES_DEVICES:
         devices = times * step.devices
         evaluator, split = step.context.evaluator, _split_state(step.context.space, devices)
+        # The machine may be larger than the step can use: then no preset has a point on its meshes.
         needed = min(
             (evaluator.memory(split_classes).peak_bytes for split_classes in split), default=np.inf
         )
@@ -276,6 +290,8 @@ def _split_state(space: Space, devices: int) -> Iterator[SplitClasses]:
         mesh = Mesh(("data", "model")[: len(sizes)], sizes)
         for name in _SPLITTING:
             for point in PRESETS[name].points(space, mesh):
+                # Whatever the preset keeps whole is stored split too, as it is bytes that count
+                # here.
                 levels = ((Level.FULL,) * len(space.leaves),) * len(sizes)
                 yield space.split_classes(replace(point, storage=levels))
         features *= 2

@@ -45,15 +45,21 @@ class Decisions:
     split_classes: SplitClasses
 
     def records(self) -> tuple[DecisionRecord, ...]:
-        """Compute decisions in order of precedence, then storage decisions, largest leaves first."""
+        """Compute decisions in order of precedence, then storage decisions, largest leaves first.
+
+        Each names the paths of the inputs that it covers.
+        """
         return (*self._compute(), *self._whole(), *self._storage())
 
     def _compute(self) -> Iterable[DecisionRecord]:
         problem = self.context.space.problem
         for group_class in dict.fromkeys(c for axis in self.split_classes.classes for c in axis):
+            # Classes are numbered by kind: compute, then storage, which `_storage` tells of, then
+            # regional.
             if problem.n_compute <= group_class < problem.n_split:
                 continue
             is_regional = group_class >= problem.n_split
+            # A regional class is split around its weights only, so only these hold it.
             class_per_dim = problem.regional_classes if is_regional else problem.compute_classes
             holders, axes = (
                 self._holders(class_per_dim, {group_class}),
@@ -96,9 +102,12 @@ class Decisions:
         space = self.context.space
         together: dict[tuple[tuple[str, ...], Literal["full", "optimizer"]], list[LeafClass]] = {}
         for leaf in space.leaves:
+            # The number of classes stands for no class.
             axes = self._axes_with(set(leaf.optimizer_side) - {space.problem.n_classes})
             full = self._axes_with(set(leaf.parameter_side) - {space.problem.n_classes})
             if axes or full:
+                # Stored in full a leaf's optimizer state is split as well, so one decision says
+                # both.
                 key = (axes or full, "full" if full else "optimizer")
                 together.setdefault(key, []).append(leaf)
         for (axes, level), leaves in together.items():
@@ -106,6 +115,7 @@ class Decisions:
             holders = self._holders(space.problem.storage_classes, classes)
             parameters = [i for leaf in leaves for i in leaf.inputs]
             first = starred(space.problem.paths[parameters[0]])
+            # Named by the first of its parameters, with a * for the number of a layer.
             rest = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
             yield DecisionRecord(
                 group=f"{first}{rest}",
@@ -170,6 +180,7 @@ def class_label(context: SearchContext, group_class: int) -> str:
 
 def _tensor_label(problem: Problem, group_class: int) -> str:
     """The largest tensor that holds a class of no input, and on which dimension."""
+    # A node is a dimension of a value. They are numbered value by value, from `node_offset` on.
     nodes = np.flatnonzero(problem.compute_class_of_node == group_class)
     offset = problem.linkage.node_offset
     owners = np.searchsorted(offset, nodes, side="right") - 1
@@ -203,6 +214,7 @@ class SameWork:
         parts = [
             f"{copies} of {count} devices do the same work in {share:.0%} of the computation"
             for copies, share in sorted(alike.items(), key=lambda pair: -pair[1])[:_SHOWN]
+            # Less would be printed as 0%.
             if share >= 0.005
         ]
         sizes = dict(mesh.axes)
@@ -219,6 +231,8 @@ class SameWork:
             zip(problem.graph.ops, problem.linkage.rules, strict=True)
         ):
             varies = any(problem.graph.varies[v] for v in op.outputs)
+            # What depends on no input is folded by the compiler; the body of a shard_map is the
+            # user's.
             if varies and index not in problem.graph.local_ops:
                 copies = count // int(parts[row[index]])
                 shares[copies] += op.trip_count * flops(problem.graph, op, rule)
@@ -236,6 +250,7 @@ class SameWork:
         for (name, size), classes in zip(
             split_classes.mesh.axes, split_classes.classes, strict=True
         ):
+            # The user's own constraints may split along an axis that the plan leaves alone.
             if size > 1 and not classes and name not in own:
                 yield name
 
@@ -243,6 +258,7 @@ class SameWork:
         problem, space = self.context.space.problem, self.context.space
         sizes = [dict(self.point.mesh.axes)[name] for name in axes]
         leading = [
+            # The leading dimension; 0 of a scalar.
             (*problem.graph.values[v].dims, 0)[0]
             for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
             if role is Role.BATCH
@@ -261,11 +277,13 @@ class SameWork:
         if others:
             seconds, what = others[0]
             now = self.context.evaluator.evaluate(space.split_classes(self.point)).step_seconds
-            told = f"{seconds_text(seconds)} a step instead of {seconds_text(now)}"
+            times = f"{seconds_text(seconds)} a step instead of {seconds_text(now)}"
+            # A faster neighbour is left where the budget ended the search, or another strategy
+            # than a climb was asked for.
             yield (
-                f"the best other choice, {what}, takes {told}"
+                f"the best other choice, {what}, takes {times}"
                 if seconds >= now
-                else f"{what} would take {told}: search longer"
+                else f"{what} would take {times}: search longer"
             )
         elif not undivided and not space.candidates:
             yield "no dimension of several elements is multiplied or looked up in"

@@ -128,6 +128,7 @@ def pipeline_plan(
 def _profile(workload: Workload, topology: Topology, options: Options) -> Profile:
     problem = workload.problem
     tables = build_tables(problem, topology.platform)
+    # Stages are priced kernel by kernel; those that were measured have their own seconds.
     measured = None
     if options.profile is not None:
         options.profile.check_suits(topology)
@@ -137,6 +138,7 @@ def _profile(workload: Workload, topology: Topology, options: Options) -> Profil
 
 def _check(options: Options, points: Points, topology: Topology) -> None:
     """Refuse stages and microbatches that there cannot be."""
+    # Before the first and after the last point there is nothing to cut off.
     most = int(points.may_cut[1:-1].sum()) + 1
     if options.stages is not None and options.stages > min(most, topology.device_count):
         raise InputError(
@@ -145,6 +147,7 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
             f"most {most} stages; allowed: 1 to {min(most, topology.device_count)}, or auto"
         )
     batch, asked = points.profile.batch_size, options.microbatches
+    # A plan file of more passes would be refused, as its simulation and its run go pass by pass.
     if asked is not None and asked * (options.stages or 1) > MOST_PASSES:
         raise InputError(
             f"--microbatches {asked}: with the stages that is over {MOST_PASSES} passes; use fewer "
@@ -159,6 +162,8 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
 
 
 def _leaf(leaf: Leaf, role: str) -> LeafRecord:
+    # Whole on the devices of the stage that owns it; which one that is, is said by the stages'
+    # layers.
     whole = (None,) * len(leaf.shape)
     return LeafRecord(path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role, spec=whole)  # type: ignore[arg-type]
 
@@ -166,5 +171,6 @@ def _leaf(leaf: Leaf, role: str) -> LeafRecord:
 def _outputs(workload: Workload) -> Iterator[LeafRecord]:
     problem = workload.problem
     for index, leaf in enumerate(workload.outputs):
+        # New state has the role of the state that it takes the place of at the next step.
         source = problem.state_map.get(index)
         yield _leaf(leaf, "result" if source is None else problem.roles[source].value)

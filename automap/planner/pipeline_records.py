@@ -59,6 +59,7 @@ def layer_name(path: str) -> str:
     """`[0]['params']['layers'][3]['mlp']['kernel']` -> `layers.3`: up to the first number, or the
     leaf's parents.
     """
+    # Without the number of the argument, and then without the name of the tree in it (`params`).
     keys = ["".join(parts) for parts in _KEY.findall(path)][1:]
     if len(keys) > 1 and not keys[0].isdecimal():
         keys = keys[1:]
@@ -68,11 +69,13 @@ def layer_name(path: str) -> str:
 
 
 def _memory(choice: Choice, s: int) -> dict[str, float]:
-    """Bytes on each device of stage s, by the kinds of `MemoryRecord`; their sum is `stage_bytes`."""
+    """Bytes on each device of stage s, by the kinds of `MemoryRecord`."""
     arrays, partition = choice.arrays, choice.partition
     i, j = partition.cuts[s], partition.cuts[s + 1]
     replicas = int(partition.device_cuts[s + 1] - partition.device_cuts[s]) * arrays.unit_devices
     k = partition.stages - s
+    # Stage s of S is the k-th from the end, k = S - s: in 1F1B that many microbatches wait for
+    # their backward pass there.
     most = in_flight(arrays.order, arrays.microbatches, k)
     parameters = arrays.gradient_bytes[i, j]
     return {
@@ -89,8 +92,10 @@ def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
     seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
     share = np.diff(partition.device_cuts) / arrays.n_units
     weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
+    # The update reads and writes what gradients are of, so its seconds go by their bytes.
     update = float(share @ weights) * points.update_seconds_per_byte
     compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds])) + update
+    # R is the sum of gradients and the update; what is left of it is the all-reduce.
     reduce = max(float(share @ np.array([x.reduce for x in seconds])) - update, 0.0)
     fullest = max(
         (_memory(choice, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
@@ -124,6 +129,7 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     )
     collectives = []
     if partition.stages > 1:
+        # Each microbatch passes each boundary once forward, and its gradient once back.
         count = (partition.stages - 1) * m
         for phase in ("forward", "backward"):
             collectives.append(
@@ -135,6 +141,7 @@ def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
                     bytes=round(sent),
                 )
             )
+    # One all-reduce for each stage with replicas, of the gradients of its own parameters.
     if replicated:
         collectives.append(
             CollectiveRecord(

@@ -62,6 +62,7 @@ class ShardedGraph:
         rank = len(self.problem.graph.values[value].dims)
         axes = self._axes_by_row.get((row, rank))
         if axes is None:
+            # For each axis the dimension that it splits, -1 for none.
             axis_dims = self.sharding.dim_of_axis[row].tolist()
             classes = self.tables.value_rows[row]
             axes = self._axes_by_row[row, rank] = tuple(
@@ -79,11 +80,14 @@ class ShardedGraph:
         names = self.split_classes.mesh.names
         if len(axes) < 2:
             return tuple(names[a] for a in axes)
+        # The three classes of a dimension, any of which may have put an axis on it.
         compute, stored, regional = classes.tolist()
         # The small part of a class has another number in the rows.
         compute %= self.problem.n_classes + 1
         parameter = self.parameter_side.get(stored, stored)
 
+        # Major first: axes of computation stay for all of the tensor's life, a stored parameter's
+        # are gathered at its use, a gradient's or an optimizer state's at the update.
         def lifetime(axis: int) -> tuple[int, int]:
             kept = self.split_classes.classes[axis]
             for own in (compute, regional):
@@ -103,6 +107,8 @@ class ShardedGraph:
         is moved for it.
         """
         names = self.split_classes.mesh.names
+        # The orders that the user's code asks for: positions of axes, one list for each dimension
+        # that several axes split.
         wanted = [
             [names.index(axis) for axis in axes]
             for spec in self.problem.imposed.specs_by_value.values()
@@ -116,6 +122,8 @@ class ShardedGraph:
             places = ([rank[a] for a in axes] for axes in wanted)
             return sum(of == sorted(of) for of in places)
 
+        # A mesh has few axes. Of orders that agree with as many the first is taken, which is the
+        # mesh's own if it is among them.
         return max(permutations(range(len(names))), key=agreeing)
 
     @cached_property
@@ -138,7 +146,7 @@ class ShardedGraph:
         return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
 
     def is_written_out(self, op: int) -> bool:
-        """Whether an op is a convolution with groups, one whose image is split, or a split top_k."""
+        """Whether an op is a convolution with groups or with a split image, or a split top_k."""
         instruction = self.problem.graph.ops[op].instruction
         factors = self._factors(op)
         if instruction.opcode == TOP_K:
@@ -166,6 +174,8 @@ class ShardedGraph:
         if axes is None:
             factors, classes = self._factors(op), self.tables.value_rows[row]
             axes = self._axes_in_op_by_rows[key] = tuple(
+                # An axis splits the dimension whose major factor it splits; -1 stands for no factor
+                # on either side.
                 self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
                 for dim, major in enumerate(majors)
             )

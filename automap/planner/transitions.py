@@ -127,6 +127,8 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     """Where an op's own view of a tensor is not the plan's, or a user's is not."""
     if index in sharded.problem.graph.local_ops:
         return ()
+    # The user's own constraint is imposed by the step itself; only what it leaves open is the
+    # plan's to say.
     if sharded.problem.graph.ops[index].opcode == CONSTRAINT:
         if _is_of_manual(sharded.problem.graph, index):
             return ()
@@ -141,8 +143,11 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     slides = is_written_out or sharded.slides(index)
     results = []
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
+        # Scalars are whole everywhere, and what depends on no input costs nothing to make anywhere.
         if (varies[value] or value in moved) and dims:
             kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, majors(dims))
+            # Pinned though it is kept as it is made, where another op's view would otherwise be
+            # propagated back into this one.
             if kept != run or value in moved or slides:
                 if _must_be_made(sharded, index, kept, run):
                     results.append(Transition(f"made{number}", value, run, is_change=True))
@@ -159,6 +164,8 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
             hand_over = graph.hand_over(value) if value in moved else None
             if hand_over is HandOver.CHANGED:
                 operands.append(Transition(f"from{number}", value, kept, is_change=False))
+            # Where the result is pinned the operands are too: else the partitioner moves the change
+            # to them.
             if is_change or results or hand_over is HandOver.KEPT:
                 operands.append(Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
@@ -178,6 +185,7 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     if not graph.varies[result] or not dims:
         return ()
     constraints = []
+    # A dimension that the constraint leaves free may be split by the plan.
     if None in sharded.problem.imposed.specs_by_op[index]:
         is_change = _is_split_more(sharded.value_axes(operand), run)
         constraints.append(Transition("in0", operand, run, is_change=is_change))
@@ -208,6 +216,7 @@ def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) 
         return True
     for user in graph.users[result]:
         op = graph.ops[user]
+        # It is handed on as it is kept.
         if op.opcode in STRUCTURAL:
             views = [sharded.value_axes(result)]
         else:
@@ -231,6 +240,7 @@ def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: Axes
     """
     summed = sharded.summed_axes(index)
     scattered = [summed & set(axes) for axes in kept]
+    # A sum that is scattered onto a dimension which is split already.
     onto_split = any(new and has for new, has in zip(scattered, run))
     if sharded.is_written_out(index) or onto_split:
         return True
@@ -238,5 +248,6 @@ def _must_be_made(sharded: ShardedGraph, index: int, kept: AxesPerDim, run: Axes
     is_gathered = op.opcode == GATHER or op.is_joint_reduction
     if kept != run and (is_gathered or not any(scattered)):
         return True
+    # Left to itself the partitioner would use them for the op, and permute its result afterwards.
     idle = sharded.idle_axes(index)
     return bool(idle & _axes(kept) or (idle and any(scattered)))
