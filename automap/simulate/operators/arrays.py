@@ -1,7 +1,7 @@
 """Operator graph, configurations and timeline as arrays, for the compiled simulators.
 
 Symbols: O operators, E edges, P devices, F factors (the most that any operator has), K dimensions
-of an edge. Tasks have *slots* in the arrays of a `Run`:
+of an edge. Tasks have *slots* in the arrays of `TaskSlots`:
 
     o P + k                   part k of operator o
     (O + o) P + k             what part k receives in its operator's all-reduce
@@ -22,7 +22,8 @@ from automap.simulate.operators.network import DeviceNetwork
 from hlo_tools.rules import FactorKind
 
 
-# What is in `Run.resource` of a slot without a task, and in `Run.edge` of one that is no transfer.
+# In `TaskSlots.resource` of a slot without a task, and in `TaskSlots.edge` of one that is no
+# transfer.
 NONE = -1
 
 
@@ -62,7 +63,7 @@ class Links(NamedTuple):
     speed: Array
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """The configurations: degree, stride [O, F + 1]; digit [O, P, F + 1]; device, part_on [O, P].
 
     `n_adding[o]` parts add up to one result. `n_waiting[slot]` predecessors each part waits for.
@@ -84,7 +85,7 @@ class Placed(NamedTuple):
     is_local: Array
 
 
-class Run(NamedTuple):
+class TaskSlots(NamedTuple):
     """Tasks by slot, and the timeline: ready, end in seconds; before, after on the same resource.
 
     `first`, `last` [P + P P] are the ends of each resource's list.
@@ -162,11 +163,11 @@ def device_links(network: DeviceNetwork) -> Links:
     )
 
 
-def empty_placed(wiring: Wiring, n_devices: int) -> Placed:
+def empty_placement(wiring: Wiring, n_devices: int) -> Placement:
     """Configurations to be filled in: one part for each operator, nowhere."""
     n_operators, width = wiring.adds.shape
     n_edges = len(wiring.source)
-    return Placed(
+    return Placement(
         degree=np.ones((n_operators, width), np.int64),
         stride=np.ones((n_operators, width), np.int64),
         digit=np.zeros((n_operators, n_devices, width), np.int64),
@@ -181,11 +182,11 @@ def empty_placed(wiring: Wiring, n_devices: int) -> Placed:
     )
 
 
-def empty_run(n_slots: int, n_devices: int) -> Run:
+def empty_slots(n_slots: int, n_devices: int) -> TaskSlots:
     """Slots without tasks."""
     # Devices, then a link for each ordered pair of them; those of a device to itself are unused.
     n_resources = n_devices + n_devices**2
-    return Run(
+    return TaskSlots(
         seconds=np.zeros(n_slots),
         resource=np.full(n_slots, NONE, np.int32),
         ident=np.zeros(n_slots, np.int64),

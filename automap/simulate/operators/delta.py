@@ -28,7 +28,7 @@ import numpy as np
 
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.simulate.heap import pop, push
-from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
+from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
 from automap.simulate.operators.full import scratch
 from automap.simulate.operators.implicit import followers, ready_seconds
 from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
@@ -55,8 +55,8 @@ class Queue(NamedTuple):
 @compiled
 def replace_configuration(
     w: Wiring,
-    p: Placed,
-    r: Run,
+    p: Placement,
+    r: TaskSlots,
     links: Links,
     o: int,
     degrees: Array,
@@ -109,7 +109,7 @@ def _incident_edges(w: Wiring, o: int) -> np.ndarray:
 
 
 @inner
-def _take_out(r: Run, slot: int, orphans: Array, n: int) -> int:
+def _take_out(r: TaskSlots, slot: int, orphans: Array, n: int) -> int:
     if r.resource[slot] == NONE:
         return n
     after = remove(r, slot)
@@ -121,7 +121,7 @@ def _take_out(r: Run, slot: int, orphans: Array, n: int) -> int:
 
 @compiled
 def simulate_changed(
-    w: Wiring, p: Placed, r: Run, o: int, orphans: Array, visits_per_task: float
+    w: Wiring, p: Placement, r: TaskSlots, o: int, orphans: Array, visits_per_task: float
 ) -> bool:
     """Bring the timeline up to date after `replace_configuration`; whether that came to an end.
 
@@ -160,7 +160,7 @@ def simulate_changed(
 
 @inner_making_arrays
 def _enqueue_changed(
-    w: Wiring, p: Placed, r: Run, o: int, orphans: Array, queue: Queue, some: Array
+    w: Wiring, p: Placement, r: TaskSlots, o: int, orphans: Array, queue: Queue, some: Array
 ) -> int:
     """Put in new tasks, operators that read the new ones, and what lost the task before it."""
     n_devices = p.device.shape[1]
@@ -185,7 +185,7 @@ def _enqueue_changed(
 
 
 @inner_making_arrays
-def _new_slots(w: Wiring, p: Placed, r: Run, o: int) -> np.ndarray:
+def _new_slots(w: Wiring, p: Placement, r: TaskSlots, o: int) -> np.ndarray:
     """Slots of the tasks that a change of operator o made, predecessors first."""
     n_operators, n_devices = p.device.shape
     edges = _incident_edges(w, o)
@@ -203,7 +203,7 @@ def _new_slots(w: Wiring, p: Placed, r: Run, o: int) -> np.ndarray:
 
 
 @inner
-def _append_tasks(r: Run, slots: Array, n: int, first: int, count: int) -> int:
+def _append_tasks(r: TaskSlots, slots: Array, n: int, first: int, count: int) -> int:
     for slot in range(first, first + count):
         if r.resource[slot] != NONE:
             slots[n] = slot
@@ -214,8 +214,8 @@ def _append_tasks(r: Run, slots: Array, n: int, first: int, count: int) -> int:
 @inner
 def _settle(
     w: Wiring,
-    p: Placed,
-    r: Run,
+    p: Placement,
+    r: TaskSlots,
     queue: Queue,
     size: int,
     slot: int,
@@ -255,7 +255,7 @@ def _settle(
 
 
 @inner
-def _nearer(r: Run, ready: float, one: int, other: int) -> int:
+def _nearer(r: TaskSlots, ready: float, one: int, other: int) -> int:
     """Which of two tasks of a list (NONE: its beginning) is ready nearer to a time."""
     if one == NONE or other == NONE:
         return max(one, other)
@@ -263,7 +263,7 @@ def _nearer(r: Run, ready: float, one: int, other: int) -> int:
 
 
 @inner
-def _enqueue(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
+def _enqueue(queue: Queue, size: int, r: TaskSlots, slot: int, key: float) -> int:
     """Put a task in by `key`, unless it is in by an earlier one."""
     if key >= queue.queued_at[slot]:
         return size
@@ -272,7 +272,7 @@ def _enqueue(queue: Queue, size: int, r: Run, slot: int, key: float) -> int:
 
 
 @inner
-def remove(r: Run, slot: int) -> int:
+def remove(r: TaskSlots, slot: int) -> int:
     """Take a task out of its list; returns the one that was after it."""
     before, after, on = r.before[slot], r.after[slot], r.resource[slot]
     if before == NONE:
@@ -287,7 +287,7 @@ def remove(r: Run, slot: int) -> int:
 
 
 @inner
-def insert(r: Run, slot: int, ready: float, near: int) -> None:
+def insert(r: TaskSlots, slot: int, ready: float, near: int) -> None:
     """Put a task that is ready at `ready` into its list, looking for its place from `near` on."""
     on = r.resource[slot]
     # Back to the last task that is before it, then on to the first that is not.
@@ -309,12 +309,12 @@ def insert(r: Run, slot: int, ready: float, near: int) -> None:
 
 
 @inner
-def _is_before(r: Run, other: int, slot: int, ready: float) -> bool:
+def _is_before(r: TaskSlots, other: int, slot: int, ready: float) -> bool:
     return r.ready[other] < ready or (r.ready[other] == ready and r.ident[other] < r.ident[slot])
 
 
 @inner
-def nearby(p: Placed, r: Run, slot: int, ready: float) -> int:
+def nearby(p: Placement, r: TaskSlots, slot: int, ready: float) -> int:
     """A task of the same list that may be near the place of a new one; NONE: its beginning.
 
     For a part of an operator that of the operator before it, in the order of the program.

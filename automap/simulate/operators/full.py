@@ -9,7 +9,7 @@ import numpy as np
 
 from automap.numba_jit import Array, compiled
 from automap.simulate.heap import pop, push
-from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
+from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
 from automap.simulate.operators.implicit import followers
 from automap.simulate.operators.placing import place_edge, place_operator
 
@@ -17,8 +17,8 @@ from automap.simulate.operators.placing import place_edge, place_operator
 @compiled
 def place_all(
     w: Wiring,
-    p: Placed,
-    r: Run,
+    p: Placement,
+    r: TaskSlots,
     links: Links,
     degrees: Array,
     devices: Array,
@@ -44,7 +44,7 @@ def place_all(
 
 
 @compiled
-def simulate_all(w: Wiring, p: Placed, r: Run) -> int:
+def simulate_all(w: Wiring, p: Placement, r: TaskSlots) -> int:
     """The timeline of all tasks; returns their number."""
     n_operators, n_devices = p.device.shape
     r.first[:] = NONE
@@ -86,7 +86,7 @@ def simulate_all(w: Wiring, p: Placed, r: Run) -> int:
 
 
 @compiled
-def scratch(w: Wiring, p: Placed) -> tuple[np.ndarray, np.ndarray]:
+def scratch(w: Wiring, p: Placement) -> tuple[np.ndarray, np.ndarray]:
     """Room for the followers of one task, and for the parts of one edge."""
     n_devices = p.device.shape[1]
     # The most edges that leave one operator, with up to P readers each, or the P of an all-reduce.

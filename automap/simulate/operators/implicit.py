@@ -23,7 +23,7 @@ code that runs for every task must not allocate.
 import numpy as np
 
 from automap.numba_jit import Array, inner
-from automap.simulate.operators.arrays import NONE, Placed, Run, Wiring
+from automap.simulate.operators.arrays import NONE, Placement, TaskSlots, Wiring
 
 
 @inner
@@ -49,7 +49,7 @@ def _extend(out: Array, n: int, low: int, high: int, stride: int) -> int:
 
 
 @inner
-def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
+def _holder(w: Wiring, p: Placement, e: int, region: int, b: int) -> int:
     """Of the source's parts that hold `region` (all loose places 0), the one that part b reads."""
     u, v = w.source[e], w.target[e]
     # Of what is on b's own device nothing moves, if it is of the region.
@@ -72,7 +72,7 @@ def _holder(w: Wiring, p: Placed, e: int, region: int, b: int) -> int:
 
 
 @inner
-def source_parts(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
+def source_parts(w: Wiring, p: Placement, e: int, b: int, out: Array) -> int:
     """Parts of the source that part b of the target reads, in the order of their slots; their
     number.
     """
@@ -93,7 +93,7 @@ def source_parts(w: Wiring, p: Placed, e: int, b: int, out: Array) -> int:
 
 
 @inner
-def target_parts(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
+def target_parts(w: Wiring, p: Placement, e: int, a: int, out: Array) -> int:
     """Parts of the target that read from part a of the source; their number."""
     if p.is_local[e]:
         out[0] = a
@@ -126,7 +126,7 @@ def target_parts(w: Wiring, p: Placed, e: int, a: int, out: Array) -> int:
 
 
 @inner
-def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
+def slots_per_part(w: Wiring, p: Placement, e: int) -> int:
     """The most parts of the source that any part of the target reads."""
     u, v = w.source[e], w.target[e]
     most = 1
@@ -144,7 +144,7 @@ def slots_per_part(w: Wiring, p: Placed, e: int) -> int:
 
 
 @inner
-def transfer_slot(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
+def transfer_slot(w: Wiring, p: Placement, e: int, a: int, b: int) -> int:
     """The slot of what part b of the target reads from part a of the source."""
     u, v = w.source[e], w.target[e]
     # The place of a among the parts that `source_parts` lists: mixed radix over the ranges.
@@ -159,7 +159,7 @@ def transfer_slot(w: Wiring, p: Placed, e: int, a: int, b: int) -> int:
 
 
 @inner
-def transfer_share(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
+def transfer_share(w: Wiring, p: Placement, e: int, a: int, b: int) -> float:
     """The share of the edge's bytes that part b reads from part a."""
     u, v = w.source[e], w.target[e]
     share = 1.0
@@ -174,7 +174,7 @@ def transfer_share(w: Wiring, p: Placed, e: int, a: int, b: int) -> float:
 
 
 @inner
-def ring_start(w: Wiring, p: Placed, o: int, k: int) -> int:
+def ring_start(w: Wiring, p: Placement, o: int, k: int) -> int:
     """The first of the parts whose partial sums are added to part k's."""
     for f in range(w.adds.shape[1]):
         if w.adds[o, f]:
@@ -183,7 +183,7 @@ def ring_start(w: Wiring, p: Placed, o: int, k: int) -> int:
 
 
 @inner
-def ring_part(w: Wiring, p: Placed, o: int, start: int, number: int) -> int:
+def ring_part(w: Wiring, p: Placement, o: int, start: int, number: int) -> int:
     """Part `number` of the ring that begins with part `start`."""
     for f in range(w.adds.shape[1]):
         if w.adds[o, f]:
@@ -193,7 +193,7 @@ def ring_part(w: Wiring, p: Placed, o: int, start: int, number: int) -> int:
 
 
 @inner
-def done_slot(p: Placed, o: int, k: int) -> int:
+def done_slot(p: Placement, o: int, k: int) -> int:
     """The slot whose end is when part k of an operator has its result."""
     n_operators, n_devices = p.device.shape
     # Of a partial sum the all-reduce has the result.
@@ -202,7 +202,7 @@ def done_slot(p: Placed, o: int, k: int) -> int:
 
 
 @inner
-def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) -> int:
+def followers(w: Wiring, p: Placement, r: TaskSlots, slot: int, out: Array, some: Array) -> int:
     """Slots of the tasks that wait for a task (twice if they wait for it twice); their number."""
     n_operators, n_devices = p.device.shape
     # A transfer has its parts in its id: edge_id + a P + b.
@@ -233,12 +233,14 @@ def followers(w: Wiring, p: Placed, r: Run, slot: int, out: Array, some: Array) 
 
 
 @inner
-def _end(r: Run, queued_at: Array, slot: int) -> float:
+def _end(r: TaskSlots, queued_at: Array, slot: int) -> float:
     return queued_at[slot] + r.seconds[slot] if queued_at[slot] < np.inf else r.end[slot]
 
 
 @inner
-def ready_seconds(w: Wiring, p: Placed, r: Run, slot: int, some: Array, queued_at: Array) -> float:
+def ready_seconds(
+    w: Wiring, p: Placement, r: TaskSlots, slot: int, some: Array, queued_at: Array
+) -> float:
     """When all predecessors of a task have ended, by the timeline as it is.
 
     `queued_at` [slots] is the time before which a task that is yet to be looked at cannot start,

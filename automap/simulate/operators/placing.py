@@ -12,7 +12,7 @@ timeline.
 """
 
 from automap.numba_jit import Array, inner, inner_making_arrays
-from automap.simulate.operators.arrays import NONE, Links, Placed, Run, Wiring
+from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
 from automap.simulate.operators.implicit import (
     ring_part,
     ring_start,
@@ -25,8 +25,8 @@ from automap.simulate.operators.implicit import (
 @inner_making_arrays
 def place_operator(
     w: Wiring,
-    p: Placed,
-    r: Run,
+    p: Placement,
+    r: TaskSlots,
     links: Links,
     o: int,
     degrees: Array,
@@ -65,7 +65,7 @@ def place_operator(
 
 @inner
 def _place_sum(
-    w: Wiring, p: Placed, r: Run, links: Links, o: int, k: int, part_bytes: float
+    w: Wiring, p: Placement, r: TaskSlots, links: Links, o: int, k: int, part_bytes: float
 ) -> None:
     n_operators, n_devices = p.device.shape
     n = p.n_adding[o]
@@ -89,7 +89,7 @@ def _place_sum(
 
 @inner
 def place_edge(
-    w: Wiring, p: Placed, r: Run, links: Links, e: int, first_slot: int, some: Array
+    w: Wiring, p: Placement, r: TaskSlots, links: Links, e: int, first_slot: int, some: Array
 ) -> int:
     """Give an edge its tasks from `first_slot` on; returns the slot after its own.
 
@@ -129,7 +129,7 @@ def place_edge(
 
 
 @inner
-def clear_edge(w: Wiring, p: Placed, r: Run, e: int, some: Array) -> None:
+def clear_edge(w: Wiring, p: Placement, r: TaskSlots, e: int, some: Array) -> None:
     """Take an edge's tasks out of their slots, before either of its ends changes."""
     v, n_devices = w.target[e], p.device.shape[1]
     for b in range(p.n_parts[v]):

@@ -21,11 +21,11 @@ from automap.numba_jit import Array
 from automap.simulate.operators.arrays import (
     NONE,
     Links,
-    Placed,
-    Run,
+    Placement,
+    TaskSlots,
     device_links,
-    empty_placed,
-    empty_run,
+    empty_placement,
+    empty_slots,
     operator_wiring,
 )
 from automap.simulate.operators.configuration import Configuration, check
@@ -117,10 +117,10 @@ class Simulator:
         self.configurations = list(configurations)
         self._wiring = operator_wiring(graph, network.n_devices)
         self._links: Links = device_links(network)
-        self._placed: Placed = empty_placed(self._wiring, network.n_devices)
+        self._placement: Placement = empty_placement(self._wiring, network.n_devices)
         # Slots of parts and all-reduces, which every graph on P devices has.
         fixed = 2 * len(graph.operators) * network.n_devices
-        self._run: Run = empty_run(fixed + _FIRST_SLOTS, network.n_devices)
+        self._tasks: TaskSlots = empty_slots(fixed + _FIRST_SLOTS, network.n_devices)
         self._free_slot = 0
         # Operators whose configuration has changed since the task graph was written.
         self._changed = set[int]()
@@ -133,28 +133,28 @@ class Simulator:
     @property
     def makespan_seconds(self) -> float:
         """When the last task ends: the time of one step."""
-        last = self._run.last
-        return float(self._run.end[last[last != NONE]].max(initial=0.0))
+        last = self._tasks.last
+        return float(self._tasks.end[last[last != NONE]].max(initial=0.0))
 
     @property
     def n_tasks(self) -> int:
         """Tasks of all devices and links."""
-        return int(np.count_nonzero(self._run.resource != NONE))
+        return int(np.count_nonzero(self._tasks.resource != NONE))
 
     def timeline(self) -> PlacedTimeline:
         """Every task and when it runs."""
-        run = self._run
-        slots = np.flatnonzero(run.resource != NONE)
-        slots = slots[np.argsort(run.ident[slots])]
-        before = run.before[slots]
+        tasks = self._tasks
+        slots = np.flatnonzero(tasks.resource != NONE)
+        slots = slots[np.argsort(tasks.ident[slots])]
+        before = tasks.before[slots]
         # When the task before it on its resource ends; the first one is free from the beginning.
-        free = np.where(before == NONE, 0.0, run.end[before])
+        free = np.where(before == NONE, 0.0, tasks.end[before])
         return PlacedTimeline(
-            ident=run.ident[slots],
-            resource=run.resource[slots],
-            ready_seconds=run.ready[slots],
-            start_seconds=np.maximum(run.ready[slots], free),
-            end_seconds=run.end[slots],
+            ident=tasks.ident[slots],
+            resource=tasks.resource[slots],
+            ready_seconds=tasks.ready[slots],
+            start_seconds=np.maximum(tasks.ready[slots], free),
+            end_seconds=tasks.end[slots],
         )
 
     def move(self, operator: int, configuration: Configuration, method: Method) -> Method:
@@ -172,7 +172,12 @@ class Simulator:
             self._changed.clear()
             orphans = self._replace(operator)
             if orphans is not None and simulate_changed(
-                self._wiring, self._placed, self._run, operator, orphans, _VISITS_PER_TASK[method]
+                self._wiring,
+                self._placement,
+                self._tasks,
+                operator,
+                orphans,
+                _VISITS_PER_TASK[method],
             ):
                 return Method.DELTA
         self.simulate()
@@ -194,7 +199,7 @@ class Simulator:
             self.rebuild()
         while self._changed:
             self._replace(self._changed.pop())
-        return simulate_all(self._wiring, self._placed, self._run)
+        return simulate_all(self._wiring, self._placement, self._tasks)
 
     def _record(self, operator: int) -> None:
         target, configuration = self.graph.operators[operator], self.configurations[operator]
@@ -212,8 +217,8 @@ class Simulator:
         n_factors = len(self.graph.operators[operator].factors)
         orphans, self._free_slot = replace_configuration(
             self._wiring,
-            self._placed,
-            self._run,
+            self._placement,
+            self._tasks,
             self._links,
             operator,
             arrays.degrees[operator, :n_factors],
@@ -222,7 +227,7 @@ class Simulator:
             float(arrays.part_bytes[operator]),
             self._free_slot,
         )
-        if self._free_slot > len(self._run.resource):
+        if self._free_slot > len(self._tasks.resource):
             self.rebuild()
             return None
         return orphans
@@ -232,18 +237,18 @@ class Simulator:
         self._changed.clear()
         while True:
             self._free_slot = place_all(
-                self._wiring, self._placed, self._run, self._links, *self._arrays
+                self._wiring, self._placement, self._tasks, self._links, *self._arrays
             )
             # With little room left, every few moves would come back here: moves put an edge's tasks
             # behind all others and leave gaps.
-            if _GROWTH * self._free_slot <= _ROOMY * len(self._run.resource):
+            if _GROWTH * self._free_slot <= _ROOMY * len(self._tasks.resource):
                 return
-            self._run = empty_run(
-                _slots(_GROWTH * self._free_slot, self._free_slot), self.network.n_devices
+            self._tasks = empty_slots(
+                _room(_GROWTH * self._free_slot, self._free_slot), self.network.n_devices
             )
 
 
-def _slots(wanted: int, needed: int) -> int:
+def _room(wanted: int, needed: int) -> int:
     if needed > _MOST_SLOTS:
         raise InputError(
             f"simulator: got {needed} tasks; allowed: {_MOST_SLOTS}; use fewer devices or parts"
