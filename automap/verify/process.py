@@ -41,9 +41,16 @@ _FAKE_DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
 
 
 def run_job(
-    request: Request, folder: Path, *, timeout_seconds: float, what: str = "compiling"
+    request: Request,
+    folder: Path,
+    *,
+    timeout_seconds: float,
+    what: str = "compiling",
+    retry_seconds: float = _RETRY_SECONDS,
 ) -> Answer:
     """The answer to a request whose other files are in `folder`; `what` is shown while it runs.
+
+    While the compiler is busy it is asked again every `retry_seconds`.
 
     Raises `CompilerError` if the process dies or is not done in time; the process is gone by then.
     """
@@ -66,13 +73,13 @@ def run_job(
             if not is_announced:
                 say(_busy_text(lock))
                 is_announced = True
-            if time.monotonic() + _RETRY_SECONDS > deadline_seconds:
+            if time.monotonic() + retry_seconds > deadline_seconds:
                 raise CompilerError(
                     f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that "
                     "process, or give a larger --timeout"
                 )
             show("waiting for the TPU compiler's lock")
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(retry_seconds)
 
 
 def _run_once(

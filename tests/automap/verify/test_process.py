@@ -36,7 +36,6 @@ def worker(tmp_path, monkeypatch):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         monkeypatch.setattr(process.sys, "executable", str(path))
-        monkeypatch.setattr(process, "_RETRY_SECONDS", 0.05)
         return tmp_path
 
     return use
@@ -80,18 +79,18 @@ def test_a_busy_compiler_is_waited_for_and_its_holder_named(worker, capsys, monk
         f"if [ -f $3/again ]; then {_answering()}; else touch $3/again; "
         f"{_answering(outcome='busy')}; fi"
     )
-    assert run_job(REQUEST, folder, timeout_seconds=60).outcome == "done"
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("process 1 (") == 1
+    answer = run_job(REQUEST, folder, timeout_seconds=60, retry_seconds=0.05)
+    assert answer.outcome == "done"
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("process 1 (") == 1
 
 
 def test_one_that_stays_busy_is_given_up(worker, monkeypatch):
     monkeypatch.setattr(process, "_holder_id", lambda path: None)
     folder = worker(_answering(outcome="busy"))
-    monkeypatch.setattr(process, "_RETRY_SECONDS", 61.0)
     with pytest.raises(CompilerError, match="stayed busy for 60 s.*another process"):
-        run_job(REQUEST, folder, timeout_seconds=60)
+        run_job(REQUEST, folder, timeout_seconds=60, retry_seconds=61.0)
 
 
 def test_the_lock_is_where_libtpu_says(worker, monkeypatch):
@@ -103,9 +102,8 @@ def test_the_lock_is_where_libtpu_says(worker, monkeypatch):
         'Run "$ sudo rm /run/libtpu_lockfile".'
     )
     folder = worker(_answering(outcome="busy", message=said))
-    monkeypatch.setattr(process, "_RETRY_SECONDS", 61.0)
     with pytest.raises(CompilerError, match="lock /run/libtpu_lockfile; waiting"):
-        run_job(REQUEST, folder, timeout_seconds=60)
+        run_job(REQUEST, folder, timeout_seconds=60, retry_seconds=61.0)
     assert set(asked) == {Path("/run/libtpu_lockfile")}
 
 
