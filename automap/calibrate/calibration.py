@@ -36,12 +36,12 @@ from automap.calibrate.grid import (
     target_signatures,
 )
 from automap.calibrate.hardware import calibrated_topology
-from automap.calibrate.loops import Program, compiled_loop
-from automap.calibrate.machine import Machine, find_machine
-from automap.calibrate.programs import kernel_program
+from automap.calibrate.loops import KernelLoop, compiled_loop
+from automap.calibrate.machine import LocalMachine, find_machine
+from automap.calibrate.programs import kernel_loop
 from automap.calibrate.session import Item, Session, Unmeasurable
 from automap.calibrate.timing import Clock, Effort, Timing, seconds_per_trip
-from automap.calibrate.transfers import transfer_program
+from automap.calibrate.transfers import transfer_loop
 from automap.cost.profile import KernelProfile, Transfer, default_path
 from automap.errors import ProfileError
 from automap.program import load_target, trace_step
@@ -100,7 +100,7 @@ def calibrate(
     return Calibration(topology=topology, session=session, profile_path=path)
 
 
-def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
+def _profile(machine: LocalMachine, path: Path, *, is_cache: bool) -> KernelProfile:
     """The profile to go on with; a cache that cannot be used is begun anew, with a warning."""
     empty = KernelProfile(
         device=machine.device, device_kind=machine.device_kind, jax_version=jax.__version__
@@ -117,7 +117,7 @@ def _profile(machine: Machine, path: Path, *, is_cache: bool) -> KernelProfile:
         return empty
 
 
-def _items(machine: Machine, depth: Depth, targets: Sequence[str]) -> Iterator[Item]:
+def _items(machine: LocalMachine, depth: Depth, targets: Sequence[str]) -> Iterator[Item]:
     grid = measurement_grid(machine.platform, depth)
     target_items = (_target_items(machine, target) for target in targets)
     # The machine's own first: without it there is no hardware file, whatever the targets need.
@@ -128,7 +128,7 @@ def _items(machine: Machine, depth: Depth, targets: Sequence[str]) -> Iterator[I
     )
 
 
-def _target_items(machine: Machine, target: str) -> Iterator[Item]:
+def _target_items(machine: LocalMachine, target: str) -> Iterator[Item]:
     with contained():
         step, args = load_target(target, {})
         workload = trace_step(step, args, platform=machine.platform, target=target)
@@ -138,7 +138,9 @@ def _target_items(machine: Machine, target: str) -> Iterator[Item]:
 class DeviceStopwatch:
     """Measures on the devices of a machine, all of which run the same loop at once."""
 
-    def __init__(self, machine: Machine, effort: Effort, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, machine: LocalMachine, effort: Effort, clock: Clock = time.perf_counter
+    ) -> None:
         """Measures the time of an empty program first."""
         self.longest_seconds = effort.longest_seconds
         self._machine, self._effort, self._clock = machine, effort, clock
@@ -148,7 +150,7 @@ class DeviceStopwatch:
         """Seconds of one trip of the item's loop. Raises `Unmeasurable` for what XLA refuses."""
         is_transfer = isinstance(item, Transfer)
         sizes = item.sizes if is_transfer else (len(self._machine.devices),)
-        program = transfer_program(item) if is_transfer else kernel_program(item)
+        program = transfer_loop(item) if is_transfer else kernel_loop(item)
         needed = _LOOP_COPIES * program.n_bytes
         if needed > self._machine.memory_bytes:
             raise Unmeasurable(f"needs {needed / 2**30:.3g} GiB on each device")
@@ -168,7 +170,7 @@ class DeviceStopwatch:
         leaf = jax.ShapeDtypeStruct((1,), "float32")
         mesh = self._machine.mesh((len(self._machine.devices),))
         # A loop of no trips: what calling a program and waiting for it costs.
-        run = compiled_loop(Program((leaf,), lambda carry: carry), mesh)(0)
+        run = compiled_loop(KernelLoop((leaf,), lambda carry: carry), mesh)(0)
         run()
         return float(np.median([self._once(run) for _ in range(_EMPTY_SAMPLES)]))
 
@@ -179,7 +181,7 @@ class DeviceStopwatch:
 
 
 def fresh_seconds_per_byte(
-    machine: Machine, *, most_bytes: int = _MOST_BYTES, clock: Clock = time.perf_counter
+    machine: LocalMachine, *, most_bytes: int = _MOST_BYTES, clock: Clock = time.perf_counter
 ) -> float:
     """Seconds a byte of new memory costs on each device while all of them allocate.
 

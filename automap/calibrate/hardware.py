@@ -20,7 +20,7 @@ import tomli_w
 
 from automap.atomic_file import write_atomically
 from automap.calibrate.grid import level_by_axis
-from automap.calibrate.machine import Machine
+from automap.calibrate.machine import LocalMachine
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import DotTime, KernelProfile, StreamTime, TransferTime
 from automap.cost.profile.signatures import work_of
@@ -40,7 +40,7 @@ _LATENCIES_SECONDS = (1e-9, 1.0)
 _NOISE_SCALES = (1.0, 0.1)
 
 
-def calibrated_topology(machine: Machine, profile: KernelProfile, today: date) -> Topology:
+def calibrated_topology(machine: LocalMachine, profile: KernelProfile, today: date) -> Topology:
     """The machine with measured numbers; a level whose collectives were not measured keeps its
     nominal ones.
 

@@ -24,7 +24,7 @@ Arrays = tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class KernelLoop:
     """The loop of one kernel on one device: shapes and types of the carry, and a trip."""
 
     carry: tuple[jax.ShapeDtypeStruct, ...]
@@ -44,7 +44,7 @@ def made_dependent(target: jax.Array, source: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(target, first, (0,) * target.ndim)
 
 
-def compiled_loop(program: Program, mesh: Mesh) -> Compile:
+def compiled_loop(program: KernelLoop, mesh: Mesh) -> Compile:
     """Compiles loops of `program` that all devices of the mesh run at the same time.
 
     The first axis of every array of the carry is added here: one entry per device. The carry is

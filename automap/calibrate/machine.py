@@ -35,7 +35,7 @@ _MOST_DEVICES: Final = 512
 
 
 @dataclass(frozen=True)
-class Machine:
+class LocalMachine:
     """Devices of one kind; `topology` has their levels, with nominal numbers."""
 
     devices: tuple[Any, ...]
@@ -52,7 +52,7 @@ class Machine:
         return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def find_machine(count: int | None) -> Machine:
+def find_machine(count: int | None) -> LocalMachine:
     """The machine with `count` devices, None for all. Raises `CalibrationError` if there are not so
     many.
     """
@@ -99,13 +99,13 @@ def _in_order(devices: Sequence[Any]) -> list[Any]:
     return list(devices)
 
 
-def _machine(devices: Sequence[Any]) -> Machine:
+def _machine(devices: Sequence[Any]) -> LocalMachine:
     kind, platform = devices[0].device_kind, _PLATFORMS.get(devices[0].platform)
     if platform is None:
         raise CalibrationError(
             f"devices of platform {devices[0].platform!r}; allowed: {', '.join(_PLATFORMS)}"
         )
-    return Machine(
+    return LocalMachine(
         devices=tuple(devices),
         platform=platform,
         device=device_name(platform, kind, len(devices)),

@@ -11,7 +11,7 @@ import jax
 from jax import lax, numpy as jnp
 import numpy as np
 
-from automap.calibrate.loops import Arrays, Program, made_dependent, shape
+from automap.calibrate.loops import Arrays, KernelLoop, made_dependent, shape
 from automap.cost.profile.signatures import (
     ConvolutionSignature,
     DotSignature,
@@ -33,7 +33,7 @@ def jax_dtype(dtype: str) -> str:
     return f"{_LETTERS[dtype[0]]}{dtype[1:]}"
 
 
-def kernel_program(signature: Signature) -> Program:
+def kernel_loop(signature: Signature) -> KernelLoop:
     """The loop that measures a signature."""
     match signature:
         case DotSignature():
@@ -44,7 +44,7 @@ def kernel_program(signature: Signature) -> Program:
             return _stream(signature)
 
 
-def _dot(s: DotSignature) -> Program:
+def _dot(s: DotSignature) -> KernelLoop:
     dtype = jax_dtype(s.dtype)
     shapes = ((s.batch, s.m, s.k), (s.batch, s.k, s.n), (s.batch, s.m, s.n))
 
@@ -53,10 +53,10 @@ def _dot(s: DotSignature) -> Program:
         left = made_dependent(left, result)
         return left, right, jnp.matmul(left, right)
 
-    return Program(tuple(shape(*dims, dtype=dtype) for dims in shapes), trip)
+    return KernelLoop(tuple(shape(*dims, dtype=dtype) for dims in shapes), trip)
 
 
-def _convolution(s: ConvolutionSignature) -> Program:
+def _convolution(s: ConvolutionSignature) -> KernelLoop:
     dtype, letters = jax_dtype(s.dtype), "".join(map(str, range(len(s.spatial))))
     shapes = (
         (s.batch, *(d.read for d in s.spatial), s.in_features),
@@ -80,7 +80,7 @@ def _convolution(s: ConvolutionSignature) -> Program:
         )
         return image, kernel, made
 
-    return Program(tuple(shape(*dims, dtype=dtype) for dims in shapes), trip)
+    return KernelLoop(tuple(shape(*dims, dtype=dtype) for dims in shapes), trip)
 
 
 _DTYPE_OF_CLASS: Final[Mapping[ElementClass, str]] = {
@@ -91,13 +91,13 @@ _DTYPE_OF_CLASS: Final[Mapping[ElementClass, str]] = {
 _ROW: Final = 256
 
 
-def _stream(signature: StreamSignature) -> Program:
+def _stream(signature: StreamSignature) -> KernelLoop:
     """The loop that measures a streaming kernel."""
     dtype = jnp.dtype(_DTYPE_OF_CLASS[signature.elements])
     return _STREAMS[signature.family](signature.n_bytes // dtype.itemsize, dtype)
 
 
-def _elementwise(elements: int, dtype: Any) -> Program:
+def _elementwise(elements: int, dtype: Any) -> KernelLoop:
     # Two operands are read and one is written: a third of the elements each.
     leaf = shape(max(elements // 3, 1), dtype=dtype)
     # x <- x / 2 + y stays bounded; of integers, 3 x + y wraps around.
@@ -107,10 +107,10 @@ def _elementwise(elements: int, dtype: Any) -> Program:
         x, y = carry
         return x * jnp.asarray(half, x.dtype) + y, y
 
-    return Program((leaf, leaf), trip)
+    return KernelLoop((leaf, leaf), trip)
 
 
-def _reduce(elements: int, dtype: Any) -> Program:
+def _reduce(elements: int, dtype: Any) -> KernelLoop:
     # A row is read and one element of sums is written.
     rows = max(elements // (_ROW + 1), 1)
 
@@ -119,10 +119,10 @@ def _reduce(elements: int, dtype: Any) -> Program:
         x = made_dependent(x, sums)
         return x, x.sum(axis=1, dtype=x.dtype)
 
-    return Program((shape(rows, _ROW, dtype=dtype), shape(rows, dtype=dtype)), trip)
+    return KernelLoop((shape(rows, _ROW, dtype=dtype), shape(rows, dtype=dtype)), trip)
 
 
-def _gather(elements: int, dtype: Any) -> Program:
+def _gather(elements: int, dtype: Any) -> KernelLoop:
     # Rows are read from a table four times as large, and written: caches do not hold all of it.
     rows = max(elements // (2 * _ROW), 1)
     table = shape(4 * rows, _ROW, dtype=dtype)
@@ -132,10 +132,10 @@ def _gather(elements: int, dtype: Any) -> Program:
         table = made_dependent(table, result)
         return table, index, table.at[index].get(mode="promise_in_bounds")
 
-    return Program((table, shape(rows, dtype="int32"), shape(rows, _ROW, dtype=dtype)), trip)
+    return KernelLoop((table, shape(rows, dtype="int32"), shape(rows, _ROW, dtype=dtype)), trip)
 
 
-def _scatter(elements: int, dtype: Any) -> Program:
+def _scatter(elements: int, dtype: Any) -> KernelLoop:
     # Rows of updates and of the table are read, those of the table are written.
     rows = max(elements // (3 * _ROW), 1)
     table = shape(4 * rows, _ROW, dtype=dtype)
@@ -144,7 +144,7 @@ def _scatter(elements: int, dtype: Any) -> Program:
         table, index, updates = carry
         return table.at[index].add(updates, mode="promise_in_bounds"), index, updates
 
-    return Program((table, shape(rows, dtype="int32"), shape(rows, _ROW, dtype=dtype)), trip)
+    return KernelLoop((table, shape(rows, dtype="int32"), shape(rows, _ROW, dtype=dtype)), trip)
 
 
 def _pool(x: jax.Array) -> jax.Array:
@@ -153,7 +153,7 @@ def _pool(x: jax.Array) -> jax.Array:
     return lax.reduce_window(x, least, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
-def _window(elements: int, dtype: Any) -> Program:
+def _window(elements: int, dtype: Any) -> KernelLoop:
     # 16 pixels are read and a quarter of them is written: 5 / 4 of an image.
     images = max(elements * 4 // (5 * 16 * _ROW), 1)
 
@@ -163,10 +163,10 @@ def _window(elements: int, dtype: Any) -> Program:
         return x, _pool(x)
 
     x = shape(images, 4, 4, _ROW, dtype=dtype)
-    return Program((x, shape(images, 2, 2, _ROW, dtype=dtype)), trip)
+    return KernelLoop((x, shape(images, 2, 2, _ROW, dtype=dtype)), trip)
 
 
-def _select_and_scatter(elements: int, dtype: Any) -> Program:
+def _select_and_scatter(elements: int, dtype: Any) -> KernelLoop:
     # The image and its pooled gradient are read, an image is written: 9 / 4 of one.
     images = max(elements * 4 // (9 * 16 * _ROW), 1)
 
@@ -176,10 +176,10 @@ def _select_and_scatter(elements: int, dtype: Any) -> Program:
         return x, gradient, jax.vjp(_pool, x)[1](gradient)[0]
 
     x = shape(images, 4, 4, _ROW, dtype=dtype)
-    return Program((x, shape(images, 2, 2, _ROW, dtype=dtype), x), trip)
+    return KernelLoop((x, shape(images, 2, 2, _ROW, dtype=dtype), x), trip)
 
 
-def _sort(elements: int, dtype: Any) -> Program:
+def _sort(elements: int, dtype: Any) -> KernelLoop:
     rows = max(elements // (2 * _ROW), 1)
 
     def trip(carry: Arrays) -> Arrays:
@@ -188,10 +188,10 @@ def _sort(elements: int, dtype: Any) -> Program:
         return x, lax.sort(x, dimension=1)
 
     x = shape(rows, _ROW, dtype=dtype)
-    return Program((x, x), trip)
+    return KernelLoop((x, x), trip)
 
 
-_STREAMS: Final[Mapping[Family, Callable[[int, Any], Program]]] = {
+_STREAMS: Final[Mapping[Family, Callable[[int, Any], KernelLoop]]] = {
     "elementwise": _elementwise,
     "reduce": _reduce,
     "gather": _gather,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import jax
 from jax import lax
 
-from automap.calibrate.loops import Arrays, Program, made_dependent
+from automap.calibrate.loops import Arrays, KernelLoop, made_dependent
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
 
@@ -36,7 +36,7 @@ def axis_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(f"axis{index}" for index in range(len(sizes)))
 
 
-def transfer_program(transfer: Transfer) -> Program:
+def transfer_loop(transfer: Transfer) -> KernelLoop:
     """The loop that measures a collective, on a mesh with the axes `axis_names`."""
     ranks = transfer.sizes[transfer.axis]
     axis = axis_names(transfer.sizes)[transfer.axis]
@@ -52,4 +52,4 @@ def transfer_program(transfer: Transfer) -> Program:
         x = made_dependent(x, y)
         return x, _EXCHANGES[transfer.kind](x, axis, ranks)
 
-    return Program(tuple(jax.ShapeDtypeStruct((n,), "float32") for n in (operand, result)), trip)
+    return KernelLoop(tuple(jax.ShapeDtypeStruct((n,), "float32") for n in (operand, result)), trip)

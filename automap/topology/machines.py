@@ -23,7 +23,7 @@ from automap.topology.model import Source, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class NamedMachine:
     """A machine with a name of its own; `source` says whose it is."""
 
     name: str
@@ -94,12 +94,12 @@ def _haswell(name: str, gpus: int) -> Graph:
 
 def _machine(
     name: str, build: Callable[..., Topology | Graph], *args: object, document: str, note: str
-) -> Machine:
+) -> NamedMachine:
     source = Source(field="devices, links", document=document, note=note)
-    return Machine(name=name, source=source, build=partial(build, name, *args))
+    return NamedMachine(name=name, source=source, build=partial(build, name, *args))
 
 
-MACHINES: Final[dict[str, Machine]] = {
+MACHINES: Final[dict[str, NamedMachine]] = {
     machine.name: machine
     for machine in (
         _machine(

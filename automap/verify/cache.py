@@ -21,8 +21,8 @@ from automap.atomic_file import reason, write_atomically
 from automap.errors import CacheWarning, PlanError
 from automap.plan.codec import encode
 from automap.plan.file import layout, read
-from automap.verify.compilers import COMPILERS, Machine
-from automap.verify.messages import Layout
+from automap.verify.compilers import COMPILERS, CompilerMachine
+from automap.verify.messages import PlanShardings
 from automap.verify.process import compiler_flags
 from automap.verify.witness import Witness
 from hlo_tools.errors import FileError
@@ -37,7 +37,9 @@ def default_folder() -> Path:
     return platformdirs.user_cache_path("automap") / _FOLDER
 
 
-def cache_key(program_sha256: str, plan: Layout, machine: Machine, memory_limit_bytes: int) -> str:
+def cache_key(
+    program_sha256: str, plan: PlanShardings, machine: CompilerMachine, memory_limit_bytes: int
+) -> str:
     """The name of a witness in the cache, without ending."""
     parts = {
         "program": program_sha256,

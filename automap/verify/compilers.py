@@ -90,7 +90,7 @@ _SLICE: Final = re.compile(rf"(?:{'|'.join(GENERATIONS)}):[0-9]+(?:x[0-9]+){{1,2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class CompilerMachine:
     """What is compiled for: `kind` is a TPU slice's name or a GPU's, `grid` is that of JAX's GPU
     topologies.
 
@@ -103,7 +103,7 @@ class Machine:
     grid: str = ""
 
 
-def machine_for(name: CompilerName, topology: Topology) -> Machine:
+def machine_for(name: CompilerName, topology: Topology) -> CompilerMachine:
     """The machine of a topology for a compiler.
 
     Raises `CompilerError` for a topology of another platform, or one that cannot be described to
@@ -116,7 +116,7 @@ def machine_for(name: CompilerName, topology: Topology) -> Machine:
                 f"{topology.name} has {count} devices; the CPU compiler takes at most "
                 f"{MAX_FAKE_DEVICES} fake ones; verify a plan for fewer, or with its own compiler"
             )
-        return Machine(compiler=name, device_count=count)
+        return CompilerMachine(compiler=name, device_count=count)
     if topology.platform != compiler.platform:
         raise CompilerError(
             f"{compiler.title} cannot compile for {topology.name} ({topology.platform}); allowed: "
@@ -127,22 +127,22 @@ def machine_for(name: CompilerName, topology: Topology) -> Machine:
     return _gpus(topology)
 
 
-def _slice(topology: Topology) -> Machine:
+def _slice(topology: Topology) -> CompilerMachine:
     if not _SLICE.fullmatch(topology.name):
         raise CompilerError(
             f"the TPU compiler knows slices by name; got topology {topology.name!r}; plan for one "
             f"of {', '.join(g.example for g in GENERATIONS.values())} and the like"
         )
-    return Machine(compiler="tpu", device_count=topology.device_count, kind=topology.name)
+    return CompilerMachine(compiler="tpu", device_count=topology.device_count, kind=topology.name)
 
 
-def _gpus(topology: Topology) -> Machine:
+def _gpus(topology: Topology) -> CompilerMachine:
     # Refuses a GPU without a description here, before a process is started for it.
     gpu_target(topology.device.name)
     # Hosts are the outermost level, if there is more than one.
     hosts = next((level.size for level in topology.levels if level.name == "network"), 1)
     count = topology.device_count
-    return Machine(
+    return CompilerMachine(
         compiler="gpu",
         device_count=count,
         kind=topology.device.name,

@@ -23,7 +23,7 @@ from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
 from automap.verify.process import run_job
-from automap.verify.program import PlannedProgram, Program
+from automap.verify.program import ExportedStep, PlannedProgram
 from automap.verify.witness import CompiledRecord, Witness
 from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
@@ -58,8 +58,8 @@ def ask(
     machine = machine_for(name, topology)
     compiler.check_installed()
     exported = program.exported(compiler.platform)
-    request = Request(machine=machine, layout=program.layout, run=None)
-    key = cache_key(exported.sha256, request.layout, machine, topology.device.memory_bytes)
+    request = Request(machine=machine, shardings=program.shardings, run=None)
+    key = cache_key(exported.sha256, request.shardings, machine, topology.device.memory_bytes)
     cached = load_cached(cache_folder, key) if cache_folder is not None else None
     if cached is not None:
         return _read_again(*cached, request)
@@ -82,13 +82,13 @@ def _read_again(cached: Witness, compiled: bytes | None, request: Request) -> Wi
     """A cached witness, with the collectives of its program as this version reads them."""
     if compiled is None:
         return cached
-    return replace(cached, collectives=_records(compiled, request.layout.axes))
+    return replace(cached, collectives=_records(compiled, request.shardings.axes))
 
 
 def _witness(
     request: Request,
     answer: Answer,
-    exported: Program,
+    exported: ExportedStep,
     topology: Topology,
     compiled: bytes | None,
     file_name: str | None,
@@ -111,7 +111,7 @@ def _witness(
         peak_bytes=peak,
         memory=answer.memory,
         refusal=answer.message if is_refused else "",
-        collectives=None if compiled is None else _records(compiled, request.layout.axes),
+        collectives=None if compiled is None else _records(compiled, request.shardings.axes),
         compile_seconds=answer.seconds,
         program=file_name,
     )

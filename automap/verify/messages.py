@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from automap.plan.checks import Spec, check_numbers
-from automap.verify.compilers import Machine
+from automap.verify.compilers import CompilerMachine
 
 
 REQUEST_FILE: Final = "request.json"
@@ -35,7 +35,7 @@ def given_file(index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PlanShardings:
     """A plan as a compiler needs it: the mesh, specs of flat inputs and outputs, donation."""
 
     axes: tuple[tuple[str, int], ...]
@@ -62,8 +62,8 @@ class RunRequest:
 class Request:
     """A job: compile the planned step, or, with `run`, run it beside the single-device step."""
 
-    machine: Machine
-    layout: Layout
+    machine: CompilerMachine
+    shardings: PlanShardings
     run: RunRequest | None
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from automap.errors import CompilerError
 from automap.jaxpr.reemit import Reemitter
 from automap.quantities import bytes_text
-from automap.verify.compilers import Machine
+from automap.verify.compilers import CompilerMachine
 from automap.verify.inputs import input_kinds, is_concrete
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import (
@@ -103,7 +103,7 @@ def compare_numerics(
         )
     plan, avals = program.plan, program.call.jaxpr.in_avals
     count = plan.mesh.device_count
-    machine = Machine(compiler="cpu", device_count=count)
+    machine = CompilerMachine(compiler="cpu", device_count=count)
     state = program.call.state
     request = RunRequest(
         kinds=input_kinds(plan.inputs, args),
@@ -118,7 +118,7 @@ def compare_numerics(
             # What is abstract is drawn in the other process, from the seed.
             if is_concrete(array):
                 _save(folder / given_file(i), array, aval)
-        job = Request(machine=machine, layout=program.layout, run=request)
+        job = Request(machine=machine, shardings=program.shardings, run=request)
         answer = run_job(job, folder, timeout_seconds=timeout_seconds, what="running both steps")
     if answer.outcome != "done":
         raise CompilerError(f"running the step on {count} CPU devices failed: {answer.message}")

@@ -25,7 +25,7 @@ from automap.program.check import check_is_planned
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.topology.model import Platform
-from automap.verify.messages import Layout
+from automap.verify.messages import PlanShardings
 
 
 _TARGET = re.compile(r"custom_call @([\w.$-]+)")
@@ -35,7 +35,7 @@ _LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Program:
+class ExportedStep:
     """An exported step; `sha256` is of its StableHLO without names and source lines."""
 
     artifact: bytes
@@ -51,16 +51,16 @@ class PlannedProgram:
     reemitter: Reemitter
 
     @property
-    def layout(self) -> Layout:
+    def shardings(self) -> PlanShardings:
         """What the compiler must know of the plan."""
-        return Layout(
+        return PlanShardings(
             axes=self.plan.mesh.axes,
             inputs=tuple(leaf.spec for leaf in self.plan.inputs),
             outputs=tuple(leaf.spec for leaf in self.plan.outputs),
             donated=tuple(sorted(self.call.donated)),
         )
 
-    def exported(self, platform: Platform) -> Program:
+    def exported(self, platform: Platform) -> ExportedStep:
         """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
         step, inputs = self._planned()
         return _exported(step, inputs, platform)
@@ -70,13 +70,13 @@ class PlannedProgram:
         step, inputs = self._planned()
         return step.trace(*inputs)
 
-    def exported_single(self) -> Program:
+    def exported_single(self) -> ExportedStep:
         """The step as it was written, on one CPU device; one with a `shard_map` on its mesh,
         everything else whole on each.
         """
         step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
         mesh = self._mesh if self.reemitter.manual_shardings else None
-        return _exported(step, self._inputs(mesh, [()] * len(self.layout.inputs)), "cpu")
+        return _exported(step, self._inputs(mesh, [()] * len(self.shardings.inputs)), "cpu")
 
     @property
     def _mesh(self) -> AbstractMesh:
@@ -86,15 +86,15 @@ class PlannedProgram:
 
     def _planned(self) -> tuple[Any, list[Any]]:
         """The jitted step with the plan's shardings, and its abstract inputs."""
-        layout, mesh = self.layout, self._mesh
+        shardings, mesh = self.shardings, self._mesh
         constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
         step = jax.jit(
             self.reemitter.constrained(constraints, mesh, names="sites"),
-            out_shardings=[NamedSharding(mesh, PartitionSpec(*spec)) for spec in layout.outputs],
-            donate_argnums=layout.donated,
+            out_shardings=[NamedSharding(mesh, PartitionSpec(*spec)) for spec in shardings.outputs],
+            donate_argnums=shardings.donated,
             keep_unused=True,
         )
-        return step, self._inputs(mesh, layout.inputs)
+        return step, self._inputs(mesh, shardings.inputs)
 
     def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:
         return [
@@ -116,9 +116,9 @@ def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
     return PlannedProgram(plan, call, reemitter)
 
 
-def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platform) -> Program:
+def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platform) -> ExportedStep:
     exported = _try_export(step, inputs, platform, ())
-    return Program(
+    return ExportedStep(
         artifact=bytes(exported.serialize()),
         # Source lines move with every edit above them and change nothing that is compiled.
         sha256=hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode()).hexdigest(),

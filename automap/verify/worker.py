@@ -30,7 +30,7 @@ from automap.plan.checks import Spec
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
 from automap.runtime.meshes import mesh_on
-from automap.verify.compilers import Machine
+from automap.verify.compilers import CompilerMachine
 from automap.verify.gpu_targets import gpu_target
 from automap.verify.messages import (
     ANSWER_FILE,
@@ -38,8 +38,8 @@ from automap.verify.messages import (
     PROGRAM_FILE,
     REQUEST_FILE,
     Answer,
-    Layout,
     MemoryBytes,
+    PlanShardings,
     Request,
 )
 from automap.verify.run_both import run_both
@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
     write_atomically(folder / ANSWER_FILE, layout(encode(answer)))
 
 
-def planned_step(artifact: bytes, mesh: Mesh, plan: Layout) -> tuple[Any, list[Any]]:
+def planned_step(artifact: bytes, mesh: Mesh, plan: PlanShardings) -> tuple[Any, list[Any]]:
     """The jitted planned step on a mesh, and its abstract inputs with their shardings."""
     exported = export.deserialize(bytearray(artifact))
 
@@ -90,8 +90,8 @@ def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
 
 
 def _answer(request: Request, folder: Path, start: float) -> Answer:
-    mesh = mesh_on(compiler_devices(request.machine), request.layout.axes)
-    run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.layout)
+    mesh = mesh_on(compiler_devices(request.machine), request.shardings.axes)
+    run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.shardings)
     compiled = _compiled(run.lower(*inputs), request)
     if request.run is not None:
         leaves = run_both(compiled, inputs, folder, request.run)
@@ -118,17 +118,17 @@ def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compi
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
-def compiler_devices(machine: Machine) -> Sequence[Any]:
+def compiler_devices(machine: CompilerMachine) -> Sequence[Any]:
     """As many devices as the machine has; to be called before JAX has made any in this process."""
     return _DEVICES[machine.compiler](machine)
 
 
-def _fake_cpus(machine: Machine) -> Sequence[Any]:
+def _fake_cpus(machine: CompilerMachine) -> Sequence[Any]:
     jax.config.update("jax_num_cpu_devices", machine.device_count)
     return jax.devices("cpu")[: machine.device_count]
 
 
-def _gpus(machine: Machine) -> Sequence[Any]:
+def _gpus(machine: CompilerMachine) -> Sequence[Any]:
     return topologies.get_topology_desc(
         platform="cuda",
         topology_name=machine.kind,
@@ -137,11 +137,11 @@ def _gpus(machine: Machine) -> Sequence[Any]:
     ).devices
 
 
-def _slice(machine: Machine) -> Sequence[Any]:
+def _slice(machine: CompilerMachine) -> Sequence[Any]:
     return topologies.get_topology_desc(platform="tpu", topology_name=machine.kind).devices
 
 
-_DEVICES: Final[Mapping[CompilerName, Callable[[Machine], Sequence[Any]]]] = {
+_DEVICES: Final[Mapping[CompilerName, Callable[[CompilerMachine], Sequence[Any]]]] = {
     "cpu": _fake_cpus,
     "gpu": _gpus,
     "tpu": _slice,

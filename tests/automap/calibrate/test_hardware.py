@@ -9,7 +9,7 @@ import pytest
 
 from automap.calibrate.grid import grid_kernels, grid_transfers, level_by_axis, measurement_grid
 from automap.calibrate.hardware import calibrated_topology, fit_device, fit_level, write_hardware
-from automap.calibrate.machine import Machine
+from automap.calibrate.machine import LocalMachine
 from automap.calibrate.session import units
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import KernelProfile, Transfer
@@ -90,7 +90,7 @@ def test_every_level_is_measured_on_meshes_of_the_topology():
 
 def test_a_hardware_file_is_read_back(tmp_path):
     topology = get_topology("8xh100")
-    machine = Machine((None,) * 8, "cuda", "h100", "NVIDIA H100", 80 * 10**9, topology)
+    machine = LocalMachine((None,) * 8, "cuda", "h100", "NVIDIA H100", 80 * 10**9, topology)
     transfers = grid_transfers(measurement_grid("cuda", "quick"), topology)
     profile = measured().with_times(collective_times(topology, transfers))
     path = tmp_path / "hardware.toml"
@@ -104,7 +104,7 @@ def test_a_hardware_file_is_read_back(tmp_path):
 
 def test_levels_that_were_not_measured_keep_their_nominal_numbers(tmp_path):
     topology = get_topology("8xh100")
-    machine = Machine((None,) * 8, "cuda", "h100", "NVIDIA H100", 80 * 10**9, topology)
+    machine = LocalMachine((None,) * 8, "cuda", "h100", "NVIDIA H100", 80 * 10**9, topology)
     assert calibrated_topology(machine, measured(), date.today()).levels == topology.levels
     with pytest.raises(CalibrationError, match="hardware file .*cannot be written"):
         write_hardware(str(tmp_path / "none" / "hardware.toml"), topology)

@@ -7,10 +7,10 @@ import pytest
 from automap.calibrate.calibration import DeviceStopwatch
 from automap.calibrate.loops import compiled_loop, made_dependent
 from automap.calibrate.machine import find_machine
-from automap.calibrate.programs import jax_dtype, kernel_program
+from automap.calibrate.programs import jax_dtype, kernel_loop
 from automap.calibrate.session import Unmeasurable
 from automap.calibrate.timing import Effort
-from automap.calibrate.transfers import transfer_program
+from automap.calibrate.transfers import transfer_loop
 from automap.cost.collectives import CollectiveKind
 from automap.cost.profile import Transfer
 from automap.cost.profile.signatures import (
@@ -53,7 +53,7 @@ def filled(program):
 
 
 def test_a_dot_s_trip_multiplies():
-    program = kernel_program(DOT)
+    program = kernel_loop(DOT)
     left, right, result = filled(program)
     _, _, made = program.trip((left, right, result))
     expected = np.asarray(made_dependent(left, result)) @ np.asarray(right)
@@ -72,7 +72,7 @@ def test_a_dot_s_trip_multiplies():
     ],
 )
 def test_a_trip_keeps_the_carry_and_depends_on_the_trip_before(signature):
-    program = kernel_program(signature)
+    program = kernel_loop(signature)
     made = jax.eval_shape(program.trip, program.carry)
     assert [(m.shape, m.dtype) for m in made] == [(c.shape, c.dtype) for c in program.carry]
     text = jax.jit(lambda c: jax.lax.fori_loop(0, 3, lambda _, s: program.trip(s), c)).lower(
@@ -85,7 +85,7 @@ def test_a_trip_keeps_the_carry_and_depends_on_the_trip_before(signature):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_move_the_bytes_that_they_say(family):
     n_bytes = 9 * 2**16
-    program = kernel_program(StreamSignature(family=family, elements="wide float", n_bytes=n_bytes))
+    program = kernel_loop(StreamSignature(family=family, elements="wide float", n_bytes=n_bytes))
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in program.carry]
     moved = {
         "elementwise": 3 * sizes[0],
@@ -99,7 +99,7 @@ def test_streams_move_the_bytes_that_they_say(family):
 @pytest.mark.parametrize(("sizes", "axis"), [((8,), 0), ((2, 4), 0), ((2, 4), 1)])
 def test_collectives_run_and_hold_the_bytes_that_they_say(kind, sizes, axis):
     transfer = Transfer(kind=kind, sizes=sizes, axis=axis, n_bytes=2**12)
-    program = transfer_program(transfer)
+    program = transfer_loop(transfer)
     held = [leaf.size * leaf.dtype.itemsize for leaf in program.carry]
     assert max(held) == transfer.n_bytes
     timing = DeviceStopwatch(find_machine(8), EFFORT).time(transfer, 1e-4)
@@ -109,9 +109,7 @@ def test_collectives_run_and_hold_the_bytes_that_they_say(kind, sizes, axis):
 def test_every_device_runs_every_trip():
     """x -> x / 2 + y, n times, from x = y = c: x = c (2 - 2^-n)."""
     machine = find_machine(8)
-    program = kernel_program(
-        StreamSignature(family="elementwise", elements="wide float", n_bytes=96)
-    )
+    program = kernel_loop(StreamSignature(family="elementwise", elements="wide float", n_bytes=96))
     seen = []
 
     def trip(carry):

@@ -14,14 +14,14 @@ import pytest
 
 from automap.errors import CompilerError
 from automap.verify import process
-from automap.verify.compilers import Machine
-from automap.verify.messages import Layout, Request
+from automap.verify.compilers import CompilerMachine
+from automap.verify.messages import PlanShardings, Request
 from automap.verify.process import run_job
 
 
 REQUEST = Request(
-    machine=Machine(compiler="tpu", device_count=1, kind="v5e:1x1"),
-    layout=Layout(axes=(), inputs=(), outputs=(), donated=()),
+    machine=CompilerMachine(compiler="tpu", device_count=1, kind="v5e:1x1"),
+    shardings=PlanShardings(axes=(), inputs=(), outputs=(), donated=()),
     run=None,
 )
 ANSWER = {"outcome": "done", "message": "", "seconds": 1.0, "memory": None, "leaves": []}

@@ -33,8 +33,8 @@ def test_the_digest_is_of_the_program_not_of_its_lines():
 
 def test_a_layout_has_what_the_plan_says():
     program = _program(*mlp(), preset="zero-3")
-    assert program.layout.axes == program.plan.mesh.axes
-    assert program.layout.inputs == tuple(leaf.spec for leaf in program.plan.inputs)
+    assert program.shardings.axes == program.plan.mesh.axes
+    assert program.shardings.inputs == tuple(leaf.spec for leaf in program.plan.inputs)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])

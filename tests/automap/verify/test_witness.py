@@ -9,8 +9,8 @@ import pytest
 from automap.errors import CacheWarning, PlanError
 from automap.plan.file import layout, parse
 from automap.verify.cache import cache_key, load_cached, save_cached
-from automap.verify.compilers import Machine
-from automap.verify.messages import Layout, MemoryBytes
+from automap.verify.compilers import CompilerMachine
+from automap.verify.messages import MemoryBytes, PlanShardings
 from automap.verify.witness import CompiledRecord, Witness
 from tests.automap.broken_json import ACTIONS, changed, places
 
@@ -133,17 +133,19 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
 
 
 def test_the_key_holds_all_that_the_answer_depends_on(monkeypatch):
-    plan = Layout(axes=(("data", 8),), inputs=((("data",),),), outputs=((None,),), donated=())
-    machine = Machine(compiler="tpu", device_count=8, kind="v5e:2x4")
+    plan = PlanShardings(
+        axes=(("data", 8),), inputs=((("data",),),), outputs=((None,),), donated=()
+    )
+    machine = CompilerMachine(compiler="tpu", device_count=8, kind="v5e:2x4")
     keys = {
         cache_key("a", plan, machine, 1),
         cache_key("b", plan, machine, 1),
         cache_key("a", plan, machine, 2),
-        cache_key("a", plan, Machine(compiler="tpu", device_count=8, kind="v6e:2x4"), 1),
-        cache_key("a", plan, Machine(compiler="cpu", device_count=8), 1),
+        cache_key("a", plan, CompilerMachine(compiler="tpu", device_count=8, kind="v6e:2x4"), 1),
+        cache_key("a", plan, CompilerMachine(compiler="cpu", device_count=8), 1),
         cache_key(
             "a",
-            Layout(axes=(("data", 8),), inputs=((None,),), outputs=((None,),), donated=()),
+            PlanShardings(axes=(("data", 8),), inputs=((None,),), outputs=((None,),), donated=()),
             machine,
             1,
         ),
