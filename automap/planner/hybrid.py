@@ -101,11 +101,15 @@ class HybridRecords:
         partition = choice.partition
         first, end = (int(x) for x in self.membership.first[s : s + 2])
         devices = range(*(int(d) * self._unit for d in partition.device_cuts[s : s + 2]))
+        # None for a stage of replicas: it has no mesh of its own, and its leaves are whole on each
+        # device.
         seconds, inner = choice.stages[s], choice.inner(s)
         is_last = s == partition.stages - 1
         sent = 0.0
         if not is_last:
             kinds, j = list(partition.kinds[s : s + 2]), partition.cuts[s + 1]
+            # The larger of what the two stages say: they may split the tensors of the boundary
+            # differently.
             sent = float(options.crossing[kinds, j].max())
         return StageRecord(
             devices=tuple(devices),
@@ -135,6 +139,7 @@ class HybridRecords:
                 self.membership.stages_by_leaf,
                 strict=True,
             )
+            # `stages_by_leaf` has a bit for each stage: layers of a loop may be in several.
             if bits >> s & 1
         ]
         return InsideRecord(
@@ -142,6 +147,8 @@ class HybridRecords:
             inputs=tuple(leaves),
             constraints=tuple(
                 constraint_record(c)
+                # Constraints are those of the whole step under the stage's point, of which it has
+                # the equations that it runs.
                 for c in constraints
                 if self._stages_of_site.get(parse_place(c.at).site, 0) >> s & 1
             ),
@@ -150,6 +157,7 @@ class HybridRecords:
         )
 
     def _sharded(self, inner: InnerPlan) -> tuple[ShardedGraph, Sequence[Constraint]]:
+        # Stages that are sharded alike share the work, which goes over the whole step.
         if inner not in self._known:
             sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
             self._known[inner] = sharded, step_constraints(self.workload, sharded)[0]
@@ -176,10 +184,12 @@ class HybridRecords:
         """Seconds as means over devices, bytes of the fullest device."""
         choice, options = self.choice, self.choice.kind_options.options
         partition, m = choice.partition, self.choice.terms.microbatches
+        # Of all devices, those of each stage [stages]: weights that make means over devices.
         share = np.diff(partition.device_cuts) / options.n_units
         waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
         passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
         reduce = float(share @ np.array([x.reduce for x in choice.stages]))
+        # The update is a part of R: rounding must not make the rest of it negative.
         update = min(self._update_seconds(share), reduce)
         compute, collective = passes - waits + update, waits + reduce - update
         fullest = max(range(partition.stages), key=choice.stage_bytes)
@@ -213,6 +223,8 @@ class HybridRecords:
         plain = self.points.update_seconds_per_byte
         for s, kind in enumerate(partition.kinds):
             weights = options.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
+            # Seconds of the update per byte of gradients, which depend on how the stage's state is
+            # stored.
             rate = options.rate[kind, partition.device_cuts[s]] if self.choice.inner(s) else plain
             total += share[s] * rate * weights
         return float(total)
@@ -222,6 +234,8 @@ class HybridRecords:
         i, j = partition.cuts[s : s + 2]
         t, k = options.table[partition.kinds[s]], partition.stages - s
         share, m = options.share[partition.kinds[s]], options.microbatches
+        # Counted apart from the solver's state bytes, of which they are a part whatever the
+        # rounding.
         parameters = min(self._parameter_bytes(s), options.state[t, i, j])
         return MemoryRecord(
             parameters=round(parameters),
@@ -240,6 +254,7 @@ class HybridRecords:
             self.pricer.tables,
         )
         first, end = self.membership.first[s : s + 2]
+        # A parameter that several items of the stage use is there once.
         here = (uses.item >= first) & (uses.item < end)
         tensors, chosen = np.unique(uses.tensor[here], return_index=True)
         n_bytes = uses.n_bytes[here][chosen]
@@ -247,6 +262,7 @@ class HybridRecords:
             return float(n_bytes.sum())
         problem = self.workload.problem
         parts = shardings(tables, problem.n_classes, inner.split_classes).parts_of_value
+        # A slice of stacked layers is named (leaf, trip): the leaf says how it is split.
         roots = [n[0] if isinstance(n, tuple) else n for n in (uses.names[t] for t in tensors)]
         values = [problem.graph.inputs[root] for root in roots]  # type: ignore[index]
         return float((n_bytes / parts[tables.row_of_value[values]]).sum())

@@ -37,6 +37,7 @@ from automap.topology.mesh import Mesh
 from hlo_tools.collector import collector_paused
 
 
+# Relative: rounding is less, and another version of the cost model differs by more.
 _SAME: Final = 1e-6
 
 
@@ -69,6 +70,8 @@ def planned_workload(
     """The planned step, analysed as it was planned. Raises `PlanError` for another step,
     `InputError` if it fails.
     """
+    # A point is numbers of classes, which are the same only if the step is lowered and folded as it
+    # was.
     record, point = plan.workload, _point(plan)
     call = planned_call(plan, step, args, kwargs)
     platform = Topology.from_dict(plan.topology).platform
@@ -103,6 +106,7 @@ def rebuilt(
     """
     mesh = _mesh(plan)
     sizes = mesh.sizes
+    # The same number of devices is not enough: the axes have to lie along levels of links.
     if math.prod(sizes) != topology.device_count or not lies_on(topology, sizes):
         raise MeshMismatchError(
             f"{topology.name} has {topology.device_count} devices, on which the plan's mesh "
@@ -134,6 +138,7 @@ def _changes(plan: PlanRecord, topology: Topology, estimate: Estimate) -> list[s
     """Why a prediction cannot be compared with what this version finds."""
     planned = Topology.from_dict(plan.topology)
     now, then = estimate.step_seconds, plan.predicted.step_seconds
+    # Another machine gives another step, and there is nothing to compare it with.
     if topology != planned:
         lowered = planned.platform != topology.platform
         return [
@@ -163,6 +168,7 @@ def _point(plan: PlanRecord) -> PointRecord:
 
 
 def _checked(plan: PlanRecord, workload: Workload) -> Workload:
+    # The equations may be the same while another version of JAX lowers them to other HLO.
     if workload.hlo_sha256 != plan.workload.hlo_sha256:
         raise PlanError(
             f"{plan.workload.target} is lowered to another program than the planned one: its code "

@@ -27,11 +27,13 @@ from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
 
+# Points kept after each choice.
 WIDTH = 8
 
 
 def beam(context: SearchContext) -> None:
     """On every mesh from its best start and from the empty point, the best meshes first."""
+    # Starts come best first, so the first of each mesh is its best.
     done = set[Mesh]()
     for start in starts(context):
         mesh = start.point.mesh
@@ -39,6 +41,8 @@ def beam(context: SearchContext) -> None:
             done.add(mesh)
             beam_from(context, start, WIDTH)
     for mesh in sorted(done, key=context.meshes.index):
+        # From what is decided already the beam cannot take a class off that a good plan does
+        # without.
         empty = context.evaluate(context.empty(mesh), "beam")
         if empty is not None:
             beam_from(context, empty, WIDTH)
@@ -48,11 +52,15 @@ def beam_from(context: SearchContext, start: Candidate, width: int | None) -> li
     """The best `width` points (None: all) after all choices on the start's mesh, the best first."""
     space, kept = context.space, [start]
     for options in _choices(space, start.point.mesh):
+        # By what they split: different points may be one plan, and would fill the beam with copies
+        # of it.
         candidates: dict[SplitClasses, Candidate] = {}
         for candidate in kept:
             point = candidate.point
             points = (move.apply(space, point) for move in options if _matters(move, point))
             priced = context.evaluate_all(map(context.pinned.impose, points), "beam")
+            # The point as it is competes with its moves: leaving a thing undecided is an option
+            # too.
             for other in (candidate, *priced):
                 if other is not None:
                     candidates.setdefault(space.split_classes(other.point), other)
@@ -65,6 +73,7 @@ def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
     """Moves among which at most one is made, in the order of deciding."""
     axes = range(len(mesh.sizes))
     for group_class in classes_by_work(space, space.candidates):
+        # Joining differs from toggling only where the class meets another one.
         kinds = (ClassToggle, ClassJoin) if group_class in space.meeting else (ClassToggle,)
         yield from ([kind(axis, group_class) for kind in kinds] for axis in axes)
         if group_class in space.repeated_classes:

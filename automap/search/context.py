@@ -47,6 +47,8 @@ class Objective:
 
     def key(self, estimate: Estimate) -> tuple[float, ...]:
         """Smaller is better."""
+        # The first number keeps the two kinds apart: of plans that do not fit the one that comes
+        # closest to the limit is best.
         if self.fits(estimate):
             return (0.0, estimate.step_seconds, estimate.peak_bytes)
         return (1.0, estimate.peak_bytes, estimate.step_seconds)
@@ -90,7 +92,9 @@ class SearchContext:
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     bound_seconds: float | None = None
     notes: list[str] = field(default_factory=list)
+    # Mutable on purpose: a context is one search, and what it has learnt so far.
     work_left_seconds: float = math.inf
+    # Different points may split the same classes and then are one plan, which is priced once.
     _seen: dict[SplitClasses, Estimate] = field(default_factory=dict)
     _priced: dict[Point, Estimate | None] = field(default_factory=dict)
 
@@ -121,6 +125,7 @@ class SearchContext:
         """One of each that hold the same plans; pins, and shardings in the step's code, call axes
         by name.
         """
+        # With names that matter, meshes that are equal but for their names are not.
         if self.pins or self.space.problem.imposed.specs_by_value:
             return self.meshes
         return distinct_meshes(self.evaluator.topology, self.meshes)
@@ -130,11 +135,14 @@ class SearchContext:
         """A part of a search that may take no more work, with a note where `cut` says so; the
         budget may end it before.
         """
+        # The outer part's allowance is put back as it was: what the inner one spends is not taken
+        # from it.
         before = self.work_left_seconds
         self.work_left_seconds = min(before, nominal_seconds)
         try:
             yield
         except OutOfBudget:
+            # The whole search is over, not only this part of it.
             if self.deadline.is_over:
                 raise
             if cut is not None:
@@ -178,6 +186,7 @@ class SearchContext:
     def evaluate_all(self, points: Iterable[Point], origin: str) -> Iterator[Candidate | None]:
         """`evaluate` of each point, in order; those of one mesh are priced together."""
         rest = iter(points)
+        # Lazily, as a caller may stop early or the budget may end in the middle.
         while chunk := list(islice(rest, self._batches.most_points)):
             self.spend(self._seconds_per_point * len(chunk))
             self._price_together(chunk)
@@ -185,6 +194,7 @@ class SearchContext:
 
     def _price_together(self, points: Sequence[Point]) -> None:
         """Have the estimates of points ready that `consider` would price one by one."""
+        # Those that are allowed; the others are left to `consider`, which gives None for them.
         classes_by_point: dict[Point, SplitClasses] = {}
         by_mesh: dict[Mesh, dict[SplitClasses, None]] = {}
         for point in points:
@@ -192,10 +202,12 @@ class SearchContext:
             if split_classes is not None:
                 classes_by_point[point] = split_classes
                 if split_classes not in self._seen:
+                    # A dictionary as a set that keeps its order, in which the estimates come back.
                     by_mesh.setdefault(point.mesh, {})[split_classes] = None
         for together in by_mesh.values():
             before = self.evaluations
             self._seen.update(zip(together, self._batches.estimates(list(together))))
+            # A batch may step over a multiple of the number of evaluations between two reports.
             if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
                 self.on_progress(self)
         self._priced.update(
@@ -217,6 +229,7 @@ class SearchContext:
         is a plan.
         """
         is_over = self.work_left_seconds < 0 or self.deadline.is_over
+        # Whatever the budget, a search has a plan to return when it ends.
         if is_over and self.best is not None:
             raise OutOfBudget
 
@@ -264,6 +277,7 @@ class SearchContext:
         """
         key = self.objective.key
         priced = [(point, e) for point, e in self._priced.items() if e is not None]
+        # By key: equal seconds and bytes are taken for the same plan under other names.
         chosen: dict[tuple[float, ...], Candidate] = {}
         for point, estimate in sorted(priced, key=lambda row: key(row[1])):
             if len(chosen) == count:

@@ -23,6 +23,8 @@ def exhaustive(context: SearchContext) -> None:
 def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:
     """All points of one mesh; those that break a pin or do not divide are left to `evaluate`."""
     n_leaves = len(context.space.leaves)
+    # Axis by axis: that a class divides by each of its axes does not say that it divides by all of
+    # them together, which `evaluate` finds out.
     choices = [[s for s in _sets(context) if _divides(context, s, size)] for size in mesh.sizes]
     levels = list(product(Level, repeat=n_leaves))
     for compute in product(*choices):
@@ -41,6 +43,7 @@ def size(context: SearchContext, at_most: int) -> int:
             sets = 0
             for classes in _sets(context):
                 sets += _divides(context, classes, axis_size)
+                # There may be 2^30 sets: it is enough to know that there are too many.
                 if sets * n_levels > at_most:
                     return at_most + 1
             n *= sets * n_levels

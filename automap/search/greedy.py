@@ -4,8 +4,8 @@ Climbs, each from a start to where no move helps                                
     1. every mesh, from its best preset or from the empty point
     2. the better half of the meshes, from their second best start
     3. the best few meshes, from random points
-A round of a climb prices all moves, makes the best, and then others that helped as long as they still do: most
-decisions do not touch each other, so a round makes several                       -> in: `climb`
+A round of a climb prices all moves, makes the best, and then others that helped as long as they
+still do: most decisions do not touch each other, so a round makes several        -> in: `climb`
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,11 +28,13 @@ def greedy(context: SearchContext) -> None:
     """Climb from presets, from nothing, and from random points."""
     ranked = _ranked(context, context.meshes)
     reached = {mesh: climb(context, candidates[0]) for mesh, candidates in ranked.items()}
+    # The start that prices best need not lead to the best end.
     for mesh in _best(context, reached, (len(reached) + 1) // 2):
         for start in ranked[mesh][1:2]:
             second = climb(context, start)
             if context.is_better(second, reached[mesh]):
                 reached[mesh] = second
+    # Its own generator, so that the plan depends on the seed and on nothing that other code draws.
     source = random.Random(context.seed)
     for mesh in _best(context, reached, _RESTARTED_MESHES):
         for _ in range(_RESTARTS):
@@ -69,6 +71,7 @@ def _best(context: SearchContext, reached: dict[Mesh, Candidate], count: int) ->
 
 def starts(context: SearchContext, more: Iterable[Candidate] = ()) -> list[Candidate]:
     """Presets, the empty points of all meshes and `more` candidates, best first."""
+    # A move may break a pin, which is put back before the point is priced.
     points = [context.pinned.nearest(point) for _, point in preset_points(context)]
     points += [context.empty(mesh) for mesh in context.meshes]
     candidates = [c for c in context.evaluate_all(points, "greedy") if c is not None]
@@ -97,6 +100,8 @@ def climb(context: SearchContext, start: Candidate, most_rounds: int | None = No
             break
         better.sort(key=lambda pair: context.objective.key(pair[0].estimate))
         current = better[0][0]
+        # Each is priced again from where the climb is now: two moves that help alone may not help
+        # together.
         for _, move in better[1 : 1 + _MORE_MOVES]:
             for changed, _ in after(current, [move]):
                 current = changed
@@ -116,6 +121,8 @@ def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> P
             if divides and source.random() < 0.5:
                 joined = {*chosen, group_class}
                 alone = toggle_class(context.space, chosen, group_class)
+                # Beside a feature that it meets a class gets the axis only in some tensors, or the
+                # other one leaves the axis.
                 chosen = source.choice((alone, joined))
         for group_class in chosen:
             parts[group_class] *= size

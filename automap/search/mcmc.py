@@ -73,6 +73,7 @@ def count_places(space: Space, mesh: Mesh) -> int:
 def change_randomly(space: Space, point: Point, source: random.Random) -> Point:
     """The point after one or more random moves."""
     while True:
+        # One move or several, in a geometric distribution: some changes only help together.
         move = random_move(space, point, source)
         if move is None:
             return point
@@ -86,6 +87,7 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     mesh, used = point.mesh, {c for classes in point.compute for c in classes}
     repeated = [c for c in space.repeated_classes if c in used]
     small_parts = [c for c in space.small_part_classes if c in used]
+    # A kind without a place on this mesh is not drawn, so that no proposal is wasted.
     able: dict[type[Move], bool] = {
         ClassToggle: bool(space.candidates),
         ClassJoin: bool(space.meeting),
@@ -122,6 +124,8 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
 
 def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) -> Point:
     """The decisions of a point on another mesh, its axes drawn."""
+    # Axes of the new mesh take the old ones' decisions in a drawn order; more of them repeat an old
+    # one's, or take none.
     old = source.sample(range(len(point.compute)), len(point.compute))
     taken = [
         old[axis] if axis < len(old) else source.choice([*old, None])
@@ -132,6 +136,7 @@ def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) 
     compute: list[tuple[int, ...]] = []
     for axis, size in zip(taken, mesh.sizes, strict=True):
         classes = () if axis is None else point.compute[axis]
+        # A class divides by all axes that have it together, those before this one included.
         kept = tuple(c for c in classes if space.problem.limits[c] % (parts.get(c, 1) * size) == 0)
         parts.update({c: parts.get(c, 1) * size for c in kept})
         compute.append(kept)
@@ -148,10 +153,15 @@ def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) 
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e. FlexFlow keeps one beta; here starts
 # take turns.
+# x
 _BETAS = (100.0, 30.0, 300.0)
+# Seldom, as a change of the mesh undoes much of what a walk has found on the old one.
 _OTHER_MESH = 0.05
 _RANDOM_STARTS = 4
+# Proposals of a walk for each place of the space where a move can be made, and at most in all.
 _LEAST_PER_DECISION, _MOST_PER_DECISION, _MOST_PROPOSALS = 10, 40, 4_000
+# A plan that is 1 % over the limit is as bad as one that is 4 % slower, to begin with; the last
+# number keeps the weight finite.
 _MEMORY_WEIGHT, _PATIENCE, _MOST_DOUBLINGS = 4.0, 50, 10
 
 
@@ -163,6 +173,7 @@ def mcmc(context: SearchContext) -> None:
 
 def walk_from(context: SearchContext, starts: Sequence[Candidate], source: random.Random) -> None:
     """Walk from each start until nothing better is found for half of the walk."""
+    # Of the largest mesh, as a walk may go to any of them.
     places = max((count_places(context.space, mesh) for mesh in context.meshes), default=0)
     for number, start in enumerate(starts):
         walker = _Walker(context, source)
@@ -170,6 +181,8 @@ def walk_from(context: SearchContext, starts: Sequence[Candidate], source: rando
             least=min(_LEAST_PER_DECISION * places, _MOST_PROPOSALS),
             most=min(_MOST_PER_DECISION * places, _MOST_PROPOSALS),
         )
+        # Which is good depends on the model: a low one crosses barriers, a high one keeps what was
+        # gained.
         beta = _BETAS[number % len(_BETAS)]
         for candidate in walk(start, walker.energy, walker.propose, beta, source):
             walker.follow(candidate)
@@ -180,6 +193,7 @@ def walk_from(context: SearchContext, starts: Sequence[Candidate], source: rando
 
 def _starts(context: SearchContext, source: random.Random) -> Iterator[Candidate]:
     """The best point of each preset and the best empty one, and random points."""
+    # One walk for each kind of start, from its best mesh.
     kinds: dict[str, list[Point]] = {}
     for name, point in preset_points(context):
         kinds.setdefault(name, []).append(point)
@@ -211,6 +225,7 @@ class _Walker:
         """The logarithm of a step's seconds, and a price for memory beyond the limit."""
         estimate = candidate.estimate
         excess = estimate.peak_bytes / self.context.objective.memory_limit_bytes
+        # The walk is no Markov chain with it: energies change with the time that it has not fitted.
         weight = _MEMORY_WEIGHT * 2.0 ** min(self.outside // _PATIENCE, _MOST_DOUBLINGS)
         seconds = max(estimate.step_seconds, LEAST_SECONDS)
         return math.log(seconds) + weight * math.log(max(1.0, excess))

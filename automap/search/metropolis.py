@@ -1,8 +1,10 @@
 """The Metropolis walk: random changes, always made if they help, sometimes if they do not.
 
     x        a state of energy E(x) = log cost(x); a change of it is proposed at random
-    accept   y in place of x with probability  min(1, exp(beta (E(x) - E(y))))            -> in: `acceptance`
-    end      when nothing better was found for half of the proposals made so far          -> in: `Patience`
+    accept   y in place of x with probability  min(1, exp(beta (E(x) - E(y))))
+                                                                             -> in: `acceptance`
+    end      when nothing better was found for half of the proposals made so far
+                                                                             -> in: `Patience`
 
 Both are FlexFlow's (Jia et al. 2019, section 6.2), but for two things. Its energy is the cost
 itself, so that a good beta depends on the unit of cost and the size of the model; with logarithms
@@ -25,6 +27,7 @@ State = TypeVar("State")
 
 def acceptance(energy: float, proposed: float, beta: float) -> float:
     """Probability of going from a state of `energy` to one of `proposed`."""
+    # Not only faster: exp would overflow for much better states.
     return 1.0 if proposed <= energy else math.exp(beta * (energy - proposed))
 
 
@@ -44,6 +47,8 @@ def walk(
         proposed = propose(current)
         if proposed is not None:
             chance = acceptance(energy(current), energy(proposed), beta)
+            # For a sure one a number is drawn too: how many are drawn depends on the proposals
+            # alone.
             current = proposed if source.random() < chance else current
         yield current
 
@@ -69,5 +74,6 @@ class Patience:
     @property
     def is_spent(self) -> bool:
         """Whether the walk should end."""
+        # The best is older than half of the proposals.
         is_stale = self.made >= self.least and self.made >= 2 * self.best_after
         return is_stale or self.made >= self.most

@@ -146,12 +146,15 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
 
     There it would only take the axis from the batch, which costs less where it divides.
     """
+    # In an order that does not depend on sets, so that of equal moves the same one is made each
+    # time.
     axes = range(len(point.mesh.sizes))
     for axis in axes:
         for group_class in space.candidates:
             if _is_idle(space, point.compute[axis], group_class):
                 continue
             yield ClassToggle(axis, group_class)
+            # Else it would be the same point as the toggle's.
             if any(space.meet(group_class, other) for other in point.compute[axis]):
                 yield ClassJoin(axis, group_class)
             if group_class in point.compute[axis]:
@@ -159,9 +162,11 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
     for axis in axes:
         for level in Level:
             yield StorageChange(axis, level)
+            # Leaves are ordered by their bytes: what a small one stores hardly matters.
             for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
                 if point.storage[axis][leaf] is not level:
                     yield LeafStorageChange(axis, leaf, level)
+    # What a class does with its sides and small tensors only shows where it is on some axis.
     used = {c for classes in point.compute for c in classes}
     yield from (DimChange(c) for c in space.repeated_classes if c in used)
     yield from (SmallPartsChange(c) for c in space.small_part_classes if c in used)
@@ -172,6 +177,7 @@ def toggle_class(space: Space, classes: set[int], group_class: int) -> set[int]:
     """`classes` with one more, and without those it meets; or without it."""
     if group_class in classes:
         return classes - {group_class}
+    # Two features that meet would leave the later one the axis in few tensors only: it makes room.
     return {c for c in classes if not space.meet(c, group_class)} | {group_class}
 
 
@@ -184,6 +190,7 @@ def _is_idle(space: Space, classes: tuple[int, ...], group_class: int) -> bool:
 def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:
     compute = list(point.compute)
     compute[axis] = space.ordered(classes)
+    # A class on no axis has no side: else one plan would be two points.
     used = frozenset(c for on_axis in compute for c in on_axis)
     return replace(
         point,

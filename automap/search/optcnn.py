@@ -3,15 +3,18 @@
 
     least over x of  sum over tables t of  seconds_t(x[scope of t])
 
-In the paper a node is an operator with a configuration, an edge costs the transfers between two of them, and nodes of two
-edges and parallel edges are eliminated until a graph is left that is small enough to try.  Here a node is a decision
-of the space on one mesh (`automap.search.factored.variables`), tables have what kernels and collectives take by the few
-decisions they depend on, and a node of any number of edges is eliminated     -> in: `automap.search.factored.eliminate`
+In the paper a node is an operator with a configuration, an edge costs the transfers between two of
+them, and nodes of two edges and parallel edges are eliminated until a graph is left that is small
+enough to try. Here a node is a decision of the space on one mesh
+(`automap.search.factored.variables`), tables have what kernels and collectives take by the few
+decisions that they depend on, and a node of any number of edges is eliminated
+                                                        -> in: `automap.search.factored.eliminate`
 
-As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide behind kernels.  So a
-plan may not fit, or not be the best on GPUs; the evaluator prices it as any other.  Tables that would be too large, on
-meshes of two or three axes, are left out, and the plan is that of the rest.  Where no table is left out and nothing hides,
-the least sum of all meshes is a lower bound of what any plan takes            -> in: `Summing.on_complete_meshes`
+As in the paper seconds are all that counts: memory is not asked about, and collectives do not hide
+behind kernels. So a plan may not fit, or not be the best on GPUs; the evaluator prices it as any
+other. Tables that would be too large, on meshes of two or three axes, are left out, and the plan is
+that of the rest. Where no table is left out and nothing hides, the least sum of all meshes is a
+lower bound of what any plan takes                      -> in: `Summing.on_complete_meshes`
 """
 
 from dataclasses import dataclass
@@ -59,6 +62,8 @@ class Summing:
     def _seconds(self) -> np.ndarray:
         """The features that are seconds."""
         features = self._model.features
+        # Features are numbered by kind, those of seconds first; value rows are the first of
+        # memory's.
         seconds = np.zeros(features.count)
         seconds[: features.value_rows] = 1.0
         return seconds
@@ -71,6 +76,7 @@ class Summing:
         """The least sum of all tables that are not too large, and its plan."""
         self.context.check_time()
         variables = mesh_variables(self.context.space, mesh)
+        # Barriers of pins are among them, infinite where a plan is not allowed.
         tables = self._model.on_mesh(variables, _MOST_CHOICES).tables(self._seconds)
         least = Elimination(
             tables,
@@ -88,8 +94,10 @@ class Summing:
         context = self.context
         adds_up = not runs_beside(context)
         plans, bounds, partial = list[Candidate](), dict[Mesh, float](), list[Mesh]()
+        # Fewer axes first: their tables are small, and a plan is there if the budget ends.
         for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes)):
             if not self.is_complete(mesh):
+                # Nothing is proven, so whatever is found elsewhere the mesh stays unsolved.
                 bounds[mesh] = 0.0
                 partial.append(mesh)
                 continue
@@ -100,12 +108,13 @@ class Summing:
         if adds_up and not partial:
             context.raise_bound(min(bounds.values(), default=np.inf))
         best_seconds = context.fitting_seconds
+        # A mesh whose least sum is above a plan that fits has nothing better.
         unsolved = (mesh for mesh, bound in bounds.items() if bound < best_seconds * (1 - EQUAL))
         return LeastSums(tuple(plans), tuple(unsolved), tuple(partial))
 
 
 def runs_beside(context: SearchContext) -> bool:
-    """Whether collectives run beside kernels, so that a step is shorter than the sum of its parts."""
+    """Whether collectives run beside kernels, so that a step is shorter than its parts' sum."""
     return context.evaluator.backend.collectives == "beside kernels"
 
 

@@ -1,11 +1,12 @@
 """Points that keep the pins: where moves lead, and the nearest one to where a search would start.
 
-A pin holds for a point if the input's sharding is exactly the spec                  -> in: `Pinned.keeps`
+A pin holds for a point if the input's sharding is exactly the spec          -> in: `Pinned.keeps`
 
-    imposed    each pin's input first of all on its axes: its dimensions' classes, or the leaf stored split; what else
-               would split it leaves the axes.  Cheap, and enough for most parameters and batches
-    nearest    argmin over plans x that keep all pins of  the number of decisions in which x is not the point's
-               (elimination over the barriers of the pins alone)                     -> in: `Pinned.nearest`
+    imposed    each pin's input first of all on its axes: its dimensions' classes, or the leaf
+               stored split; what else would split it leaves the axes. Cheap, and enough for most
+               parameters and batches                                        -> in: `Pinned.impose`
+    nearest    argmin over plans x that keep all pins of  the number of decisions in which x is not
+               the point's (elimination over the barriers of the pins alone) -> in: `Pinned.nearest`
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,8 @@ class Pinned:
         """Whether a valid point keeps every pin."""
         if not self.pins:
             return True
+        # Asked of the cost model, not worked out from the classes: it knows what loses an axis to
+        # what.
         tables = self.evaluator.tables
         dims = shardings(tables, self.space.problem.n_classes, split_classes).dim_of_axis
         return all(
@@ -69,6 +72,8 @@ class Pinned:
     def nearest(self, point: Point) -> Point:
         """A point that keeps the pins and differs in few decisions; `point` if there is none."""
         changed = self.impose(point)
+        # Elimination needs the point's own choices to count differences from, which one that does
+        # not divide has not.
         if not self.pins or self.allows(changed) or not self.space.is_valid(point):
             return changed
         if point.mesh not in self._choices_by_mesh:
@@ -85,6 +90,7 @@ class Pinned:
         if self._is_possible(meshes):
             return ()
         each = [(pin, replace(self, pins=[pin], _choices_by_mesh={})) for pin in self.pins]
+        # It may be one pin that the space cannot keep, or two that it cannot keep together.
         alone = tuple(pin for pin, only in each if not only._is_possible(meshes))
         left = [pin for pin in self.pins if pin not in alone]
         is_enough = alone and replace(self, pins=left, _choices_by_mesh={})._is_possible(meshes)
@@ -109,11 +115,13 @@ def _impose_pin(space: Space, pin: Pin, point: Point) -> Point:
     for axis, name in enumerate(point.mesh.names):
         dim = pin.dim(name)
         computed = dim >= 0 and own[dim] in space.candidates
+        # Off first: the input is split along this axis as pinned, and by nothing else.
         compute[axis] -= set(own)
         if computed:
             rivals = {c for c in compute[axis] if space.meet(c, own[dim])}
             compute[axis] = compute[axis] - rivals | {own[dim]}
         if leaf is not None:
+            # The optimizer's state may be stored split whatever the parameter is.
             whole = min(storage[axis][leaf], Level.OPTIMIZER)
             storage[axis][leaf] = whole if computed or dim < 0 else Level.FULL
     return replace(
@@ -137,6 +145,8 @@ class _Choices:
     def of(pinned: Pinned, mesh: Mesh) -> "_Choices":
         variables = mesh_variables(pinned.space, mesh)
         barriers = [*_barriers(pinned, variables), *shared_size_barriers(variables)]
+        # Arc consistency: choices that a barrier rules out whatever the others are go first, until
+        # none goes. What is left is small enough to eliminate.
         kept = [np.ones(size, bool) for size in variables.sizes]
         before = -1
         while before != (before := sum(int(of.sum()) for of in kept)):

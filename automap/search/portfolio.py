@@ -7,8 +7,8 @@ however early it ends the result is no worse than the best preset.
 1. `exhaustive`: spaces of at most `small_space` points.
 2. `optcnn`: the best plan of meshes where seconds add up and memory does not bind, and a start on
    the others.
-3. `climb_meshes`: from the best of these, presets and the empty point, on each mesh that is left open.
-   In 35 searches second starts gave nothing better.
+3. `climb_meshes`: from the best of these, presets and the empty point, on each mesh that is left
+   open. In 35 searches second starts gave nothing better.
 4. `optcnn` again: on the best meshes whose tables are too large in part, a start and a climb.
 5. `mcmc`: short walks from the best points of the best meshes, where nothing is proven there: pairs
    of moves that only help together.
@@ -52,6 +52,8 @@ def auto(context: SearchContext) -> None:
             exhaustive(context)
         else:
             _portfolio(context)
+    # Also when the budget ends the search: a preset is kept whatever found the plan that is not
+    # surely faster.
     finally:
         keep_preset(context)
 
@@ -59,19 +61,24 @@ def auto(context: SearchContext) -> None:
 def _portfolio(context: SearchContext) -> None:
     summing = Summing(context)
     least = summing.on_complete_meshes()
+    # Where seconds add up and every table is small the least sum is the best plan, if it fits.
     if context.is_proven:
         return
     climb_meshes(context, least.unsolved, least.plans)
     for candidate in _best_by_mesh(context):
+        # Of its tables some are too large, so its sum is that of the rest: a start for a climb, no
+        # bound.
         if candidate.point.mesh in least.partial:
             _, plan = summing.on_mesh(candidate.point.mesh)
             if plan is not None and _is_near(context, plan, candidate):
                 climb(context, plan)
     unsolved = [c for c in _best_by_mesh(context) if c.point.mesh in least.unsolved]
     close = [c for c in unsolved if _is_close(context, c)]
+    # Without a note: nobody misses what walks do not find.
     with context.within(context.policy.walk_seconds):
         walk_from(context, close, random.Random(context.seed))
     why_stuck = _why_stuck(context)
+    # It is the dearest part, so only where climbs and walks are known to get stuck.
     if not context.is_proven and why_stuck is not None:
         most_seconds = context.policy.exact_seconds
         note = (
@@ -82,6 +89,7 @@ def _portfolio(context: SearchContext) -> None:
             exact(context)
     if _is_open(context) and (why_stuck is not None or runs_beside(context)):
         with context.within(context.policy.open_walk_seconds):
+            # Several walks from each start, which differ by what they draw.
             starts = _best_by_mesh(context) * context.policy.open_walks
             walk_from(context, starts, random.Random(context.seed))
 
@@ -123,6 +131,7 @@ def _why_stuck(context: SearchContext) -> str | None:
         return None
     if context.pins:
         return "pins leave few moves"
+    # Something that was priced is faster by that much and does not fit, so memory is what decides.
     surely_slower_than = context.fastest_seconds * (1 + context.policy.bound_by_memory)
     slower = best.estimate.step_seconds > surely_slower_than
     return "memory is short" if slower or not context.objective.fits(best.estimate) else None
@@ -146,6 +155,8 @@ def keep_preset(context: SearchContext) -> None:
         )
 
     if not is_surely_faster(context.best):
+        # The best plan may be faster only with the memory on the chip; one behind it may be faster
+        # without.
         others = context.best_candidates(policy.preset_rivals)
         context.best = next(filter(is_surely_faster, others), preset)
 

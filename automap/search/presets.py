@@ -43,6 +43,7 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
     """Remember the best point of each preset, and narrow the meshes; the preset `wanted` comes
     first.
     """
+    # Making the points takes time too: on thousands of meshes only some get as far as a price.
     until = context.deadline.share(_SHARE)
     points_by_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
     for mesh in context.meshes:
@@ -51,8 +52,10 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
         for name, points in points_by_preset.items():
             points += PRESETS[name].points(context.space, mesh)
     every = [(name, point) for name, points in points_by_preset.items() for point in points]
+    # The point as a preset has it -> the nearest one that keeps the pins.
     priced, is_any = dict[Point, Point](), False
     for _, point in sorted(every, key=lambda e: (e[0] != wanted, *_promise(context, e[1]))):
+        # One price at least, or the search would end without a plan.
         if is_any and until.is_over:
             break
         priced[point] = context.pinned.nearest(point)
@@ -78,6 +81,7 @@ def _promise(context: SearchContext, point: Point) -> tuple[int, int, int]:
     batch = context.space.problem.batch_class
     busy = parts = 1
     for size, classes in zip(point.mesh.sizes, point.compute, strict=True):
+        # Devices along an axis that splits nothing all do the same.
         busy *= size if classes else 1
         parts *= size if batch in classes else 1
     return -busy, -parts, len(point.mesh.sizes)
@@ -93,6 +97,7 @@ def _narrow(context: SearchContext, priced: list[Point]) -> None:
         if estimate is not None:
             key = context.objective.key(estimate)
             best[point.mesh] = min(key, best.get(point.mesh, key))
+    # Keys begin with 0 (fits) or 1 (does not), so these come before and `worst` after all of them.
     best |= {preset.point.mesh: (-1.0,) for preset in context.best_per_preset.values()}
     worst = (2.0,)
     kept = sorted(context.meshes, key=lambda mesh: best.get(mesh, worst))[:MOST_MESHES]

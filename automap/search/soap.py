@@ -1,10 +1,11 @@
 """FlexFlow's search: Metropolis walks over SOAP configurations of every operator (sections 4 and
 6). No command reaches it yet: `scripts/reproduce_flexflow.py` makes the paper's tables with it.
 
-    state     a configuration of each operator: the degree of each of its factors, the device of each part
+    state     a configuration of each operator: the degree of each of its factors, the device of
+              each part
     cost      the simulated step (`automap.simulate`), without regard to memory, as in the paper
-    proposal  a random configuration of a random operator, or a random split of all operators of a random layer, or
-              several of these
+    proposal  a random configuration of a random operator, or a random split of all operators of a
+              random layer, or several of these
     accept    `automap.search.metropolis`
 
 Proposals for a layer are what the paper's graphs, of one operator for a layer and time step, have
@@ -35,6 +36,7 @@ from automap.simulate.operators.simulator import Method, Simulator
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e.
 _BETA = 100.0
+# Chance that a proposal is for a layer, where there are layers.
 _LAYER_SHARE = 0.7
 # Chance that a proposal changes one more operator or layer: some only help together.
 _AGAIN = 0.3
@@ -81,6 +83,7 @@ def soap_search(
     while not patience.is_spent and time.monotonic() < deadline_seconds:
         before = walker.propose()
         proposed = simulator.makespan_seconds
+        # Logarithms, so that beta has no unit and does not depend on the model's size.
         if source.random() < acceptance(math.log(at), math.log(proposed), _BETA):
             at, accepted = proposed, accepted + 1
             if at < best:
@@ -88,6 +91,7 @@ def soap_search(
         else:
             walker.take_back(before)
         patience.record((best,))
+    # After full simulations a rejected proposal has left its timeline behind.
     simulator.simulate()
     return SoapResult(
         configurations=best_configurations,
@@ -114,6 +118,7 @@ class _Walker:
             if self.rng.random() >= _AGAIN:
                 break
         known = simulator.configurations
+        # A random configuration may be the one that the operator has.
         made = [
             (number, changed) for number, changed in changes.items() if changed != known[number]
         ]
@@ -134,6 +139,8 @@ class _Walker:
             yield number, random_configuration(graph.operators[number], n_devices, rng)
 
     def _make(self, changes: Sequence[tuple[int, Configuration]]) -> None:
+        # Delta simulation follows the change of one operator; after more it would touch most of the
+        # timeline.
         if len(changes) == 1:
             self.simulator.move(*changes[0], self.method)
             return
