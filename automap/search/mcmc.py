@@ -153,7 +153,6 @@ def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) 
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e. FlexFlow keeps one beta; here starts
 # take turns.
-# x
 _BETAS = (100.0, 30.0, 300.0)
 # Seldom, as a change of the mesh undoes much of what a walk has found on the old one.
 _OTHER_MESH = 0.05

@@ -28,6 +28,8 @@ from rl.schedule import Linear
 
 
 N_TABLES = 8
+# gamma 0.6 is the paper's: it looks few decisions ahead. In ours rewards are shares of one total,
+# so nothing is discounted.
 CONFIGS: Mapping[Mode, RainbowConfig] = {
     "faithful": RainbowConfig(
         network="flat",
@@ -62,6 +64,7 @@ CONFIGS: Mapping[Mode, RainbowConfig] = {
 }
 
 
+# Less than any count, so that the first whole plan of a game is kept.
 NOTHING = -1
 
 
@@ -97,8 +100,10 @@ class CountEnv:
     def step(self, actions: np.ndarray) -> Outcome:
         """Make a decision in each game; those that end begin anew."""
         moved = self._game.move(actions)
+        # Games that ended because all decisions were made, and not by a contradiction.
         whole = np.flatnonzero(moved.ended & ~moved.wrong)
         if len(whole):
+            # Before the games are cleared, which forgets what was decided.
             plans = self._game.decided[whole] == SPLIT
             counts = plans @ self._choices.weights
             first = int(counts.argmax())

@@ -63,6 +63,7 @@ def operator_partitioning(problem: Problem, axis_size: int) -> Choices:
     """
     if problem.layers != "apart":
         raise InputError("linkage groups of folded layers: trace the step with layers='apart'")
+    # Dimensions of trainable variables by the group that propagation puts them in.
     held: dict[int, list[str]] = {}
     for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True):
         if role is Role.PARAMETER:
@@ -98,14 +99,18 @@ def data_parallelism(problem: Problem, axis_size: int) -> Choices:
 def _choices(
     problem: Problem, axis_size: int, *, labels: list[str], weights: list[int], groups: list[int]
 ) -> Choices:
+    # An axis splits one dimension of a tensor, so a group that stands there twice cannot be split
+    # whole.
     twice = {conflict.group_class for conflict in problem.self_conflicts}
     meets = np.zeros((problem.n_classes + 1,) * 2, bool)
     for pair in problem.pair_conflicts:
         meets[pair.first, pair.second] = meets[pair.second, pair.first] = True
+    # Also groups of one input that no op brings together.
     for classes_in_input in _groups_of_inputs(problem):
         meets[np.ix_(classes_in_input, classes_in_input)] = True
     np.fill_diagonal(meets, False)
     of = np.array(groups)
+    # Decisions of one group, as two batch tensors that propagation links, are one in truth.
     linked = of[:, None] == of[None, :]
     np.fill_diagonal(linked, False)
     return Choices(

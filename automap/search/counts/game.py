@@ -42,6 +42,7 @@ class Game:
         self.choices = choices
         self.position = np.zeros(n_tables, np.int64)
         self.decided = np.full(size, UNDECIDED, np.int8)
+        # What the axis does not divide is blocked from the beginning.
         self.blocked = np.tile(~choices.allowed, (n_tables, 1))
         self.forced = np.zeros(size, bool)
 
@@ -50,12 +51,17 @@ class Game:
         tables, at, choices = np.arange(len(actions)), self.position, self.choices
         split = actions == SPLIT
         here = tables, at
+        # A contradiction is seen at the move that makes it, as marks follow from all decisions
+        # before.
         wrong = np.where(split, self.blocked[here], self.forced[here])
         self.decided[here] = actions
         linked = choices.linked[at]
+        # Splitting blocks what conflicts; leaving whole blocks what is linked, which is to be whole
+        # too.
         self.blocked |= np.where(split[:, None], choices.conflicts[at], linked)
         self.forced |= split[:, None] & linked
         ended = wrong | (at == len(choices) - 1)
+        # A game that is over stays at its last decision until it is cleared.
         self.position = np.minimum(at + 1, len(choices) - 1)
         return Moved(split, wrong, ended, choices.weights[at])
 

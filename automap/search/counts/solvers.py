@@ -39,6 +39,7 @@ def _complete(
     for r in range(len(first)):
         for i in range(first[r], n):
             split[r, i] = forced[r, i] or not blocked[r, i]
+            # Only what is still to be decided is marked: what was decided before stands.
             for j in range(i + 1, n):
                 if split[r, i]:
                     blocked[r, j] |= conflicts[i, j]
@@ -66,10 +67,12 @@ def greedy(choices: Choices) -> np.ndarray:
 
 
 def reconsidered(choices: Choices, split: np.ndarray) -> np.ndarray:
-    """A plan [n] bool that counts at least as much as `split`, and more if one decision was wrong."""
+    """A plan [n] bool that counts at least as much as `split`, and more if a decision was wrong."""
     best, improved = split, True
     while improved:
         improved = False
+        # The largest first; after an improvement from the beginning, as what was given up may come
+        # back.
         whole = np.flatnonzero(~best & choices.allowed)
         for i in whole[np.argsort(-choices.weights[whole], kind="stable")]:
             changed = _split_after_all(choices, best, int(i))
@@ -80,6 +83,7 @@ def reconsidered(choices: Choices, split: np.ndarray) -> np.ndarray:
 
 
 def _split_after_all(choices: Choices, split: np.ndarray, i: int) -> np.ndarray:
+    # Decisions that are linked are split or given up together.
     chosen = choices.linked[i].copy()
     chosen[i] = True
     given_up = choices.conflicts[chosen].any(0)
@@ -95,6 +99,7 @@ def optimum(choices: Choices) -> np.ndarray:
     """A plan [n] bool of the greatest count."""
     upper: Any = choices.allowed.astype(float)  # scipy's stubs know numbers only
     solution = milp(
+        # `milp` minimises.
         -choices.weights.astype(float),
         integrality=np.ones(len(choices)),
         bounds=Bounds(0.0, upper),

@@ -8,15 +8,16 @@ OurView     numbers that do not depend on how many decisions there are; wrong mo
             count
             baseline of a move = the share that moving so and then greedily brings
 
-Features of the decision i that is to be made, all but the first two the same for both moves; a
-    *rival* is an undecided
-decision that could still be split and conflicts with i:
-    1 if the move is to split | greedy share of this move less that of the other | w_i over the
-        total, and over the
-    largest w | of the rivals: their w over the total, log of it over w_i, log of the largest over
-        w_i, their number
-    over n | what rivals would lose that nothing else blocks them, over the total | share of w still
-        open | split so far
+Features of the decision i that is to be made, all but the first two the same for both moves. A
+*rival* is an undecided decision that could still be split and conflicts with i.
+
+    1 if the move is to split
+    greedy share of this move less that of the other
+    w_i over the total, and over the largest w
+    of the rivals: their w over the total, log of it over w_i, log of the largest over w_i, their
+    number over n
+    the rivals' w beyond that of what else is open and conflicts with them, over the total
+    share of w still open, and split so far
 """
 
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class OurView:
 
     @cached_property
     def _total(self) -> float:
+        # Nothing may be allowed, as where the axis divides nothing: then all shares are 0.
         return float(self.choices.weights[self.choices.allowed].sum()) or 1.0
 
     @cached_property
@@ -107,10 +109,13 @@ class OurView:
     def observe(self, game: Game) -> Observation:
         """All tables."""
         tables, at, n = np.arange(len(game.position)), game.position, len(self.choices)
+        # Columns are WHOLE and SPLIT: what is forced may not stay whole, what is blocked not be
+        # split.
         mask = np.stack([~game.forced[tables, at], ~game.blocked[tables, at]], axis=1)
         baseline = self._greedy_shares(game) / self._total
         features = np.empty((len(at), 2, _N_FEATURES))
         features[:, :, 0] = WHOLE, SPLIT
+        # Reversed, the columns are those of the other move.
         features[:, :, 1] = baseline - baseline[:, ::-1]
         features[:, :, 2:] = self._decision_features(game)[:, None]
         return Observation(
@@ -127,6 +132,7 @@ class OurView:
         choices, at = self.choices, game.position
         linked, conflicts = choices.linked[at], choices.conflicts[at]
         shares = []
+        # The marks after either move, WHOLE first; as `Game.move` makes them.
         for blocked, forced in (
             (game.blocked | linked, game.forced),
             (game.blocked | conflicts, game.forced | linked),
@@ -142,6 +148,7 @@ class OurView:
         is_open = ~game.blocked & (np.arange(len(choices)) > at[:, None])
         rivals = choices.conflicts[at] & is_open
         open_weights = is_open * weights
+        # Of each decision the w of all that is open and conflicts with it, [tables, n].
         others = open_weights @ self._conflicts
         lost = (rivals * np.maximum(weights - others, 0.0)).sum(1)
         rival_weights, largest = (rivals * weights).sum(1), (rivals * weights).max(1)

@@ -45,12 +45,15 @@ def costs(
     priced, tables = evaluator.priced(split_classes), evaluator.tables
     collectives = priced.found
     each = priced.of_collective * collectives.count
+    # Numbered as in `FeatureOffsets`: kernels first, then operand edges, then result edges.
     seconds = np.zeros(features.value_rows)
     seconds[: features.operands] = priced.of_kernel * tables.kernels.count
     first = np.where(collectives.on_operand, features.operands, features.results)
     np.add.at(seconds, first + collectives.edge, each)
+    # Bytes that a later edge finds gathered by an earlier one, and that live from one to the other.
     kept = collectives.copied[tables.operands.repeats[:, 1]] * collectives.is_repeat
     live = evaluator.profile.live(priced.sharding.parts_of_value, collectives.copied, kept)
+    # Over the limit where it is above 0; relative, so that a price is seconds per memory limit.
     return Costs(seconds, live / limit_bytes - 1)
 
 
@@ -76,13 +79,15 @@ class MemoryPrices:
     def equals(self, other: "MemoryPrices") -> bool:
         """Whether q is the same there."""
         more = self.by_position[len(other.positions) :]
+        # Positions are only ever added, so one list begins with the other; what is new may still
+        # have no price.
         alike = np.array_equal(self.by_position[: len(other.positions)], other.by_position)
         return alike and not more.any() and np.array_equal(self.z, other.z)
 
 
 @dataclass
 class Dual:
-    """The bound of one mesh, as far as it is known. `planes` are of plans seen so far, of any mesh."""
+    """The bound of one mesh, as far as it is known; `planes` are of the plans seen so far."""
 
     evaluator: Evaluator
     features: FeatureOffsets
@@ -111,6 +116,8 @@ class Dual:
         weights = np.zeros(self.features.count)
         if prices.counts_seconds:
             weights[: self.features.value_rows] = self.weights.of(prices.z)
+        # l_p excess_p = l_p (bytes_p / limit - 1): bytes are weighted features, the rest is the
+        # constant.
         for position, price in zip(prices.positions, prices.by_position):
             if price > 0:
                 weights[self.features.value_rows :] += (
@@ -120,6 +127,7 @@ class Dual:
 
     def alive(self, position: int) -> np.ndarray:
         """The weight of each feature of memory in the bytes at a position."""
+        # The schedule is the same for all plans, and a position is asked about in every round.
         if position not in self._alive:
             rows, copies, kept = self.evaluator.profile.at(position)
             repeat_weights = np.zeros(self.features.count - self.features.kept)
@@ -144,6 +152,8 @@ class Dual:
     def add(self, plane: Costs) -> None:
         """Learn from a plan."""
         self.planes.append(plane)
+        # One position more for each plan: the others are priced if they stay overfull once this one
+        # is not.
         worst = int(plane.excess.argmax())
         if plane.excess[worst] > 0 and worst not in self.positions:
             self.positions.append(worst)
@@ -156,6 +166,8 @@ class Dual:
         None if that is not found in `seconds_left`.
         """
         n_prices, n_free = len(self.positions), self.weights.count
+        # The linear programme: its numbers are the height, then the prices, then the free weights
+        # z. Each plane is a row that says: height - prices . excess - z . seconds <= fixed seconds.
         fixed = np.array([plane.seconds @ self.weights.base for plane in self.planes])
         rows = [
             np.concatenate([[1.0], -plane.excess[self.positions], -self._by_number(plane)])
@@ -167,8 +179,10 @@ class Dual:
             if n_free
             else np.array(rows)
         )
+        # Prices have a ceiling, or the height would be infinite as long as no plane fits.
         bounds = [(None, None), *[(0, _DEAREST * scale_seconds)] * n_prices, *[(0, 1)] * n_free]
         solution = scipy.optimize.linprog(
+            # `linprog` minimises, and the height is to be the greatest.
             np.concatenate([[-1.0], np.zeros(n_prices + n_free)]),
             A_ub=matrix,
             b_ub=np.concatenate([fixed, self.weights.most]),
@@ -208,6 +222,7 @@ class Solved:
 
 def between(first: MemoryPrices, second: MemoryPrices, share: float) -> MemoryPrices:
     """A `share` of the way from one to the other; `second` has all the positions of `first`."""
+    # Positions that the first one does not know have no price there.
     prices_of_first = np.zeros(len(second.positions))
     prices_of_first[: len(first.positions)] = first.by_position
     return MemoryPrices(

@@ -21,7 +21,9 @@ from automap.search.factored.variables import Variables
 from automap.space.point import Point
 
 
+# Joint choices of a table at first and at most, and how many times more in each round.
 _FEW_CHOICES, _MANY_CHOICES, _MORE = 1 << 17, 1 << 24, 8
+# Rounds of prices, rounds in a row that raise the bound by less than `_PROGRESS` of it.
 _MOST_ROUNDS, _MOST_STALLED, _PROGRESS = 60, 6, 1e-5
 _LEAST_SECONDS = 1e-9
 # Nominal seconds of an entry in an elimination, and of the highest prices, with those of each
@@ -59,6 +61,7 @@ class MeshSearch:
     def first_bound(self) -> Solved:
         """A bound without prices on memory, and a plan."""
         factored = self.tables()
+        # Weights are chosen for plans, so there has to be one.
         if self.dual.weights.count and not self.dual.planes:
             self._try_point(self.context.empty(self.variables.mesh))
         self.best = self._solve(self.dual.start(self.context.seconds_left), order_on_mesh(factored))
@@ -89,6 +92,7 @@ class MeshSearch:
         """Raise the bound by prices on memory, and by other weights."""
         order = order_on_mesh(self.tables())
         best = self.best or self.first_bound()
+        # The first bound gives the unit of prices: they are limited to a multiple of it.
         scale, stalled = max(best.bound, _LEAST_SECONDS), 0
         self._try(best.elimination.assignment())
         for _ in range(_MOST_ROUNDS):
@@ -96,9 +100,13 @@ class MeshSearch:
                 break
             self.context.spend(_SECONDS_PER_PRICES + _SECONDS_PER_NUMBER * self.dual.n_numbers)
             sought = self._highest(scale)
+            # The planes bound q from above: where they are no higher than what is proven nothing is
+            # left to gain.
             if sought is None or sought[1] <= best.bound + EQUAL * scale:
                 break
             highest, _ = sought
+            # All of the way at first. A new plane cuts off overshoot, so after a round without
+            # progress half of the way is tried, and so on.
             prices = between(best.prices, highest, 0.5**stalled)
             if prices.equals(best.prices):
                 break
@@ -122,9 +130,12 @@ class MeshSearch:
         """
         if self.best is None or not self.best.prices.by_position.any():
             return
+        # q without seconds is at most 0 for a plan that fits: its weighted excesses are.
         least = self._solve(replace(self.best.prices, counts_seconds=False), order)
+        # Rounding of sums must not rule out a plan that fills the memory exactly.
         room = EQUAL * float(self.best.prices.by_position.sum())
         self.fitting = [excess <= room for excess in least.marginals()]
+        # Nothing fits at all, so nothing here can beat any plan.
         if least.bound > room:
             self._raise(np.inf)
 
@@ -135,15 +146,20 @@ class MeshSearch:
         if self.best is None or self.factored is None:
             return False
         self.context.spend(_SECONDS_PER_ENTRY * self.best.elimination.n_entries)
+        # A choice whose marginal is no better than the best plan known is in no plan that is
+        # better.
         most = self.context.fitting_seconds * (1 - EQUAL)
         kept = [bound < most for bound in self.best.marginals()]
         if self.fitting:
             kept = [of & fits for of, fits in zip(kept, self.fitting, strict=True)]
+        # A variable without a choice: no plan of this mesh beats the best one known.
         if not all(of.any() for of in kept):
             self._raise(self.context.fitting_seconds)
             return False
         before, is_complete = prod(self.variables.sizes), self.is_complete
         variables = self.variables.where(kept)
+        # Tables of fewer choices are smaller, so larger ones have room; without that only a higher
+        # limit may help.
         is_smaller = 2 * prod(variables.sizes) <= before
         if not is_smaller:
             if is_complete or self.most_choices >= _MANY_CHOICES:
@@ -160,10 +176,12 @@ class MeshSearch:
         factored, best = self.factored, self.best
         if factored is None or best is None or self.dual.weights.count or self.is_proven:
             return
+        # Memory is no price in the programme but a row for each position.
         seconds = MemoryPrices((), np.zeros(0), best.prices.z)
         programme = Programme(factored, self.dual.full_weights(seconds)[0])
         if programme.n_entries > MOST_ENTRIES:
             return
+        # Positions that have a row already.
         positions = set[int]()
         while not self.is_proven:
             for position in sorted(set(self.dual.positions) - positions):
@@ -178,11 +196,14 @@ class MeshSearch:
             self._raise(solution.bound)
             if solution.assignment is not None:
                 self._try(solution.assignment)
+            # Time or work is over: the bound stands, and the search ends with it.
             if not solution.is_done:
                 raise OutOfBudget
             self.context.spend(solution.nominal_seconds)
             if solution.assignment is None:
                 return
+            # The solution overfills no new position, and still was not the proof: it is invalid for
+            # another reason, or tables that were left out make it slower than the programme says.
             if not set(self.dual.positions) - positions:
                 if self.is_proven or not factored.is_complete:
                     return

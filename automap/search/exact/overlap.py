@@ -7,9 +7,9 @@ of kernels and v of collectives, all from 0 to 1,
     step >= sum of w seconds(kernel) + sum of v seconds(collective)
                                             if w + v <= 1 for any two that can run together
 
-An urgent collective (`automap.cost.schedule.walk`) can only run beside the kernels between where it is ready
-and where it is needed, and beside spare and late ones. The others, sums of gradients and gathers of
-parameters, are only known to take link time,
+An urgent collective (`automap.cost.schedule.walk`) can only run beside the kernels between where it
+is ready and where it is needed, and beside spare and late ones. The others, sums of gradients and
+gathers of parameters, are only known to take link time,
 
     step >= sum of all collectives          so their v <= 1 - a,  and all w <= a
 
@@ -44,11 +44,13 @@ class Weights:
 
     def of(self, z: np.ndarray) -> np.ndarray:
         """The weight of each feature of seconds."""
+        # Number -1 is the 0 that is appended.
         return self.base + np.append(z, 0.0)[self.which]
 
 
 def bounding_weights(evaluator: Evaluator, features: FeatureOffsets) -> Weights:
     """All valid weights of a problem."""
+    # Features of seconds: kernels and edges.
     n = features.value_rows
     if evaluator.backend.collectives == "in line":
         return Weights(np.ones(n), np.full(n, -1), 0, sparse.csr_matrix((0, 0)), np.zeros(0))
@@ -60,14 +62,18 @@ def bounding_weights(evaluator: Evaluator, features: FeatureOffsets) -> Weights:
     urgent = features.operands + np.flatnonzero(is_urgent)
     others = features.operands + np.flatnonzero(~is_urgent)
     rows = _Rows()
+    # w <= a for each kernel, v <= 1 - a for each collective that is not urgent.
     for kernel in range(features.operands):
         rows.add(kernel, 1.0, share, -1.0, 0.0)
     for collective in others.tolist():
         rows.add(collective, 1.0, share, 1.0, 1.0)
+    # An urgent one weighs at most u, the greatest of them, and kernels that run at any time at most
+    # 1 - u: one row each in place of one for each pair.
     for collective in urgent.tolist():
         rows.add(collective, 1.0, most_urgent, -1.0, 0.0)
     for kernel in _free(tables.order):
         rows.add(kernel, 1.0, most_urgent, 1.0, 1.0)
+    # The pairs that are left: an urgent collective and a kernel in the window of one of its places.
     allowed = set(urgent.tolist())
     for first, places in (
         (features.operands, tables.order.operands),
@@ -107,6 +113,7 @@ def _beside(order: Order, places: Places, first: int) -> set[tuple[int, int]]:
     """(kernel row, feature) of kernels in the windows of an edge's collectives; its features begin
     at `first`.
     """
+    # Spare and late kernels are in no window: they may run anywhere.
     is_kernel = order.kind == KERNEL
     pairs = set[tuple[int, int]]()
     for edge, (start, end) in enumerate(zip(places.first[:-1].tolist(), places.first[1:].tolist())):

@@ -26,6 +26,7 @@ from automap.search.factored.eliminate import Table, merged, spread
 from automap.search.factored.model import Factored
 
 
+# Entries (y) of a programme at most; what is larger is left to the bounds that there are.
 MOST_ENTRIES = 60_000
 _LEAST_SECONDS, _GAP, _DONE, _INFEASIBLE = 0.1, 1e-7, 0, 2
 # Nominal seconds of an entry before the first branch, and in each: ten programmes of three models
@@ -55,10 +56,12 @@ class Programme:
 
     def __init__(self, factored: Factored, weights: np.ndarray) -> None:
         self.factored, self.sizes = factored, factored.variables.sizes
+        # Fewer and larger tables make a tighter relaxation: y of one table agree among themselves.
         tables = merged(factored.tables(weights))
         self.constant = sum(float(t.values) for t in tables if not t.scope)
         self.tables = [t for t in tables if t.scope]
         self.first = np.cumsum([0, *self.sizes])
+        # Infinite where a barrier forbids the choice: it has no y, so no row has to say so.
         self.kept = [np.flatnonzero(np.isfinite(t.values)) for t in self.tables]
         self.n_entries = sum(len(of) for of in self.kept)
         self.rows: list[np.ndarray] = []
@@ -78,6 +81,7 @@ class Programme:
     def leave_out(self, assignment: Sequence[int]) -> None:
         """A solution that is not allowed."""
         row = np.zeros(self.first[-1] + self.n_entries)
+        # At least one variable has to choose otherwise.
         row[self.first[:-1] + np.array(assignment)] = 1
         self._add(row, len(self.sizes) - 1.0)
 
@@ -113,6 +117,7 @@ class Programme:
         blocks: list[tuple[np.ndarray, ...]] = []
         row, column = 0, n_x
         for table, of in zip(self.tables, self.kept, strict=True):
+            # The choice of each variable of the scope at each y.
             places = np.unravel_index(of, table.values.shape)
             for v, place in zip(table.scope, places, strict=True):
                 size = self.sizes[v]
@@ -122,6 +127,7 @@ class Programme:
                 )
                 row += size
             column += len(of)
+        # The last rows: each variable has exactly one choice.
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
         blocks.append((row + owner, np.arange(n_x), np.ones(n_x)))
         at, columns, values = (np.concatenate(part) for part in zip(*blocks))
@@ -136,6 +142,7 @@ class Programme:
         each = self.n_entries * _SECONDS_PER_BRANCHED_ENTRY
         branches = (work_left_seconds - self.first_seconds) / max(each, _LEAST_SECONDS_EACH)
         cost = self._row([t.values for t in self.tables])
+        # Seconds are small numbers, and HiGHS has absolute tolerances.
         scale = max(float(np.abs(cost).max(initial=0.0)), np.finfo(float).tiny)
         equalities = self._marginals()
         n_sums = sum(self.sizes[v] for t in self.tables for v in t.scope)
@@ -152,6 +159,7 @@ class Programme:
         n_x = int(self.first[-1])
         solution = scipy.optimize.milp(
             cost / scale,
+            # With whole x the y are whole by themselves.
             integrality=np.arange(len(cost)) < n_x,
             bounds=scipy.optimize.Bounds(0, 1),
             constraints=constraints,
@@ -164,6 +172,8 @@ class Programme:
                 "presolve": False,
             },
         )
+        # Counted by branches and not timed, so that searches end at the same place on every
+        # machine.
         took = self.first_seconds + each * (solution.mip_node_count or 0)
         if solution.status == _INFEASIBLE:
             return Solution(None, np.inf, is_done=True, nominal_seconds=took)

@@ -34,15 +34,20 @@ def exact(context: SearchContext) -> None:
             Dual(context.evaluator, model.features, weights, limit),
             mesh_variables(context.space, mesh),
         )
+        # Fewer axes first: their tables are small, so that some bound is there early.
         for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes))
     ]
     try:
+        # Presets and empty points, so that there is a plan to return, and a step to beat.
         starts(context)
         for search in searches:
             context.check_time()
             search.first_bound()
+        # Where collectives hide behind kernels the plans of elimination are not the best ones.
         if weights.count and context.best is not None:
             climb(context, context.best)
+        # The mesh of the lowest bound may have the best plan, which then proves others by being
+        # better.
         for search in sorted(searches, key=lambda s: (not s.is_complete, s.bound_seconds)):
             search.run()
         for search in searches:
@@ -50,4 +55,5 @@ def exact(context: SearchContext) -> None:
         if not all(search.is_proven for search in searches):
             greedy(context)
     finally:
+        # Also when the budget is over: what was proven until then holds.
         context.raise_bound(min((search.bound_seconds for search in searches), default=np.inf))

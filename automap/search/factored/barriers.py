@@ -20,6 +20,7 @@ def pin_barriers(
     """
     for cell in mesh_group.cells:
         for pin in () if cell.is_priced else pins_by_row.get(cell.ways.cell.value_rows[0], ()):
+            # Kept exactly: an axis that the pin does not name splits nothing of the input.
             wanted = [pin.dim(name) for name in variables.mesh.names]
             is_kept = (cell.ways.dims[:, 0] == wanted).all(axis=1)
             barrier = np.where(is_kept, 0.0, np.inf)[cell.number]
@@ -38,6 +39,7 @@ def shared_size_barriers(variables: Variables) -> Iterator[Table]:
     """Barriers of dimensions that two classes split in more parts than divide them."""
     space, sizes = variables.space, variables.mesh.sizes
     for pair, size in space.shared_sizes.items():
+        # A class that is no candidate is on no axis, and leaves all of the dimension to the other.
         if set(pair) <= set(space.candidates):
             scope = tuple(sorted(space.candidates.index(c) for c in pair))
             first, second = ([part_count(m, sizes) for m in variables.masks[v]] for v in scope)

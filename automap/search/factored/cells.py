@@ -68,10 +68,13 @@ class Rows:
     @cached_property
     def leaves_by_class(self) -> dict[int, tuple[int, ...]]:
         """The leaf classes that can turn each storage class on."""
+        # A storage class is turned on by the level of its leaf, on either side of it.
         none, leaves = self.space.problem.n_classes, dict[int, tuple[int, ...]]()
         for number, leaf in enumerate(self.space.leaves):
             for side in (leaf.parameter_side, leaf.optimizer_side):
                 for dim, group_class in enumerate(side):
+                    # Where the parameter's dimension has no class `storage_dim` takes another
+                    # dimension.
                     if group_class != none and leaf.parameter_side[dim] != none:
                         leaves[group_class] = (*leaves.get(group_class, ()), number)
         return {c: tuple(dict.fromkeys(of)) for c, of in leaves.items()}
@@ -129,6 +132,7 @@ class Rows:
         return {
             row: tuple(of)
             for row, of in zip(contests.op_row.tolist(), tensors)
+            # With one factor that decisions can split there is nothing to contest.
             if sum(bool(self._row_variables(factor)) for factor in tables.op_rows[row]) > 1
         }
 
@@ -154,6 +158,8 @@ class Rows:
             values.update(edges.value_row[list(numbers)].tolist())
             ops.update(edges.op_row[list(numbers)].tolist())
         for op in ops:
+            # Who wins a contest depends on the bytes of the op's tensors, so these have to be there
+            # too.
             values.update(self.contested.get(op, ()))
         return Cell(
             tuple(sorted(values)),
@@ -173,6 +179,7 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         for edge, before in enumerate(_before(tables.operands))
     ]
     kernels = tables.kernels
+    # There a product and the reduce-scatter of its result are one loop and have one price together.
     is_ringed = rows.evaluator.backend.scattered_products == "rings"
     starts = np.searchsorted(kernels.traffic_kernel, np.arange(len(kernels.op_row) + 1))
     reads = [set(kernels.traffic_row[start:end].tolist()) for start, end in zip(starts, starts[1:])]
@@ -189,6 +196,7 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         values = {row for k in made for row in (*reads[k], int(kernels.product_row[k]))}
         ops = kernels.op_row[made].tolist()
         cells.append(rows.cell(values, ops, (), (edge, *before), made))
+    # Rows that are in memory at some time, and those that a barrier is asked about.
     held = {*tables.buffers.row.tolist(), *pinned_rows}
     return (*cells, *(rows.cell((row,)) for row in sorted(held)))
 
@@ -196,5 +204,6 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
 def _before(edges: Edges) -> list[list[int]]:
     before: list[list[int]] = [[] for _ in edges.count]
     for later, earlier in edges.repeats.tolist():
+        # A later edge costs nothing where an earlier one has gathered the same already.
         before[later].append(earlier)
     return before

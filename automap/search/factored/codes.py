@@ -95,12 +95,15 @@ class Group:
     def _classes(self) -> frozenset[int]:
         """All classes that stand in the rows, whether of small parts or not."""
         tables, none = self.rows.evaluator.tables, self.rows.space.problem.n_classes
+        # Small parts are numbered behind the classes, one apart for the number that means none.
         classes = set(tables.value_rows[self.value_rows].ravel().tolist())
         classes |= set(tables.op_rows[self.op_rows].ravel().tolist())
         return frozenset(c - none - 1 if c > none else c for c in classes if c != none)
 
     def axis_codes(self, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
-        """The code on an axis of every joint choice, int64 [choices of each variable of the scope]."""
+        """The code of every joint choice on an axis, int64 [choices of each of the scope's
+        variables].
+        """
         place = {v: i for i, v in enumerate(self.scope)}
         codes = np.zeros([1] * len(self.scope), np.int64)
         # Of growing shape, so that few sums are as large as the whole.
@@ -109,6 +112,7 @@ class Group:
             shape = [1] * len(self.scope)
             for v in variables_of_slot:
                 shape[place[v]] = variables.sizes[v]
+            # Each slot has its own bit of an int64, so adding is setting it.
             slot_bits = sum(
                 _is_set(slot, variables, stored, axis).astype(np.int64) << bit
                 for bit, slot in slots
@@ -144,6 +148,8 @@ def splits_by_code(
     op rows]).
     """
     rows, tables = group.rows, group.rows.evaluator.tables
+    # Classes are numbered anew, 0 .. n - 1 in a copy, n .. 2n - 1 in the next, and so on: no copy
+    # sees what another one splits.
     local = sorted({slot.group_class for slot in group.slots})
     n_local, n_copies = len(local), len(codes)
     known = np.full(2 * rows.space.problem.n_classes + 2, -1)
@@ -155,6 +161,7 @@ def splits_by_code(
     def copied(of: np.ndarray) -> np.ndarray:
         is_small = of > none
         number = known[np.where(is_small, of - none - 1, of)]
+        # A class that no slot is about is split by nothing: it becomes none.
         apart = np.where(number < 0, total, number + first + np.where(is_small, total + 1, 0))
         return apart.reshape(-1, *of.shape[1:])
 
@@ -260,7 +267,7 @@ _NUMBERS = 1 << 62
 
 
 def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows, sorted, of an array of whole numbers from -1, and which of them each is."""
+    """The distinct rows, sorted, of an array of whole numbers from -1, and which each row is."""
     counts = (rows.max(axis=0, initial=-1) + 2).tolist()
     if prod(counts) < _NUMBERS:
         distinct, which = joint_codes([column + 1 for column in rows.T])

@@ -27,6 +27,7 @@ class Table:
     values: np.ndarray
 
 
+# Entries of a sum, 32 MiB of float64.
 LARGEST = 1 << 22
 
 
@@ -61,6 +62,7 @@ class _Item:
 def elimination_order(scopes: Iterable[tuple[int, ...]], sizes: Sequence[int]) -> tuple[int, ...]:
     """The order in which variables are eliminated: always the one with the smallest table next."""
     pool = {frozenset(scope) for scope in scopes if scope}
+    # On scopes alone, with no numbers, so that an order is made once for all weights of a mesh.
     left, order = set().union(*pool), list[int]()
 
     def joined(variable: int) -> frozenset[int]:
@@ -68,11 +70,14 @@ def elimination_order(scopes: Iterable[tuple[int, ...]], sizes: Sequence[int]) -
 
     union = {v: joined(v) for v in left}
     while left:
+        # The table that eliminating v makes is over all that stands in some scope with it. Ties by
+        # number.
         best = min(left, key=lambda v: (prod(sizes[u] for u in union[v]), v))
         order.append(best)
         left.discard(best)
         met = union[best] - {best}
         pool = {s for s in pool if best not in s} | {met}
+        # Only the neighbours of what was eliminated have other tables now.
         union.update({v: joined(v) for v in met})
     return tuple(order)
 
@@ -102,6 +107,8 @@ class Elimination:
             bucket = [item for item in pool if variable in item.scope]
             pool = [item for item in pool if variable not in item.scope]
             buckets = self._split(bucket)
+            # Each bucket takes its own minimum over the variable: their sum is at most the true
+            # one.
             self.is_exact &= len(buckets) <= 1
             for items in buckets:
                 self._eliminate(variable, items, pool)
@@ -115,6 +122,7 @@ class Elimination:
         """Tables that are added up together: each goes, the largest first, where there is room."""
         buckets: list[tuple[set[int], list[_Item]]] = []
         for item in sorted(bucket, key=lambda i: -i.values.size):
+            # First fit: larger tables have their place before smaller ones fill the room.
             for scope, items in buckets:
                 if prod(self.sizes[v] for v in scope.union(item.scope)) <= LARGEST:
                     scope.update(item.scope)
@@ -129,6 +137,8 @@ class Elimination:
         values = np.zeros([self.sizes[v] for v in scope])
         for item in items:
             values += spread(item.values, item.scope, scope)
+        # The sum is kept beside the minimum: assignments and marginals are read from it on the way
+        # back.
         node = _Node(variable, scope, values, values.min(axis=scope.index(variable)))
         number = len(self.nodes)
         for item in items:
@@ -146,6 +156,7 @@ class Elimination:
         chosen, by_variable = [0] * len(self.sizes), dict[int, list[_Node]]()
         for node in self.nodes:
             by_variable.setdefault(node.variable, []).append(node)
+        # Backwards: when a variable is chosen all others of its tables have been.
         for variable, nodes in reversed(by_variable.items()):
             costs = np.zeros(self.sizes[variable])
             for node in nodes:
@@ -160,10 +171,12 @@ class Elimination:
         bounds = [np.full(size, self.bound) for size in self.sizes]
         if np.isinf(self.bound):
             return bounds
+        # For each node what the rest of the tree adds to its message, by the choices of its scope.
         down: list[np.ndarray] = [np.zeros(()) for _ in self.nodes]
         for number in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[number]
             if node.parent < 0:
+                # A root: the rest are the other trees of the forest, and the constant.
                 down[number] = np.array(self.bound - float(node.message))
             belief = node.values + np.expand_dims(down[number], node.scope.index(node.variable))
             for axis, v in enumerate(node.scope):
@@ -172,6 +185,7 @@ class Elimination:
             for child in node.children:
                 kept = self.nodes[child].kept
                 gone = tuple(a for a, v in enumerate(node.scope) if v not in kept)
+                # Infinite less infinite is no number: the choice is forbidden either way.
                 with np.errstate(invalid="ignore"):
                     rest = belief.min(axis=gone) - self.nodes[child].message
                 down[child] = np.where(np.isnan(rest), np.inf, rest)
@@ -189,6 +203,7 @@ def spread(values: np.ndarray, scope: tuple[int, ...], over: tuple[int, ...]) ->
 def merged(tables: Iterable[Table]) -> list[Table]:
     """Tables added to the smallest whose scope has theirs, so that none is within another."""
     kept: list[Table] = []
+    # Large scopes first, so that each table finds the one that has it.
     for table in sorted(tables, key=lambda t: -len(t.scope)):
         fitting = [t for t in kept if set(table.scope) <= set(t.scope)]
         if fitting:

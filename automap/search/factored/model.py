@@ -10,10 +10,11 @@ Features of all groups together:
     value rows                               1 / (parts of the row): bytes of a device per byte
     copies by operand edges                  bytes
     repeats of operand edges                 bytes of the copy that the later edge finds gathered
-                                                                              -> in: `FeatureOffsets`
-The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at a position of
-the schedule are at least a weighted sum of the others (`automap.cost.memory.Profile.at`).  What is not allowed
-(broken pins) is kept apart                                                    -> in: `Factored.barriers`
+                                                                        -> in: `FeatureOffsets`
+The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at
+a position of the schedule are at least a weighted sum of the others
+(`automap.cost.memory.Profile.at`). What is not allowed (broken pins) is kept apart
+                                                                        -> in: `Factored.barriers`
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,8 @@ class FeatureOffsets:
     def of(evaluator: Evaluator) -> "FeatureOffsets":
         """Those of a problem's tables."""
         t = evaluator.tables
+        # In the order of the fields: where a kind begins is how many numbers the kinds before it
+        # take.
         lengths = (
             len(t.kernels.count),
             len(t.operands.count),
@@ -86,6 +89,8 @@ class Term:
 
     def table(self, weights: np.ndarray) -> Table:
         """The weighted sum of the features; `weights` has one entry per feature of the problem."""
+        # Over the ways first, of which there are few, then spread to all joint choices
+        # [choices...].
         return Table(self.scope, (weights[self.features] @ self.values)[self.way])
 
 
@@ -138,6 +143,7 @@ class Model:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Cells by scope."""
+        # Cells of one scope are laid out together, as their joint choices are the same.
         by_scope: dict[tuple[int, ...], list[Cell]] = {}
         for cell in make_cells(self.rows, self._pins_by_value_row):
             by_scope.setdefault(cell.scope, []).append(cell)
@@ -150,9 +156,12 @@ class Model:
     def on_mesh(self, variables: Variables, most_choices: float = np.inf) -> Factored:
         """The tables of one mesh; groups of more than `most_choices` joint choices are left out."""
         stored, sizes = LeafStorage(self.rows, variables), variables.mesh.sizes
+        # A group that is left out costs nothing, so sums without it are lower bounds.
         groups = [group for group in self.groups if _choices(group, variables) <= most_choices]
         mesh_groups = [self._group_on_mesh(group, variables, stored) for group in groups]
         priced = [cell for mesh_group in mesh_groups for cell in mesh_group.cells if cell.is_priced]
+        # All cells of the mesh in few calls of the evaluator; a cell of one value row needs no
+        # price.
         costs = self._prices([cell.ways for cell in priced], sizes)
         rows = [
             [
@@ -169,6 +178,8 @@ class Model:
             for cell in mesh_group.cells
             if cell.is_priced
         ]
+        # Prices come back in the order of the cells, lazily: a batch is priced when its first one
+        # is asked for.
         for group, cell, price in zip(group_numbers, priced, costs, strict=True):
             rows[group] += self._cell_values(cell, price)
         terms = [
@@ -198,6 +209,7 @@ class Model:
         """The prices of every cell, from few calls of the evaluator."""
         batch, room = list[CellSplits](), _WAYS_AT_ONCE
         for splits in ways:
+            # A cell of more ways than fit at once is a batch by itself.
             if batch and len(splits.dims) > room:
                 yield from cell_costs(self.rows.evaluator, sizes, batch)
                 batch, room = [], _WAYS_AT_ONCE
@@ -210,6 +222,7 @@ class Model:
     def _cell_values(self, cell: MeshCell, price: CellCosts) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
         of, features = cell.ways.cell, self.features
+        # Kernels have the first numbers, so theirs need no offset.
         values_by_feature = list(zip(of.kernels, price.kernel_seconds, strict=True))
         if of.operands:
             values_by_feature.append((features.operands + of.operands[0], price.edge_seconds))

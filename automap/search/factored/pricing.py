@@ -68,12 +68,14 @@ def group_on_mesh(group: Group, variables: Variables, stored: LeafStorage) -> Me
     """All ways of a group and of its cells."""
     axes = variables.mesh.axes
     codes_by_axis, by_axis = [], []
+    # Axis by axis: what splits a row along one axis does not depend on the other axes.
     for axis in range(len(axes)):
         codes, number = numbered(group.axis_codes(variables, stored, axis))
         codes_by_axis.append(codes)
         by_axis.append(number)
     # [ways, axes]: which code each axis has.
     joint, way = joint_codes(by_axis)
+    # What each code splits along its axis: dims [codes, value rows], factors [codes, op rows].
     splits = [
         splits_by_code(group, codes, axis) for codes, axis in zip(codes_by_axis, axes, strict=True)
     ]
@@ -82,9 +84,11 @@ def group_on_mesh(group: Group, variables: Variables, stored: LeafStorage) -> Me
         values = np.searchsorted(group.value_rows, cell.value_rows)
         ops = np.searchsorted(group.op_rows, cell.op_rows)
         rows = [np.concatenate([dims[:, values], fs[:, ops]], axis=1) for dims, fs in splits]
+        # Codes differ in more than this cell's rows see, so its own ways are fewer.
         distinct = [distinct_rows(of) for of in rows]
         numbers = [which[joint[:, a]] for a, (_, which) in enumerate(distinct)]
         ways, number = joint_codes(numbers)
+        # [ways, rows, axes]: value rows first, then op rows.
         split = np.stack([of[ways[:, a]] for a, (of, _) in enumerate(distinct)], axis=-1)
         n = len(values)
         cells.append(MeshCell(CellSplits(cell, split[:, :n], split[:, n:]), number))
@@ -110,6 +114,7 @@ def cell_costs(
 ) -> list[CellCosts]:
     """Of each cell under each of its ways on a mesh of `sizes`."""
     batch = CopiedCells(evaluator, [w.cell for w in ways], [len(w.dims) for w in ways])
+    # Not the evaluator's arithmetic but its tables are ours: every effect that it knows is priced.
     tables = batch.tables()
     dims = np.concatenate([w.dims.reshape(-1, len(sizes)) for w in ways])
     factors = np.concatenate([w.factors.reshape(-1, len(sizes)) for w in ways])
@@ -135,11 +140,14 @@ def cell_costs(
     later, earlier = tables.operands.repeats.T
     is_of_own = collectives.is_repeat & batch.operands.is_first[later]
     kept = np.zeros(len(tables.operands.count))
+    # Bytes that a cell's own edge finds gathered by those before it.
     kept[earlier[is_of_own]] = collectives.copied[earlier[is_of_own]]
     result = []
     for cell, way in enumerate(ways):
         n = len(way.dims)
         operands = batch.operands.in_cell(cell, n)
+        # The first is the edge that is priced; the others are there so that it may find its work
+        # done.
         made = batch.results.in_cell(cell, n)[:, :1]
         kernels = batch.kernels.in_cell(cell, n)
         edge_seconds = operand_seconds[operands[:, :1]].sum(axis=1) + result_seconds[made].sum(

@@ -30,16 +30,20 @@ class LeafStorage:
         candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
         multiple = self.rows.space.stored_multiple
         held = self.rows.leaf_axes[number]
+        # A mask has a bit for each axis that the candidate is on.
         masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
         holders_by_dim = tuple(
             tuple(i for i, v in enumerate(held) if candidates[v] in (c, r))
             for c, r in zip(leaf.compute, leaf.regional)
         )
         storable = tuple(c != none for c in leaf.parameter_side)
+        # Leaves of one shape that hold candidates on the same dimensions store alike, whatever
+        # those are.
         key = (leaf.dims, leaf.reach, storable, leaf.imposed, holders_by_dim, tuple(masks), levels)
         if key in self._known:
             return self._known[key]
         sizes = self.variables.mesh.sizes
+        # Of each set of axes, by its bits, in how many parts it splits.
         part_count = [
             prod(s for a, s in enumerate(sizes) if m >> a & 1) for m in range(1 << len(sizes))
         ]
@@ -48,10 +52,12 @@ class LeafStorage:
         is_full = np.broadcast_to(np.array([[x is Level.FULL for x in of] for of in levels]), shape)
         for place in product(*(range(len(of)) for of in masks)):
             chosen = [of[i] for of, i in zip(masks, place)]
+            # Axes that computation splits the leaf along: it is not stored along them too.
             taken = 0
             for mask in chosen:
                 taken |= mask
             parts = [prod(part_count[chosen[i]] for i in of) for of in holders_by_dim]
+            # Levels OPTIMIZER and FULL take the same dimension, so only which axes store counts.
             dims_by_axes: dict[tuple[bool, ...], tuple[int, ...]] = {}
             for choice, by_axis in enumerate(levels):
                 wanted = tuple(

@@ -86,10 +86,13 @@ class Variables:
     def point(self, assignment: Sequence[int]) -> Point:
         """The plan of one choice index per variable."""
         space, n_axes, given = self.space, len(self.mesh.sizes), iter(assignment)
+        # In the order in which variables are numbered: axes, sides, small parts, levels.
         masks = [(c, of[next(given)]) for c, of in zip(space.candidates, self.masks)]
         used = {c for c, mask in masks if mask}
         chosen = [of[next(given)] for of in self.bits]
         sides, parts = chosen[: len(space.repeated_classes)], chosen[len(space.repeated_classes) :]
+        # Of a class on no axis sides and small parts mean nothing, so that equal plans are equal
+        # points.
         last = frozenset(compress(space.repeated_classes, sides)) & used
         whole = frozenset(compress(space.small_part_classes, parts)) & used
         levels = [of[next(given)] for of in self.levels]
@@ -117,6 +120,8 @@ class Variables:
         choices_made += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
         for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
             levels = (levels_by_leaf[number] for levels_by_leaf in point.storage)
+            # A level that no plan can tell from a lower one is not among the choices: it is taken
+            # down to that.
             choices_made.append(choices.index(self._distinct_levels(leaf, tuple(levels))))
         return tuple(choices_made)
 
@@ -159,6 +164,7 @@ def _levels(space: Space, leaf: LeafClass, size: int) -> Levels:
     ]
     if not dims:
         return (Level.REPLICATED,)
+    # Nothing of the optimizer's to split, so level OPTIMIZER is as REPLICATED.
     if all(leaf.optimizer_side[d] == none for d in dims):
         return (Level.REPLICATED, Level.FULL)
     return tuple(Level)

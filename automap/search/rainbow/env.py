@@ -1,5 +1,5 @@
-"""The environment of the agent: episodes in which a whole point is changed by one decision after the
-other, what the agent sees of them, and several of them at once.
+"""The environment of the agent: episodes that change a whole point by one decision after the other,
+what the agent sees of them, and several of them at once.
 
 Table. At a decision the agent keeps the point as it is, or makes one of at most `MOST_MOVES` moves.
 In order                                                            -> in: `decisions`
@@ -65,6 +65,7 @@ from rl.schedule import Linear
 
 
 Decision = tuple[Move, ...]
+# Actions of the network beside keeping: at most as many moves as a class has on three axes.
 MOST_MOVES = 4
 # Leaf classes that are decided one by one.
 _SINGLE_LEAVES = 8
@@ -90,6 +91,8 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     return tuple(in_order)
 
 
+# Plans that do not fit cost as much as twice the seconds, and more the further they are from
+# fitting.
 TOO_LARGE = math.log(2.0)
 OVER_WEIGHT = 2.0
 
@@ -145,12 +148,15 @@ class Table:
         """
         decision: Decision = self.decisions[self.position]
         point = self.current.point
+        # Decisions are of the mesh and made before the point is known, so some moves do nothing by
+        # now.
         possible = {*moves(self._context.space, point)} & {*decision}
         options: list[Option | None] = [Option(None, self.current)]
         for move in decision:
             changed = None
             if move in possible:
                 moved = self._context.pinned.impose(move.apply(self._context.space, point))
+                # Pins may have taken the move back.
                 changed = None if moved == point else self._context.evaluate(moved, "rainbow")
             options.append(Option(move, changed) if changed else None)
         return options
@@ -193,11 +199,14 @@ class Features:
         done, total = problem.work.by_class, problem.work.total
         shares = np.zeros((problem.n_classes, 2))
         for leaf, share in zip(space.leaves, self._leaf_shares.tolist(), strict=True):
+            # A leaf counts for every class that it holds, once each.
             for group_class in {*leaf.compute, *leaf.regional}:
                 if group_class < problem.n_classes:
                     shares[group_class, 0] += share
         for group_class in range(problem.n_classes):
             of = problem.compute_class(group_class)
+            # Work is counted by compute classes: a regional class has that of the one that it is a
+            # part of.
             shares[group_class, 1] = done.get(of, 0.0) / max(total, 1.0)
         return shares
 
@@ -215,6 +224,7 @@ class Features:
         """The flat vector, `N_FLAT` numbers."""
         estimate, best = table.current.estimate, self._context.best
         objective = self._context.objective
+        # In logarithms, so that models and machines of any speed look alike.
         behind = cost(objective, estimate) - cost(objective, best.estimate) if best else 0.0
         sizes = table.current.point.mesh.sizes
         return [
@@ -306,7 +316,7 @@ CONFIG = RainbowConfig(
 
 
 class StepTimeEnv:
-    """`n_tables` episodes at once. Raises `OutOfBudget` out of `step` when the search's time is up."""
+    """`n_tables` episodes at once. `step` raises `OutOfBudget` when the search's time is up."""
 
     def __init__(self, context: SearchContext, starts: Sequence[Candidate], n_tables: int):
         """`starts` are points of any meshes, at least one."""
@@ -361,9 +371,13 @@ class StepTimeEnv:
 
     def _new_table(self) -> Table:
         ranked = self.best_by_mesh
+        # Better meshes more often, but none never: its presets may just be far from what it could
+        # be.
         weights = [1.0 / rank for rank in range(1, len(ranked) + 1)]
         (chosen,) = self._source.choices(ranked, weights)
         self._begun += 1
+        # Every other episode goes on from the best; those between explore from the mesh's other
+        # starts.
         if self._begun % 2:
             return Table(self._context, chosen)
         return Table(self._context, self._source.choice(self._starts[chosen.point.mesh]))

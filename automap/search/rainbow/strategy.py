@@ -1,9 +1,10 @@
 """`rainbow`: learn on this one problem, from the best presets, and climb at the end.
 
 1. price presets and empty points of all meshes
-2. play and learn: MOST_EPISODES episodes, or until PATIENCE of them have brought nothing better, or until the
-   last `_SECOND_STAGE` of the budget begins
-3. second thoughts: climb from the best points of the best meshes               -> in: `automap.search.greedy.climb`
+2. play and learn: MOST_EPISODES episodes, or until PATIENCE of them have brought nothing better, or
+   until the last `_SECOND_STAGE` of the budget begins
+3. second thoughts: climb from the best points of the best meshes
+                                                            -> in: `automap.search.greedy.climb`
 
 Numbers of episodes, not seconds, end it where the budget allows: then the same seed finds the same
 plan.
@@ -25,9 +26,11 @@ _ENDLESS = 2**62
 def rainbow(context: SearchContext) -> None:
     """Search with a Rainbow agent. Raises `InputError` if torch is not installed."""
     need_torch()
+    # Torch loads here, and nothing of `rl` before: every other strategy works without both.
     from automap.search.rainbow.env import CONFIG, StepTimeEnv
     from rl.train import Trainer
 
+    # Before the starts are priced, so that the second stage is a share of the whole budget.
     whole_seconds = context.seconds_left
     candidates = starts(context)
     if not candidates:
@@ -40,6 +43,8 @@ def rainbow(context: SearchContext) -> None:
         nonlocal best, since
         if context.best is not best:
             best, since = context.best, env.episodes
+        # The only end that depends on the machine; the other two give the same plan for the same
+        # seed.
         is_late = context.seconds_left < _SECOND_STAGE * whole_seconds
         return env.episodes >= MOST_EPISODES or env.episodes - since >= PATIENCE or is_late
 
