@@ -20,8 +20,11 @@ def batch_classes(problem: Problem) -> tuple[int, ...]:
     batch = problem.batch_class
     if batch is None:
         return ()
+    # Not a leading dimension of the inputs, so nothing says which other classes would be of its
+    # kind.
     if batch not in problem.leading:
         return (batch,)
+    # Towers share no tensor until their loss; a sequence stands beside the batch in nearly all.
     met = {
         c
         for p in problem.pair_conflicts
@@ -33,10 +36,12 @@ def batch_classes(problem: Problem) -> tuple[int, ...]:
 
 
 def _is_tower(problem: Problem, batch: int, other: int) -> bool:
+    # A tower has as many examples as the batch has.
     if problem.limits[other] != problem.limits[batch]:
         return False
     done = problem.work.by_class
     both = shared_work(problem.linkage, problem.class_of_group, batch, other)
+    # Most of the work of each is without the other.
     return 2 * both < min(done.get(batch, 0.0), done.get(other, 0.0))
 
 
@@ -47,6 +52,7 @@ def undivided(problem: Problem, n_devices: int) -> tuple[str, ...]:
     batch = problem.batch_class
     size = 0 if batch is None else int(problem.limits[batch])
     parts = math.gcd(size, n_devices)
+    # One example cannot be split, and where all devices have work there is nothing to say.
     if size < 2 or parts == min(size, n_devices):
         return ()
     more = -(-size // n_devices) * n_devices

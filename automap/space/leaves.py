@@ -57,12 +57,15 @@ class LeafClass:
 def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
     """All parameters with dimensions, folded, largest total bytes first."""
     reach = _reach(problem)
+    # Which output is a parameter's new value: the op that makes it is the update.
     output_by_input = {i: o for o, i in problem.state_map.items()}
     members: dict[tuple[object, ...], list[int]] = {}
     for position, (value, role) in enumerate(zip(problem.graph.inputs, problem.roles, strict=True)):
         array = problem.graph.values[value]
         if role is Role.PARAMETER and array.dims:
             optimizer_side = _optimizer_side(problem, position, output_by_input)
+            # What a storage decision depends on: leaves that are alike in all of it are decided
+            # together.
             key = (
                 array.dims,
                 array.dtype,
@@ -99,6 +102,7 @@ def _optimizer_side(
 ) -> tuple[int, ...]:
     """Storage classes of the op that makes the new parameter."""
     none = problem.n_classes
+    # A parameter that the step does not update, as of inference or a frozen one.
     if position not in output_by_input:
         return (none,) * len(problem.graph.values[problem.graph.inputs[position]].dims)
     output = problem.graph.outputs[output_by_input[position]]
@@ -111,6 +115,7 @@ def _reach(problem: Problem) -> dict[int, int]:
     counts: dict[int, int] = {}
     for node_class in problem.storage_class_of_node.tolist():
         counts[node_class] = counts.get(node_class, 0) + 1
+    # Nodes of no storage class.
     counts.pop(problem.n_classes, None)
     return counts
 
@@ -136,6 +141,8 @@ def storage_dim(
     name, axis_size = axis
     given = leaf.imposed_dim(name)
 
+    # A tuple, so that a later wish counts only where all before it are equal; -d takes the first of
+    # equals.
     def preferred(d: int) -> tuple[int, ...]:
         size, is_last = leaf.dims[d], d == len(leaf.dims) - 1
         is_whole = not is_last or size < multiple or size % (parts[d] * to_come * multiple) == 0
@@ -144,6 +151,7 @@ def storage_dim(
     allowed = (
         d
         for d, size in enumerate(leaf.dims)
+        # Parts have to be equal: padding would change what the step computes.
         if size % (parts[d] * axis_size) == 0 and leaf.parameter_side[d] != none
     )
     return max(allowed, key=preferred, default=None)
@@ -164,6 +172,8 @@ def storage_dims(
     dimension should be a multiple of.
     """
     left, stored = list(parts), set[int]()
+    # Parts of this axis and of those after it: the choice for one axis should leave whole tiles for
+    # all.
     to_come = math.prod(size for (_, size), is_wanted in zip(axes, wanted) if is_wanted)
     dims: list[int | None] = []
     for axis, is_wanted in zip(axes, wanted, strict=True):
@@ -204,11 +214,12 @@ class StoredLeaves:
     def storage_classes(
         self, point: Point, parts_by_class: Mapping[int, int]
     ) -> list[dict[int, None]]:
-        """The storage classes of each axis, in order of the leaves; `parts_of` are the parts of
-        compute classes.
+        """The storage classes of each axis, in order of the leaves; `parts_by_class` says in how
+        many parts compute and regional classes are split.
         """
         classes_by_axis = [dict[int, None]() for _ in point.compute]
         for number, levels in enumerate(zip(*point.storage, strict=True)):
+            # Level REPLICATED is 0: most leaves of most points store nothing split.
             if any(levels):
                 question = self._question(number, levels, point, parts_by_class)
                 if question not in self._known:
@@ -225,11 +236,13 @@ class StoredLeaves:
         parts_by_class: Mapping[int, int],
     ) -> _Question:
         leaf = self.leaves[number]
+        # An axis that computation splits the leaf along leaves nothing to store along it.
         taken = tuple(
             level is Level.REPLICATED or not leaf.splitting.isdisjoint(classes)
             for level, classes in zip(levels, point.compute)
         )
         sides = zip(leaf.compute, leaf.regional)
+        # By compute and by regional classes: a dimension may have one of each.
         parts = tuple(parts_by_class.get(c, 1) * parts_by_class.get(r, 1) for c, r in sides)
         return _Question(number, point.mesh, levels, taken, parts)
 
@@ -245,6 +258,7 @@ class StoredLeaves:
             if dim is None:
                 continue
             if leaf.optimizer_side[dim] != self.none:
+                # At level FULL too: a parameter that is stored split is updated split.
                 turned_on.append((axis, leaf.optimizer_side[dim]))
             if question.levels[axis] is Level.FULL:
                 turned_on.append((axis, leaf.parameter_side[dim]))

@@ -51,9 +51,11 @@ def parse_pins(
     Raises `InputError` for a text of another form, a path or an axis that is not there, another
     number of dimensions than the input's, and pins that no mesh suits or that contradict.
     """
+    # A pattern may fit many inputs, so there are often more pins than texts.
     pins = _parse(texts, problem, shapes)
     for pin in pins.values():
         if not any(divides(pin.axes_of_dim, shapes[pin.position], mesh) for mesh in meshes):
+            # The shortest first: those with few axes say most with few words.
             known = sorted({str(dict(mesh.axes)) for mesh in meshes}, key=lambda m: (len(m), m))
             raise InputError(
                 f"pin {pin.text!r}: no mesh has these axes in sizes that divide "
@@ -68,6 +70,7 @@ def _parse(
     """By position of the input."""
     pins: dict[int, Pin] = {}
     for text in texts:
+        # From the right, as a path may hold = and a spec may not.
         path, equals, spec = text.rpartition("=")
         if not equals or not path:
             raise InputError(f"pin {text!r}: expected PATH=SPEC, as [0]['params']['w']=null,model")
@@ -94,6 +97,7 @@ def _check_suits(pin: Pin, problem: Problem, shape: tuple[int, ...]) -> None:
         )
     if len(shape) != len(problem.graph.values[value].dims):
         raise InputError(f"pin {pin.text!r}: {path} is random keys, which every device has whole")
+    # None where the step's own code leaves a dimension to others.
     given = problem.imposed.specs_by_value.get(value, pin.axes_of_dim)
     if any(
         own is not None and own != axes for own, axes in zip(given, pin.axes_of_dim, strict=True)
@@ -120,6 +124,7 @@ def _parse_spec(text: str, spec: str) -> AxesOfDim:
 def _positions(text: str, path: str, paths: Sequence[str]) -> list[int]:
     positions = [i for i, other in enumerate(paths) if _fits(path, other)]
     if not positions:
+        # However far off: some name says more than none.
         closest = difflib.get_close_matches(path, paths, n=3, cutoff=0.0)
         raise InputError(f"pin {text!r}: no input is called {path}; closest: {', '.join(closest)}")
     return positions
@@ -151,6 +156,7 @@ def with_pins(workload: Workload, pins: Sequence[Pin]) -> Workload:
     if not pins:
         return workload
     given = {pin.position: pin.axes_of_dim for pin in pins}
+    # As if they were `in_shardings`: what follows from them inside of the step is worked out anew.
     ends = replace(workload.ends, inputs={**workload.ends.inputs, **given})
     problem = workload.problem
     imposed_specs = imposed(problem.graph, ends, problem.state_map)
@@ -162,6 +168,7 @@ def meshes_that_divide(workload: Workload, meshes: Sequence[Mesh]) -> tuple[Mesh
     broken = {mesh: _undivided(workload.problem, mesh) for mesh in meshes}
     dividing = tuple(mesh for mesh, of in broken.items() if not of)
     if not dividing:
+        # The mesh that comes closest, so that the message is about what is really in the way.
         mesh = min(broken, key=lambda mesh: len(broken[mesh]))
         raise InputError("; ".join(_why_not(workload, mesh, broken[mesh])))
     return dividing
@@ -194,6 +201,7 @@ def _name(workload: Workload, value: int) -> str:
     for leaves, values in ((workload.inputs, graph.inputs), (workload.outputs, graph.outputs)):
         if value in values:
             return leaves[values.index(value)].path
+    # An inner value has no path: the name of the op that makes it says where it is.
     makers = (op for op in graph.ops if value in op.outputs)
     op = next(makers, None)
     return "a value" if op is None else readable(op.op_name) or op.instruction.name

@@ -28,10 +28,13 @@ def recorded(point: Point, layers: Literal["folded", "apart"]) -> PointRecord:
 def restored(record: PointRecord, space: Space, mesh: Mesh) -> Point:
     """The point of a record. Raises `PlanError` for one that is no point of the space."""
     problem, path = space.problem, "search.point"
+    # The file's types and ranges were checked when it was read; here it is held against this step.
     record.check_axes(path, len(mesh.sizes))
     lists = {f"compute[{axis}]": classes for axis, classes in enumerate(record.compute)}
     for name, classes in {**lists, "last": record.last, "whole": record.whole}.items():
         for index, group_class in enumerate(classes):
+            # Storage is said by levels: a storage class among the compute classes would split a
+            # leaf twice.
             is_storage = problem.n_compute <= group_class < problem.n_split
             if is_storage or group_class >= problem.n_classes:
                 raise _refuse_class(f"{path}.{name}[{index}]", group_class, space)

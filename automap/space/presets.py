@@ -45,10 +45,12 @@ def _batch_axes(space: Space, mesh: Mesh) -> list[list[int]] | None:
         return None
     compute: list[list[int]] = []
     parts = dict.fromkeys(batches, 1)
+    # Axes in the mesh's order: each takes the batch while what is left of it divides.
     for size in mesh.sizes:
         compute.append([c for c in batches if space.problem.limits[c] % (parts[c] * size) == 0])
         for batch in compute[-1]:
             parts[batch] *= size
+    # On one device nothing is split, and that is data-parallel all the same.
     return compute if any(compute) or mesh.sizes == (1,) else None
 
 
@@ -79,6 +81,7 @@ def feature_classes(space: Space, size: int) -> tuple[int, ...]:
     batch.
     """
     chosen: list[int] = []
+    # Splitting the residual stream would leave a partial sum after nearly every matmul.
     left_out = {space.residual, *space.activations, *space.regional}
     for group_class in space.candidates:
         fits = space.problem.limits[group_class] % size == 0
@@ -108,6 +111,7 @@ def _sequences_beside(space: Space, mesh: Mesh, axis: int) -> Point | None:
     if point is None or not sequences:
         return None
     compute = [list(classes) for classes in point.compute]
+    # After the features: a sequence has the axis only where no feature stands.
     compute[axis] += sequences
     return space.point(mesh, compute)
 
@@ -122,6 +126,8 @@ def _expert_parallel(space: Space, mesh: Mesh) -> Sequence[Point]:
         size = mesh.sizes[axis]
         experts = [c for c in space.regional if space.problem.limits[c] % size == 0]
         if experts:
+            # Experts before the batch: around their weights tokens are exchanged, and all else
+            # stays data-parallel.
             mixed = [*compute[:axis], [*experts, *compute[axis]], *compute[axis + 1 :]]
             points.append(space.point(mesh, mixed))
     return tuple(points)
@@ -158,6 +164,7 @@ def _megatron_on(space: Space, mesh: Mesh, axis: int) -> Point | None:
     features = feature_classes(space, mesh.sizes[axis])
     if not features:
         return None
+    # The batch goes over the mesh without the features' axis.
     others = Mesh(
         mesh.names[:axis] + mesh.names[axis + 1 :], mesh.sizes[:axis] + mesh.sizes[axis + 1 :]
     )
@@ -192,6 +199,7 @@ def as_imposed(space: Space, mesh: Mesh) -> Point:
         for dim, axes in enumerate(spec):
             for name in axes or ():
                 axis = mesh.names.index(name)
+                # An axis of one device splits nothing, whatever the code says of it.
                 if mesh.sizes[axis] > 1:
                     builder.split(value, role, dim, axis)
     return builder.point()
@@ -208,6 +216,7 @@ def _in_order(space: Space) -> Iterator[tuple[int, Role | None, ImposedSpec]]:
     yield from (given for given in inputs if given[1] not in _STATE)
     for op, spec in problem.imposed.specs_by_op.items():
         (value,) = problem.graph.ops[op].outputs
+        # Gradients and updates follow their parameters.
         if problem.storage.side[value] == Side.NONE:
             yield value, None, spec
     for role in _STATE:
@@ -223,6 +232,8 @@ class _ImposedPoint:
     def split(self, value: int, role: Role | None, dim: int, axis: int) -> None:
         """Split one dimension of a value along an axis, if that is possible."""
         own = self._space.problem.compute_classes(value)[dim]
+        # A parameter that the code splits along the batch's axis is what people write for ZeRO:
+        # stored so, and gathered for each use.
         has_batch = self._space.problem.batch_class in self._compute[axis]
         is_state = role in _STATE
         if own in self._compute[axis] or (not (is_state and has_batch) and self._enters(own, axis)):
@@ -232,6 +243,8 @@ class _ImposedPoint:
             stored = self._space.problem.storage_classes(value)[dim]
             for number, leaf in enumerate(self._space.leaves):
                 if stored in (*leaf.parameter_side, *leaf.optimizer_side):
+                    # A leaf class stands for several inputs: the one that is stored split furthest
+                    # decides.
                     self._levels[axis][number] = max(level, self._levels[axis][number])
 
     def _enters(self, own: int, axis: int) -> bool:

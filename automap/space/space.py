@@ -58,11 +58,14 @@ class Space:
         """
         problem, batches = self.problem, self.batches
         done, total = problem.work.by_class, problem.work.total
+        # Bytes of the parameters that hold each class; 0 for one of activations alone.
         weight = {c: 0 for c in (*done, *self.regional) if problem.limits[c] > 1}
         for leaf in self.leaves:
             for group_class in {*leaf.compute, *leaf.regional} & weight.keys():
                 weight[group_class] += leaf.n_bytes * len(leaf.inputs)
         features = [c for c, n in weight.items() if n and c not in batches]
+        # The order is the precedence on an axis: regional classes first, or the classes that they
+        # are parts of would take the axis everywhere.
         features.sort(key=lambda c: (c not in self.regional, -weight[c], c))
         others = [
             c
@@ -70,11 +73,15 @@ class Space:
             if not n
             and c not in (*batches, *problem.loop_classes)
             and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
+            # An image is one class at each scale: alone each may be too little work to be worth
+            # deciding.
             >= default_policy().least_work_of_candidate * total
         ]
         others.sort(key=lambda c: (-done[c], c))
+        # Of layers apart each has classes of its own, none of which may be cut off for another's.
         most = default_policy().most_candidates if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
+        # The other towers of the batch, and the batch itself last: it takes what features leave.
         beside = [c for c in batches[1:] if c in weight and c not in problem.loop_classes]
         return (*chosen, *beside, *(c for c in batches[:1] if c in weight))
 
@@ -108,6 +115,7 @@ class Space:
         """For each class of an image, those of the image at all scales that windows make of it."""
         problem, scales = self.problem, dict[int, frozenset[int]]()
         for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True):
+            # No window slides here: the image has the same scale on both sides.
             if all(factor.halo is None for factor in rule.factors):
                 continue
             classes = [problem.compute_classes(v) for v in (*op.inputs, *op.outputs)]
@@ -117,6 +125,7 @@ class Space:
                         c
                         for tensor_classes, dims in zip(classes, (*rule.operands, *rule.results))
                         for c, factors in zip(tensor_classes, dims)
+                        # A class stands for the major factor of a dimension.
                         if factors[:1] == (index,) and c < problem.n_classes
                     }
                     joined = frozenset(met).union(*(scales.get(c, ()) for c in met))
@@ -132,6 +141,8 @@ class Space:
 
     @cached_property
     def _meetings(self) -> frozenset[tuple[int, int]]:
+        # Only features: batch and sequences stand beside them in most tensors, and are there for
+        # what features leave.
         features = {c for leaf in self.leaves for c in leaf.compute}
         return frozenset(
             (pair.first, pair.second)
@@ -159,6 +170,7 @@ class Space:
         problem = self.problem
         counts: dict[int, int] = {}
         for index, op in enumerate(problem.graph.ops):
+            # Backward passes contract what forward passes do not, the batch above all.
             if op.opcode == DOT and problem.phases[index] is Phase.FORWARD:
                 factors = problem.linkage.rules[index].factors
                 for factor, group in zip(factors, problem.linkage.factor_groups[index].tolist()):
