@@ -29,13 +29,16 @@ CollectiveName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """What was planned. `target` names it; the digests tell whether it is still the same.
+    """What was planned; the digests tell whether it is still the same.
 
-    `hlo_sha256` is of the serialized HLO module; `jaxpr_sha256` is None for a program without a
-    jaxpr (an HLO file); `rules` are the user's sharding rules, (name, rule); `arguments` are what
-    the target function was called with, (name, text), as the command's `--arg`. `weak_inputs` are
-    paths of inputs whose type was weak, as a Python number's is; `jax_version` is that which traced
-    the step, "" in older files.
+    - `target`: what the command was given, `module:function` or a path; of a plan made in Python
+      the name of the step. For people: nothing is imported or called because a file says so.
+    - `hlo_sha256`: of the serialized HLO module, lowered for the plan's platform.
+    - `jaxpr_sha256`: of the step's equations; None for a program that came without (an HLO file).
+    - `rules`: the user's sharding rules, (name of a custom call or jitted function, rule).
+    - `arguments`: what the target function was called with, (name, text), as the command's `--arg`.
+    - `weak_inputs`: paths of the inputs whose type was weak, as a Python number's is.
+    - `jax_version`: that which traced the step; "" in older files.
     """
 
     target: str
@@ -60,7 +63,11 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshRecord:
-    """The logical mesh: (name, size) of each axis, major first, row-major on the devices."""
+    """The logical mesh.
+
+    - `axes`: (name, size) of each axis, major first. Devices are numbered row-major: the last axis
+      varies fastest over the topology's devices.
+    """
 
     axes: tuple[tuple[str, int], ...]
 
@@ -81,7 +88,15 @@ class MeshRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafRecord:
-    """One input or output of the step: `path` as `jax.tree_util.keystr` has it."""
+    """One input or output of the step.
+
+    - `path`: as `jax.tree_util.keystr` has it, in the tuple of positional arguments.
+    - `shape`, `dtype`: of the whole array, by JAX's names of types; a random key is one element.
+    - `role`: what the step uses an input as; an output has that of the input that it takes the
+      place of at the next step, else `result`.
+    - `spec`: for each dimension None, or the mesh axes that split it, major first; the product of
+      their sizes divides the dimension.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -99,7 +114,13 @@ class LeafRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintRecord:
-    """A sharding imposed inside the step: `value` says on what, for people; `at` is the site."""
+    """A sharding imposed inside the step, where propagation from the inputs would give another.
+
+    - `value`: on what, for people.
+    - `at`: `<site>:<place>`, the equation and which of its operands or results
+      (`automap.jaxpr.sites`).
+    - `spec`: as of a leaf, of the whole tensor there.
+    """
 
     value: str
     at: str
@@ -108,7 +129,13 @@ class ConstraintRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """Bytes of each device at the peak; `inputs` are batch, random keys and constants."""
+    """What a device's memory holds at the moment of the peak, in bytes.
+
+    - `parameters`, `optimizer`, `other_state`, `inputs`: what the step is given, as it is stored.
+      Random keys and constants count as other state, `inputs` is the batch.
+    - `activations`: what the forward pass makes and the backward pass reads.
+    - `temporaries`: everything else that is alive then: gradients, gathered parameters, results.
+    """
 
     parameters: int
     optimizer: int
@@ -126,7 +153,9 @@ class MemoryRecord:
 class CollectiveRecord:
     """The collectives of one kind, over the same axes and in the same phase, of one step.
 
-    `bytes` is the sum over all `count` of them, each counted as `automap.cost.collectives` does.
+    - `kind`, `axes`, `phase`: what they have in common; several axes are one group of devices.
+    - `count`: how many run in a step, every trip of a loop counted.
+    - `bytes`: the sum over all of them, each counted as `automap.cost.collectives` does.
     """
 
     kind: CollectiveName
@@ -142,10 +171,18 @@ class CollectiveRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRecord:
-    """What one step is predicted to cost; `peak_bytes` is per device.
+    """What one step is predicted to cost, on a device.
 
-    `collective_seconds` are those in which a device waits for collectives, a part of the step;
-    `hidden_seconds` those of collectives that run beside computation.
+    - `step_seconds`: from the beginning of a step to that of the next; the sum of the next three.
+    - `compute_seconds`: in which the device runs kernels; of a pipeline the mean over devices.
+    - `collective_seconds`: in which it waits for collectives.
+    - `bubble_seconds`: in which it waits for other stages; 0 without a pipeline.
+    - `hidden_seconds`: of collectives that run beside computation, and so are no part of the step;
+      0 in older files.
+    - `peak_bytes`: the most that is alive at once on a device, of a pipeline on the fullest one.
+    - `fits`: whether that is within the device's memory, or the limit that was given.
+    - `memory`: what the peak is made of.
+    - `collectives`: what is sent in a step, all that a device takes part in.
     """
 
     step_seconds: float
@@ -165,11 +202,14 @@ class PredictedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRecord:
-    """What a compiler said of the plan: `peak_bytes` of its buffers on one device, and whether they
-    fit.
+    """What a compiler said of the plan, compiled ahead of time for its topology.
 
-    `versions` are (package, version) of what decided it; `tried` plans were compiled, this one
-    last.
+    - `compiler`: which one.
+    - `versions`: (package, version) of what decided it.
+    - `fits`: whether the compiler's own memory is enough.
+    - `peak_bytes`: of its buffers on one device.
+    - `compile_seconds`: what this plan's compilation took.
+    - `tried`: how many plans were compiled until this one was confirmed, this one included.
     """
 
     compiler: Literal["cpu", "gpu", "tpu"]
@@ -186,7 +226,11 @@ class VerifiedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetRecord:
-    """What the best plan of a preset would cost, for comparison."""
+    """What the best plan of a preset would cost, for comparison.
+
+    - `name`: of the preset.
+    - `step_seconds`, `peak_bytes`, `fits`: as of the plan itself.
+    """
 
     name: str
     step_seconds: float
@@ -200,12 +244,17 @@ class PresetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """How the plan was found, and what. `gap` is the fraction above the proven bound; None: no
-    bound.
+    """How the plan was found, and which point of the space it is.
 
-    `point` is None in files of earlier versions only; `imposed` are those pins, PATH=SPEC, that no
-    point keeps by itself and that were imposed on the step; `memory_limit_bytes` is what was given,
-    None for a device's memory.
+    - `strategy`: its name, or that of the preset where one was asked for.
+    - `seconds`: of planning on the clock, from when the step was traced.
+    - `evaluations`: different plans priced; of a pipeline the choices that were looked at.
+    - `seed`: the same seed gives the same plan, if the search ended within its budget.
+    - `gap`: (step - bound) / bound, the bound being what no plan is below; None if none is proven.
+    - `point`: the point, with which the plan can be priced again; None for a pipeline, and in
+      files of earlier versions.
+    - `imposed`: pins, PATH=SPEC, that no point keeps by itself, which were imposed on the step.
+    - `memory_limit_bytes`: per device, what was given; None for the device's memory.
     """
 
     strategy: str
@@ -226,9 +275,14 @@ class SearchRecord:
 class DecisionRecord:
     """One decision and why it was taken.
 
-    A compute decision splits the dimensions of a linkage group, and has no `level`; a storage
-    decision keeps leaves split along axes: the optimizer's part only, or the parameter too
-    (`full`). `covers` are the paths of the leaves and the labels of the values it concerns.
+    - `group`: what people call it: an input's dimension, "batch", or the leaves that are stored.
+    - `kind`: a compute decision splits the dimensions of a linkage group, a storage decision keeps
+      leaves split between their uses.
+    - `axes`: the mesh axes; none where small tensors are left whole.
+    - `level`: of a storage decision: `optimizer`, gradients and optimizer state only (ZeRO-1), or
+      `full`, the parameter too (ZeRO-3); None of a compute decision.
+    - `covers`: paths of the inputs that it concerns.
+    - `reason`: what the same plan would cost without it.
     """
 
     group: str
@@ -247,7 +301,11 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRecord:
-    """One way to settle a conflict, and what the same plan would cost with it."""
+    """One way to settle a conflict, and what the same plan would cost with it.
+
+    - `name`: what is done.
+    - `step_seconds`, `peak_bytes`, `fits`: as of the plan itself.
+    """
 
     name: str
     step_seconds: float
@@ -261,10 +319,12 @@ class OutcomeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRecord:
-    """Two groups that meet on one tensor or op (or one that meets itself), where, and what can be
-    done.
+    """Two groups that meet on one tensor or op, or one that meets itself, and what can be done.
 
-    `outcome` is the name of the one of `outcomes` that the plan has.
+    - `group`, `with_`: their names, the same one for a group that meets itself.
+    - `at`: where they first meet, and in how many more places.
+    - `outcome`: the name of the one of `outcomes` that the plan has.
+    - `outcomes`: the ways to settle it that fit on the mesh, the plan's own among them.
     """
 
     group: str

@@ -28,8 +28,10 @@ MOST_PASSES: Final = 2**17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLeafRecord:
-    """A leaf that a stage has, all of it or the slices that its layers read; `spec` is over the
-    stage's own axes.
+    """A leaf that a stage has, all of it or the slices that its layers read.
+
+    - `path`: of one of the plan's inputs.
+    - `spec`: for each dimension None, or the axes of the stage's own mesh that split it.
     """
 
     path: str
@@ -38,12 +40,14 @@ class StageLeafRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsideRecord:
-    """How a stage is sharded: a mesh of its devices in their order, its leaves, and constraints as
-    in `Plan`.
+    """How a stage is sharded inside.
 
-    `point` is the point of the sharding space on that mesh, of which the stage has its part.
-    `replica_axes` split the batch and nothing else: along them devices are replicas, whose
-    gradients are summed up apart for the whole step.
+    - `mesh`: of the stage's devices, in their order.
+    - `inputs`: the leaves that the stage has, sharded over that mesh.
+    - `constraints`: as of a plan, at equations that the stage runs.
+    - `point`: the point of the sharding space on that mesh, of which the stage has its part.
+    - `replica_axes`: axes that split the batch and nothing else: along them devices are replicas,
+      whose gradients are summed up apart for the whole step; none in older files.
     """
 
     mesh: MeshRecord
@@ -69,15 +73,19 @@ class InsideRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
-    """One stage: it runs on `devices`, in the topology's numbering, replicated, or sharded as
-    `inside` says.
+    """One stage.
 
-    `cut_after` is the last equation of its forward pass: a site (`automap.jaxpr.sites`), and `#t`
-    after trip t of a loop that is cut between its trips; an instruction's name for a program
-    without sites; None for the last stage. `layers` says for people what it holds. Seconds are of
-    one microbatch on the stage, `reduce_seconds` of its gradients' sum and update; `sent_bytes` of
-    one microbatch go to the next stage, and as many back, in `transfer_seconds` each way, which
-    older files do not have: 0 there.
+    - `devices`: on which it runs, in the topology's numbering: as replicas, or as `inside` says.
+    - `cut_after`: the last equation of its forward pass: a site (`automap.jaxpr.sites`), and `#t`
+      after trip t of a loop that is cut between its trips; an instruction's name for a program
+      without sites; None for the last stage.
+    - `layers`: what it holds, for people.
+    - `forward_seconds`, `backward_seconds`: of one microbatch on the whole stage.
+    - `reduce_seconds`: of the sum of its gradients and its update, once in a step.
+    - `sent_bytes`: of one microbatch to the next stage, and as many back.
+    - `peak_bytes`: on each of its devices.
+    - `inside`: how it is sharded; None for replicas.
+    - `transfer_seconds`: of `sent_bytes`, each way; 0 in older files.
     """
 
     devices: tuple[int, ...]
@@ -108,7 +116,12 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRecord:
-    """A synchronous pipeline: every step is M microbatches through all stages, then one update."""
+    """A synchronous pipeline: every step is M microbatches through all stages, then one update.
+
+    - `schedule`: the order in which a stage runs its forward and backward passes.
+    - `microbatches`: M, equal parts of the batch.
+    - `stages`: in the order of the forward pass; each device is in one of them.
+    """
 
     schedule: ScheduleName
     microbatches: int

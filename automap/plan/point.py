@@ -13,11 +13,13 @@ from automap.plan.checks import refuse, repeated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRecord:
-    """`automap.space.point.Point` as numbers.
+    """`automap.space.point.Point` as numbers: of a mesh with A axes, a problem with L leaf classes.
 
-    `compute` lists the classes of each mesh axis in order of precedence, `storage` the level of
-    each leaf class on each axis: 0 whole, 1 optimizer state split, 2 parameter too. `last` and
-    `whole` are those of the point.
+    - `layers`: whether equal layers share their decisions, which the numbers of classes depend on.
+    - `compute`: [A] lists of the classes that an axis splits, in order of precedence.
+    - `storage`: [A][L] levels: 0 whole, 1 gradients and optimizer state split, 2 the parameter too.
+    - `last`: classes that split the last of a tensor's dimensions that hold them, not the first.
+    - `whole`: classes whose small tensors are left whole.
     """
 
     layers: Literal["folded", "apart"]

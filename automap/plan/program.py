@@ -28,8 +28,14 @@ _MOST_LOOPS_DEEP: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskText:
-    """What a task is called: `op` is an opcode or the kind of a collective, over `axes` joined by
-    +.
+    """What a task is called.
+
+    - `op`: an opcode, or the kind of a collective.
+    - `tensor`: type and dimensions of its result on one device.
+    - `op_name`: the path of its equation.
+    - `source`: the line of code that it comes from, "" if that is not known.
+    - `phase`: forward, backward or update.
+    - `axes`: of a collective the mesh axes, joined by +.
     """
 
     op: str
@@ -42,12 +48,18 @@ class TaskText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRecord:
-    """The program of one device.
+    """The program of one device: columns of equal length, an entry for each task.
 
-    `kind` of each task; `within` is the loop that it is in, -1 for none; `after` are tasks of the
-    same loop that it waits for; `seconds` of one run; `trips` of a loop, 1 for others; `slot`
-    orders what is ready (`automap.simulate.region`); `bytes` of a collective. `op`, `tensor`,
-    `op_name`, `source`, `phase` and `axes` are numbers in `texts`: see `TaskText`.
+    - `texts`: each text that tasks are called by, once.
+    - `kind`: what the task is.
+    - `within`: the number of the loop that it is in, -1 for none.
+    - `after`: numbers of the tasks of the same loop that it waits for, all before it.
+    - `seconds`: of one run; those of a loop are those of its tasks.
+    - `trips`: of a loop, 1 for others.
+    - `slot`: orders tasks that are ready at the same time (`automap.simulate.region`).
+    - `bytes`: of a collective, 0 for others.
+    - `op`, `tensor`, `op_name`, `source`, `phase`, `axes`: numbers in `texts`; `TaskText` says of
+      what.
     """
 
     texts: tuple[str, ...]

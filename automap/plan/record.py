@@ -55,14 +55,25 @@ _SHOWN_DIFFERENCES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanRecord:
-    """A plan; the module says what its fields mean.
+    """A plan: what was decided, what it is predicted to cost, and why.
 
-    `topology` is what `Topology.to_dict` gives, and the mesh covers all its devices. `verified` is
-    None if no compiler was asked. `program` is what one device does in a step; None for a pipeline,
-    and in older files. With a `pipeline`, every leaf is whole on the devices of the stage that owns
-    it, unless a stage says how it is sharded inside. `placement` and `streams` belong to later
-    versions. Making one raises `PlanError` with the path of the field that does not agree with the
-    rest.
+    - `workload`: what was planned.
+    - `topology`: the machine, everything that is needed to rebuild it, as `Topology.to_dict` gives.
+    - `mesh`: a logical shape of all of the machine's devices.
+    - `inputs`, `outputs`: one leaf after the other, in flattened argument order. With a `pipeline`
+      each is whole on the devices of the stage that owns it, unless that is sharded inside.
+    - `constraints`: shardings imposed inside the step.
+    - `pipeline`: the stages; None for one program on all devices.
+    - `placement`, `streams`: always None; they are for plans of later versions.
+    - `predicted`: seconds and bytes of a step.
+    - `verified`: what a compiler said; None if none was asked.
+    - `presets`: what plans that people write by hand would cost.
+    - `search`: how the plan was found, and which point of the space it is.
+    - `decisions`, `conflicts`: the reasons, in the order in which they are told.
+    - `warnings`: what the user should know, a sentence each.
+    - `program`: what one device does in a step; None for a pipeline, and in older files.
+
+    Making one raises `PlanError` with the path of the field that does not agree with the rest.
     """
 
     workload: WorkloadRecord
