@@ -5,12 +5,28 @@ import math
 from typing import Literal, get_args
 
 from rl.errors import ConfigError
-from rl.schedule import Linear
 
 
 Network = Literal["flat", "per-action"]
 """What a network sees: the flat vector of a state, or the features of each action (`rl.networks`).
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A number that changes in the course of a run: from `start` to `end` in equal parts over
+    `steps` steps, then `end`.
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def at(self, step: int) -> float:
+        """The number after `step` steps."""
+        # Without steps it is at its end from the start.
+        done = min(step / self.steps, 1.0) if self.steps else 1.0
+        return self.start + (self.end - self.start) * done
 
 
 @dataclass(frozen=True, slots=True)

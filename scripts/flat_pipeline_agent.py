@@ -13,9 +13,8 @@ from automap.pipeline.agent.problems import Problem, Size, generate_plain
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
-from rl.config import RainbowConfig
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
-from rl.schedule import Linear
 from rl.train import Trainer, one_thread
 
 

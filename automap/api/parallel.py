@@ -193,7 +193,7 @@ class ParallelStep:
                 plan_call(call, topology, self._options, self.step.name), entered, call
             )
         reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
-        digest, mesh = jaxpr_sha256(reemitter.level), mesh_of_call(call, reemitter)
+        digest, mesh = jaxpr_sha256(reemitter.flat), mesh_of_call(call, reemitter)
         key = cache_key(digest, topology, self._options, mesh, call.ends)
         cached = load_cached(self._cache_dir, key, call, reemitter)
         if cached is not None:

@@ -1,7 +1,7 @@
 """Fingerprint of a step's equations: the SHA-256 of a text without addresses, names or traces
 (`jaxpr_sha256` in plan files).
 
-Per level: avals of parameters and constants, then per equation the primitive, its operands
+Per flat jaxpr: avals of parameters and constants, then per equation the primitive, its operands
 (variables by order of first appearance, literals by value), its parameters and the avals of its
 results. Two processes that trace the same step with the same JAX get the same text; constants count
 by aval, not by value.
@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 import numpy as np
 
 from automap.jax_compat import open_jaxpr
-from automap.jaxpr.flatten import Equation, Level
+from automap.jaxpr.flatten import Equation, FlatJaxpr
 from automap.step.user_constraints import constraint_text, is_constraint
 
 
@@ -27,24 +27,24 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|(?<=id=)[0-9]+")
 _IGNORED = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "name", "debug_info"})
 
 
-def jaxpr_sha256(level: Level) -> str:
+def jaxpr_sha256(flat: FlatJaxpr) -> str:
     """Hexadecimal SHA-256 of a step, equal in every process that traces the same one."""
     digest = hashlib.sha256()
-    for line in _level_lines(level):
+    for line in _jaxpr_lines(flat):
         digest.update(line.encode())
         digest.update(b"\n")
     return digest.hexdigest()
 
 
-def _level_lines(level: Level) -> Iterator[str]:
+def _jaxpr_lines(flat: FlatJaxpr) -> Iterator[str]:
     # A variable is known by when it first appears; JAX's own names and counts differ by trace.
-    number = {var: n for n, var in enumerate((*level.constvars, *level.invars))}
-    yield f"{level.name} {[_aval(v) for v in level.constvars]} {[_aval(v) for v in level.invars]}"
-    for equation in level.equations:
+    number = {var: n for n, var in enumerate((*flat.constvars, *flat.invars))}
+    yield f"{flat.name} {[_aval(v) for v in flat.constvars]} {[_aval(v) for v in flat.invars]}"
+    for equation in flat.equations:
         yield _equation_line(equation, number)
         for body in equation.bodies:
-            yield from _level_lines(body.level)
-    yield f"-> {[_atom(atom, number) for atom in level.outvars]}"
+            yield from _jaxpr_lines(body.flat)
+    yield f"-> {[_atom(atom, number) for atom in flat.outvars]}"
 
 
 def _equation_line(equation: Equation, number: dict[Any, int]) -> str:

@@ -1,10 +1,10 @@
-"""A step's jaxpr as levels of numbered equations, with calls inlined.
+"""A step's jaxpr flattened: numbered equations, with calls inlined.
 
-A level is the step itself or one inner body. Per equation of a jaxpr:
+There is a flat jaxpr for the step itself and for each inner body. Per equation of a jaxpr:
 
-    call-like                 its equations take its place in the level, between constraints if it
-                              has shardings of its own                            -> in: `_Builder`
-    scan, while, cond, remat  kept; each inner jaxpr becomes a level below         -> in: `_bodies`
+    call-like                 its equations take its place, between constraints if it has shardings
+                              of its own                                          -> in: `_Builder`
+    scan, while, cond, remat  kept; each inner jaxpr becomes a flat one below      -> in: `_bodies`
     anything else             kept as it is, inner jaxprs untouched; so are calls of functions for
                               which the user gave a rule
 
@@ -53,12 +53,12 @@ class Body:
 
     name: str
     parameter: str
-    level: "Level"
+    flat: "FlatJaxpr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equation:
-    """A jaxpr equation in terms of its level's variables.
+    """A jaxpr equation in terms of the variables of its flat jaxpr.
 
     `callers` has the source info of the calls that were inlined around it, the innermost first.
     """
@@ -70,7 +70,7 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class FlatJaxpr:
     """One jaxpr after inlining: `original` gives its class, parameters and effects.
 
     `name` is what parameters are called in sources: "arg" for the step, site.body below.
@@ -90,20 +90,20 @@ class Level:
         return open_jaxpr(self.original)[0].invars
 
 
-def flatten(closed_jaxpr: Any, rules: Rules) -> Level:
-    """The top level of a step; calls of jitted functions with a fitting rule are not inlined."""
-    return _level(closed_jaxpr, rules, name="arg", prefix="", trip_count=1)
+def flatten(closed_jaxpr: Any, rules: Rules) -> FlatJaxpr:
+    """The flat jaxpr of a step; calls of jitted functions with a fitting rule are not inlined."""
+    return _flat_jaxpr(closed_jaxpr, rules, name="arg", prefix="", trip_count=1)
 
 
-def equations(level: Level) -> Iterator[Equation]:
-    """The equations of a level and of the levels below, in program order."""
-    for equation in level.equations:
+def equations(flat: FlatJaxpr) -> Iterator[Equation]:
+    """The equations of a flat jaxpr and of its bodies, in program order."""
+    for equation in flat.equations:
         yield equation
         for body in equation.bodies:
-            yield from equations(body.level)
+            yield from equations(body.flat)
 
 
-def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int) -> Level:
+def _flat_jaxpr(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int) -> FlatJaxpr:
     inner, consts = open_jaxpr(jaxpr)
     builder = _Builder(
         constvars=list(inner.constvars),
@@ -117,7 +117,7 @@ def _level(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count: int)
         path = f"{prefix}{number}"
         bodies = tuple(_bodies(eqn, rules, path, trip_count))
         equations.append(Equation(path=path, eqn=eqn, bodies=bodies, callers=callers))
-    return Level(
+    return FlatJaxpr(
         name=name,
         original=jaxpr,
         constvars=tuple(builder.constvars),
@@ -136,13 +136,13 @@ def _bodies(eqn: Any, rules: Rules, path: str, trip_count: int) -> Iterator[Body
             name = f"{letter}{number}"
             # A site's body, as `automap.jaxpr.sites` spells it: "12.b0".
             inside = f"{path}.{name}"
-            level = _level(jaxpr, rules, name=inside, prefix=f"{inside}.", trip_count=trips)
-            yield Body(name=name, parameter=parameter, level=level)
+            flat = _flat_jaxpr(jaxpr, rules, name=inside, prefix=f"{inside}.", trip_count=trips)
+            yield Body(name=name, parameter=parameter, flat=flat)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Builder:
-    """The growing equations and constants of one level."""
+    """The growing equations and constants of one flat jaxpr."""
 
     constvars: list[Any]
     consts: list[Any]
@@ -154,11 +154,11 @@ class _Builder:
     def inline(
         self, jaxpr: Any, *, env: dict[Any, Any], stack: Any, callers: tuple[Any, ...]
     ) -> list[Any]:
-        """Append a jaxpr's equations; `env` maps its variables to the level's, missing ones to
+        """Append a jaxpr's equations; `env` maps its variables to the flat one's, missing ones to
         itself.
 
-        `stack` is the name stack of the call, None for the level's own jaxpr, whose variables are
-        kept; `callers` are the calls around it. Returns the level's atoms for the jaxpr's outputs.
+        `stack` is the name stack of the call, None for the jaxpr that is flattened, whose variables
+        are kept; `callers` are the calls around it. Returns the flat jaxpr's atoms for its outputs.
         """
 
         def read(atom: Any) -> Any:
@@ -186,7 +186,7 @@ class _Builder:
             if stack is None:
                 self.eqns.append(eqn.replace(invars=inputs))
             else:
-                # The same jaxpr may be called again in this level.
+                # The same jaxpr may be called again in this one.
                 outputs = [_fresh(var) for var in eqn.outvars]
                 env.update(zip(eqn.outvars, outputs))
                 info = eqn.source_info.replace(name_stack=names)

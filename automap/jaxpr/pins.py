@@ -35,7 +35,7 @@ from automap.jaxpr.convolutions import (
     is_convolution,
     must_run_per_device,
 )
-from automap.jaxpr.flatten import Level
+from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.manual import is_manual, on_plans_mesh
 from automap.jaxpr.replacements import (
     is_top_k,
@@ -67,7 +67,7 @@ class Pins:
         cls,
         constraints: Mapping[str, PartitionSpec],
         mesh: Mesh | AbstractMesh,
-        step: Level,
+        step: FlatJaxpr,
         sites: Mapping[str, Site],
     ) -> "Pins":
         """Check every constraint. Raises `PlanError` naming the first that cannot be imposed."""
@@ -86,19 +86,19 @@ class Pins:
                 by_site.setdefault(place.site, {})[place] = made[aval, spec]
         return cls(inputs=inputs, by_site=by_site, mesh=mesh)
 
-    def rewriter(self, level: Level) -> "PinRewriter":
-        """What adds the pins to one level."""
-        inputs = self.inputs if level.name == "arg" else {}
+    def rewriter(self, flat: FlatJaxpr) -> "PinRewriter":
+        """What adds the pins to one flat jaxpr."""
+        inputs = self.inputs if flat.name == "arg" else {}
         return PinRewriter(
             by_site=self.by_site,
             mesh=self.mesh,
-            pinned=[(level.invars[i], pin) for i, pin in inputs.items()],
+            pinned=[(flat.invars[i], pin) for i, pin in inputs.items()],
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class PinRewriter:
-    """Adds pins to one level's equations, see `automap.jaxpr.reemit.Rewriter`."""
+    """Adds pins to the equations of one flat jaxpr, see `automap.jaxpr.reemit.Rewriter`."""
 
     by_site: Mapping[str, Mapping[Place, Any]]
     mesh: Mesh | AbstractMesh
@@ -196,7 +196,7 @@ def _placed(pin: Any, eqn: Any, value: Any, constrained: Any) -> Any:
     return pin.replace(invars=[value], outvars=[constrained], source_info=eqn.source_info)
 
 
-def _aval_at(at: str, place: Place, step: Level, sites: Mapping[str, Site]) -> Any:
+def _aval_at(at: str, place: Place, step: FlatJaxpr, sites: Mapping[str, Site]) -> Any:
     """The aval of the value at a place."""
     if place.side == "arg":
         avals, whole = tuple(var.aval for var in step.invars), "the step"

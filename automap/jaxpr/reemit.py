@@ -1,7 +1,7 @@
 """Re-emitting a step: the same equations again, each under its site's name, or with constraints
 added.
 
-The step's jaxpr is flattened once into levels (`automap.jaxpr.flatten`), so both uses number the
+The step's jaxpr is flattened once (`automap.jaxpr.flatten`), so both uses number the
 equations alike, and rewritten without tracing: an equation keeps its primitive, parameters and
 order, so the values it computes are the same bits.
 
@@ -19,7 +19,7 @@ from jax.extend.source_info_util import new_name_stack, summarize
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.jax_compat import rebuild_jaxpr
-from automap.jaxpr.flatten import Equation, Level, equations, flatten
+from automap.jaxpr.flatten import Equation, FlatJaxpr, equations, flatten
 from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
 from automap.jaxpr.pins import Pins
 from automap.jaxpr.sites import Site, describe, scope_name
@@ -34,7 +34,7 @@ from hlo_tools.rules import Notation
 
 
 class Rewriter(Protocol):
-    """What one level's equations become, in order; `inputs` is asked first."""
+    """What the equations of one flat jaxpr become, in order; `inputs` is asked first."""
 
     def inputs(self) -> Iterable[Any]:
         """Equations before the first one."""
@@ -49,17 +49,17 @@ class Reemitter:
     """A traced step that can be emitted again."""
 
     def __init__(self, closed_jaxpr: Any, rules: Mapping[str, Notation] | None = None) -> None:
-        """Flatten the step to `level`. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr`
+        """Flatten the step to `flat`. `closed_jaxpr` is what `jax.jit(step).trace(...).jaxpr`
         gives.
 
         Calls of jitted functions that `rules` has a fitting rule for stay one equation each.
         """
-        self.level = flatten(closed_jaxpr, rules or {})
+        self.flat = flatten(closed_jaxpr, rules or {})
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """Every equation in program order, those of a body after the equation that owns it."""
-        return tuple(describe(self.level))
+        return tuple(describe(self.flat))
 
     @cached_property
     def site_by_path(self) -> dict[str, Site]:
@@ -81,7 +81,7 @@ class Reemitter:
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
         """All equations, as `sites` lists them."""
-        return tuple(equations(self.level))
+        return tuple(equations(self.flat))
 
     @cached_property
     def user_shardings(self) -> tuple[UserSharding, ...]:
@@ -121,7 +121,7 @@ class Reemitter:
         one device.
         """
         change = mark_constraint if constraints == "marked" else drop_constraint
-        return _as_function(_emit(self.level, lambda level: _Scopes(_Constraints(change))))
+        return _as_function(_emit(self.flat, lambda flat: _Scopes(_Constraints(change))))
 
     def constrained(
         self,
@@ -138,10 +138,10 @@ class Reemitter:
         `PlanError` for a place that the step does not have, and for a spec that does not fit the
         value or the mesh.
         """
-        pins = Pins.parse(constraints, mesh, self.level, self.site_by_path)
+        pins = Pins.parse(constraints, mesh, self.flat, self.site_by_path)
         if names == "own":
-            return _as_function(_emit(self.level, pins.rewriter))
-        return _as_function(_emit(self.level, lambda level: _Scopes(pins.rewriter(level))))
+            return _as_function(_emit(self.flat, pins.rewriter))
+        return _as_function(_emit(self.flat, lambda flat: _Scopes(pins.rewriter(flat))))
 
 
 class _Constraints:
@@ -174,22 +174,22 @@ class _Scopes:
             yield made.replace(source_info=made.source_info.replace(name_stack=names))
 
 
-def _emit(level: Level, make_rewriter: Callable[[Level], Rewriter]) -> Any:
-    rewriter = make_rewriter(level)
+def _emit(flat: FlatJaxpr, make_rewriter: Callable[[FlatJaxpr], Rewriter]) -> Any:
+    rewriter = make_rewriter(flat)
     eqns = list(rewriter.inputs())
-    for equation in level.equations:
+    for equation in flat.equations:
         eqns.extend(rewriter.equation(equation.path, _with_bodies(equation, make_rewriter)))
     # Output variables are the original ones: whatever a rewriter put in between hands on to them.
-    return rebuild_jaxpr(level.original, level.constvars, level.consts, level.outvars, eqns)
+    return rebuild_jaxpr(flat.original, flat.constvars, flat.consts, flat.outvars, eqns)
 
 
-def _with_bodies(equation: Equation, make_rewriter: Callable[[Level], Rewriter]) -> Any:
+def _with_bodies(equation: Equation, make_rewriter: Callable[[FlatJaxpr], Rewriter]) -> Any:
     if not equation.bodies:
         return equation.eqn
     params = dict(equation.eqn.params)
     emitted: dict[str, list[Any]] = {}
     for body in equation.bodies:
-        emitted.setdefault(body.parameter, []).append(_emit(body.level, make_rewriter))
+        emitted.setdefault(body.parameter, []).append(_emit(body.flat, make_rewriter))
     # Branches are a tuple of bodies in one parameter, loops have one body each.
     for parameter, jaxprs in emitted.items():
         params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]

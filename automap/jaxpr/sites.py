@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 from jax.extend import core
 
 from automap.errors import PlanError
-from automap.jaxpr.flatten import Level
+from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.names import TAG
 
 
@@ -92,10 +92,10 @@ def parse_place(at: str) -> Place:
     return Place(site=match["site"], side=_SIDES[match["side"]], number=int(match["number"]))
 
 
-def describe(level: Level) -> Iterator[Site]:
-    """The sites of a level and of the levels below, in program order."""
-    sources: dict[Any, Source] = {var: (level.name, i) for i, var in enumerate(level.invars)}
-    for equation in level.equations:
+def describe(flat: FlatJaxpr) -> Iterator[Site]:
+    """The sites of a flat jaxpr and of its bodies, in program order."""
+    sources: dict[Any, Source] = {var: (flat.name, i) for i, var in enumerate(flat.invars)}
+    for equation in flat.equations:
         eqn = equation.eqn
         literals = [isinstance(atom, core.Literal) for atom in eqn.invars]
         yield Site(
@@ -108,9 +108,9 @@ def describe(level: Level) -> Iterator[Site]:
                 for atom, literal in zip(eqn.invars, literals)
             ),
             literal_operands=frozenset(j for j, literal in enumerate(literals) if literal),
-            trip_count=level.trip_count,
+            trip_count=flat.trip_count,
         )
-        # Results are known to later equations of this level; a body sees its own parameters only.
+        # Results are known to later equations beside it; a body sees its own parameters only.
         sources.update((var, (equation.path, j)) for j, var in enumerate(eqn.outvars))
         for body in equation.bodies:
-            yield from describe(body.level)
+            yield from describe(body.flat)

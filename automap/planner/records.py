@@ -122,7 +122,7 @@ def workload_record(workload: Workload) -> WorkloadRecord:
     return WorkloadRecord(
         target=workload.target,
         hlo_sha256=workload.hlo_sha256,
-        jaxpr_sha256=jaxpr_sha256(workload.reemitter.level) if workload.reemitter else None,
+        jaxpr_sha256=jaxpr_sha256(workload.reemitter.flat) if workload.reemitter else None,
         rules=tuple((name, notation.text) for name, notation in workload.rules.items()),
         arguments=tuple(workload.arguments.items()),
         weak_inputs=tuple(leaf.path for leaf in workload.inputs if leaf.weak_type),

@@ -36,7 +36,7 @@ def check_is_planned(plan: PlanRecord, call: TracedCall, reemitter: Reemitter) -
     )
     check_has_step(plan)
     # The program is lowered only if the equations differ: it takes most of the time of a check.
-    if plan.workload.jaxpr_sha256 != jaxpr_sha256(reemitter.level):
+    if plan.workload.jaxpr_sha256 != jaxpr_sha256(reemitter.flat):
         if not _is_of_another_jax(plan) or _program(plan, call) != plan.workload.hlo_sha256:
             raise another_step(plan, "its code, a constant or the version of JAX has changed")
         _warn(plan, "this one traces other equations, which are lowered to the same program")

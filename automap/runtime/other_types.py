@@ -18,7 +18,7 @@ from typing import Any
 
 from jax.extend import core
 
-from automap.jaxpr.flatten import Equation, Level
+from automap.jaxpr.flatten import Equation, FlatJaxpr
 from automap.jaxpr.sites import parse_place
 from automap.plan.pipeline import StageRecord
 from automap.plan.record import ConstraintRecord, PlanRecord
@@ -70,10 +70,10 @@ class Renaming:
         raise DifferentStepError(f"nothing up to equation {site}, where a stage ends, is left")
 
 
-def match_sites(planned: Level, called: Level) -> Renaming:
+def match_sites(planned: FlatJaxpr, called: FlatJaxpr) -> Renaming:
     """Of the equations of a planned trace to those of a call. Raises `DifferentStepError`."""
     matching = _Matching()
-    matching.level(planned, called)
+    matching.match(planned, called)
     return Renaming(
         matching.new_sites, frozenset(matching.same_operands), frozenset(matching.same_results)
     )
@@ -116,8 +116,8 @@ class _Matching:
     values: dict[Any, Any] = field(default_factory=dict)
     before: dict[Any, Any] = field(default_factory=dict)
 
-    def level(self, planned: Level, called: Level) -> None:
-        """Match one level and those below."""
+    def match(self, planned: FlatJaxpr, called: FlatJaxpr) -> None:
+        """Match one flat jaxpr and its bodies."""
         for ours, theirs in (
             (planned.invars, called.invars),
             (planned.constvars, called.constvars),
@@ -126,7 +126,7 @@ class _Matching:
             # conversions of them find no partner.
             if _shapes(ours) == _shapes(theirs):
                 self.values.update(zip(ours, theirs, strict=True))
-        pair = [_without_conversions(level, self.before) for level in (planned, called)]
+        pair = [_without_conversions(flat, self.before) for flat in (planned, called)]
         # Conversions are what may differ, so all else has to be the same, in the same order.
         names = [[equation.eqn.primitive.name for equation in side] for side in pair]
         if names[0] != names[1]:
@@ -147,12 +147,12 @@ class _Matching:
             self.values.update(zip(a.outvars, b.outvars, strict=True))
             self.same_results.add(ours.path)
         for mine, other in zip(ours.bodies, theirs.bodies, strict=True):
-            self.level(mine.level, other.level)
+            self.match(mine.flat, other.flat)
         self.new_sites[ours.path] = theirs.path
         if _shapes(a.invars) == _shapes(b.invars):
             self.same_operands.add(ours.path)
 
-    def _conversions(self, planned: Level, called: Level) -> None:
+    def _conversions(self, planned: FlatJaxpr, called: FlatJaxpr) -> None:
         """Match the conversions of equal values to equal types, in order."""
         called_paths: dict[Any, list[str]] = defaultdict(list)
         for equation in filter(_is_conversion, called.equations):
@@ -185,8 +185,8 @@ def _is_conversion(equation: Equation) -> bool:
     return equation.eqn.primitive.name == _CONVERSION
 
 
-def _without_conversions(level: Level, before: dict[Any, Any]) -> list[Equation]:
+def _without_conversions(flat: FlatJaxpr, before: dict[Any, Any]) -> list[Equation]:
     """The other equations; `before` gets what each conversion converts."""
-    conversions = [equation.eqn for equation in level.equations if _is_conversion(equation)]
+    conversions = [equation.eqn for equation in flat.equations if _is_conversion(equation)]
     before.update((eqn.outvars[0], eqn.invars[0]) for eqn in conversions)
-    return [equation for equation in level.equations if not _is_conversion(equation)]
+    return [equation for equation in flat.equations if not _is_conversion(equation)]

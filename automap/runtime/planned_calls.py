@@ -25,7 +25,7 @@ from jax import numpy as jnp
 
 from automap.errors import AutomapError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
-from automap.jaxpr.flatten import Level
+from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import PlanRecord, check_matches_leaves
 from automap.program.check import another_step, check_is_planned, check_own_shardings, check_program
@@ -50,7 +50,7 @@ class PlannedCalls:
 
     plan: PlanRecord
     is_program_known: bool
-    _planned: Level | None = None
+    _planned: FlatJaxpr | None = None
     _returned: set[_Leaf] = field(default_factory=set)
 
     def plan_for(self, call: TracedCall) -> PlanRecord:
@@ -64,14 +64,14 @@ class PlannedCalls:
             if not self.is_program_known:
                 check_program(self.plan, call)
                 self.is_program_known = True
-            self._planned = reemitter.level
+            self._planned = reemitter.flat
             return self.plan
         # A plan that was loaded has no trace of the planned call.
         if self._planned is None:
             self.plan_for(self._planned_call(call))
         assert self._planned is not None  # noqa: S101 - the planned call has just been seen
         try:
-            plan = rename_sites(self.plan, match_sites(self._planned, reemitter.level))
+            plan = rename_sites(self.plan, match_sites(self._planned, reemitter.flat))
         except DifferentStepError as error:
             raise another_step(self.plan, f"with inputs of other types {error}") from error
         self._check_outputs(call)
@@ -81,7 +81,7 @@ class PlannedCalls:
     def _is_planned(self, call: TracedCall, reemitter: Reemitter) -> bool:
         planned = [(leaf.path, leaf.shape, leaf.dtype) for leaf in self.plan.inputs]
         digest = self.plan.workload.jaxpr_sha256
-        return planned == _inputs(call) and digest == jaxpr_sha256(reemitter.level)
+        return planned == _inputs(call) and digest == jaxpr_sha256(reemitter.flat)
 
     def _has_other_types(self, call: TracedCall) -> bool:
         """Whether a call differs from the planned one in types, in ways that a step's own results

@@ -1,8 +1,8 @@
 """When each stored value comes into memory and when it leaves, and how wide it is kept there.
 
-Values are alive for intervals of positions in a schedule.
+Values are alive for intervals of positions in the order in which ops run.
 
-The schedule is the program's own order up to the loss. From there on an op runs as soon as what it
+That is the program's own order up to the loss. From there on an op runs as soon as what it
 reads is there, as XLA's memory-minimizing schedulers do: otherwise all gradients would be alive at
 once, and in a program written from its root backwards also all that weight gradients are made of.
 
@@ -75,7 +75,7 @@ class Buffers:
     position_of_op: np.ndarray
 
 
-def schedule(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
+def op_positions(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
     """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
     late = len(graph.ops) if updates == "late" else 0
     # A late update starts after the last op, unless a further forward pass needs what it makes.
@@ -127,7 +127,7 @@ def buffers(
     """Intervals of all buffers; `donated` maps an output index to the input index it may
     overwrite.
     """
-    position = schedule(graph, phases, updates)
+    position = op_positions(graph, phases, updates)
     last = len(graph.ops)
     home = _homes(graph, donated, narrow)
     birth: dict[int, int] = {}

@@ -1,14 +1,14 @@
 """The time of a compiled TPU program by its compiler's own estimates.
 
-The TPU compiler writes on each fusion, on each op that runs by itself and on each copy that others
-    wait for (into another
-order of dimensions, mostly) how many cycles it takes it to be,
-    {"window_config": {"estimated_cycles": "45363", ...}, ...}
-so with c_i the cycles of instruction i, t_i how often it runs in a step (loops times trips,
-    `hlo_tools.graph.flattening`)
-and f the clock,
+The TPU compiler writes on each fusion, on each op that runs by itself, and on each copy that others
+wait for (into another order of dimensions, mostly) how many cycles it takes it to be:
 
-    compute seconds = sum over i of t_i c_i / f                             -> in: `Schedule.cycles`
+    {"window_config": {"estimated_cycles": "45363", ...}, ...}
+
+With c_i the cycles of instruction i, t_i how often it runs in a step (loops times trips,
+`hlo_tools.graph.flattening`) and f the clock,
+
+    compute seconds = sum over i of t_i c_i / f               -> in: `CompilerSchedule.cycles`
 
 Collectives and asynchronous copies carry none; ops of other kinds without are counted in
 `unestimated`.
@@ -39,7 +39,7 @@ class ScheduledOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CompilerSchedule:
     """All instructions of a compiled program that run, fusions whole; `assumptions` as in
     `Graph`.
     """
@@ -58,7 +58,7 @@ class Schedule:
         return tuple(op for op in self.ops if op.cycles is None and op.opcode not in NO_TIME)
 
 
-def read_schedule(data: bytes) -> Schedule:
+def read_schedule(data: bytes) -> CompilerSchedule:
     """The schedule of a serialized HloModuleProto as the TPU compiler leaves it.
 
     Raises `HloError` for a malformed proto.
@@ -76,7 +76,7 @@ def read_schedule(data: bytes) -> Schedule:
         )
         for op in graph.ops
     )
-    return Schedule(ops, graph.assumptions)
+    return CompilerSchedule(ops, graph.assumptions)
 
 
 def _estimates(data: bytes) -> Iterator[tuple[str, int]]:

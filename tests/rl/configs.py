@@ -1,7 +1,6 @@
 """A configuration for tests, small and fast."""
 
-from rl.config import RainbowConfig
-from rl.schedule import Linear
+from rl.config import Linear, RainbowConfig
 
 
 SMALL = RainbowConfig(

@@ -19,22 +19,22 @@ def emit(
     results.
     """
     # Traced with the types of the atoms, weak ones too, so that no conversion comes in between.
-    level = flatten(jax.make_jaxpr(function)(*(weak_shape(atom.aval) for atom in atoms)), {})
-    atoms_by_variable: dict[Any, Any] = dict(zip(level.invars, atoms))
-    literals = {v: core.Literal(c, v.aval) for v, c in zip(level.constvars, level.consts)}
+    flat = flatten(jax.make_jaxpr(function)(*(weak_shape(atom.aval) for atom in atoms)), {})
+    atoms_by_variable: dict[Any, Any] = dict(zip(flat.invars, atoms))
+    literals = {v: core.Literal(c, v.aval) for v, c in zip(flat.constvars, flat.consts)}
     atoms_by_variable.update(literals)
 
     def read(atom: Any) -> Any:
         return atom if isinstance(atom, core.Literal) else atoms_by_variable[atom]
 
-    for equation in level.equations:
+    for equation in flat.equations:
         eqn = equation.eqn
         # A function that is traced again may have the same variables.
         outputs = [core.Var(var.aval) for var in eqn.outvars]
         inputs = [read(atom) for atom in eqn.invars]
         into.append(eqn.replace(invars=inputs, outvars=outputs, source_info=origin.source_info))
         atoms_by_variable.update(zip(eqn.outvars, outputs))
-    return [read(atom) for atom in level.outvars]
+    return [read(atom) for atom in flat.outvars]
 
 
 def with_atoms(eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:

@@ -109,7 +109,7 @@ def _cond(outer: "Separation", pair: EquationPair) -> None:
     if not isinstance(choice, Known):
         raise Refusal("which branch is taken depends on the samples")
     # A choice known only after the loop could not be made within it.
-    if choice.level:
+    if choice.n_loops:
         raise Refusal("which branch is taken depends on a sum or a mean over the whole batch")
     branches = [outer.body(body, operands) for body in pair.bodies]
     by_branch = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]

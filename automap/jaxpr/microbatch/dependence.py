@@ -45,7 +45,7 @@ class Known:
     `source`: data if it is made of the batch, random keys, integers and constants alone.
     """
 
-    level: int = 0
+    n_loops: int = 0
     elements: KnownElements = KnownElements.NONE
     made: Literal["outside", "inside"] = "outside"
     source: Literal["data", "parameters"] = "parameters"
@@ -56,12 +56,12 @@ class Batched:
     """`columns`: positions along the last dimension whose elements are the position along `dim`.
 
     `is_whole`: v is made of data alone (see Known), and itself also computed before the loop.
-    `level` loops must have run to compute it.
+    `n_loops` loops must have run to compute it.
     """
 
     dim: int
     outer: int | None
-    level: int = 0
+    n_loops: int = 0
     elements: KnownElements = KnownElements.NONE
     columns: frozenset[int] = frozenset()
     scale: Any = None
@@ -73,7 +73,7 @@ class Partial:
     """What is made of all samples: a sum, a largest one."""
 
     op: Operator
-    level: int = 0
+    n_loops: int = 0
     scale: Any = None
 
 
@@ -118,18 +118,19 @@ def join(a: Dependence, b: Dependence) -> Dependence:
     """
     if isinstance(a, Known) and isinstance(b, Known):
         return Known(
-            max(a.level, b.level), a.elements if a.elements is b.elements else KnownElements.NONE
+            max(a.n_loops, b.n_loops),
+            a.elements if a.elements is b.elements else KnownElements.NONE,
         )
     # From here on `a` is Batched or Partial, and `b` may be anything.
     if isinstance(a, Known):
         a, b = b, a
     scale = _common_scale(a, b)
-    level = max(a.level, b.level)
+    n_loops = max(a.n_loops, b.n_loops)
     if isinstance(a, Batched):
         if isinstance(b, Known):
             return replace(
                 a,
-                level=level,
+                n_loops=n_loops,
                 elements=KnownElements.NONE,
                 columns=frozenset(),
                 scale=scale,
@@ -138,13 +139,13 @@ def join(a: Dependence, b: Dependence) -> Dependence:
         if isinstance(b, Batched) and a.dim == b.dim:
             elements = a.elements if a.elements is b.elements else KnownElements.NONE
             return Batched(
-                a.dim, common_outer((a, b)), level, elements, a.columns & b.columns, scale
+                a.dim, common_outer((a, b)), n_loops, elements, a.columns & b.columns, scale
             )
     elif isinstance(a, Partial):
         # A sum over samples may start from zero: that is how a loop begins one.
         is_none = isinstance(b, Known) and b.elements is KnownElements.ZERO and a.op == "add"
         if is_none or (isinstance(b, Partial) and a.op == b.op):
-            return Partial(a.op, level, scale)
+            return Partial(a.op, n_loops, scale)
     raise Refusal(f"its value is {describe(a)} at one time and {describe(b)} at another")
 
 
@@ -165,7 +166,7 @@ def portable(dependence: Dependence) -> Dependence:
     if isinstance(dependence, Batched):
         return replace(dependence, is_whole=False)
     return (
-        Known(dependence.level, dependence.elements)
+        Known(dependence.n_loops, dependence.elements)
         if isinstance(dependence, Known)
         else dependence
     )
@@ -175,7 +176,7 @@ def is_data(dependence: Dependence) -> bool:
     """Whether a value is computed before the loop, without parameters."""
     if isinstance(dependence, Batched):
         return dependence.is_whole
-    if not isinstance(dependence, Known) or dependence.level or dependence.made == "inside":
+    if not isinstance(dependence, Known) or dependence.n_loops or dependence.made == "inside":
         return False
     return dependence.source == "data"
 

@@ -94,7 +94,7 @@ def separate_equation(state: Separation, pair: EquationPair) -> None:
 
 def _is_inside(state: Separation, operands: Sequence[Dependence]) -> bool:
     """Whether the loop computes an operand alike every time, and none needs a loop to be over."""
-    early = all(isinstance(s, Known) and s.level == 0 for s in operands)
+    early = all(isinstance(s, Known) and s.n_loops == 0 for s in operands)
     return early and any(isinstance(s, Known) and s.made == "inside" for s in operands)
 
 
@@ -142,7 +142,7 @@ def _or_whole(
 
 def _once(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> None:
     full, micro = pair.full.eqn, pair.micro.eqn
-    level = max((dependence.level for dependence in operands), default=0)
+    n_loops = max((dependence.n_loops for dependence in operands), default=0)
     elements = result_elements(full, micro, operands)
     # In a body what is known may be the result of a loop there, which has a variable of its own.
     in_body = state.setting.depth == "body"
@@ -152,9 +152,9 @@ def _once(state: Separation, pair: EquationPair, operands: Sequence[Dependence])
     if len(full.outvars) > 1:
         elements = KnownElements.NONE
     for var in full.outvars:
-        state.dependence[var] = Known(level, elements, source=source)
+        state.dependence[var] = Known(n_loops, elements, source=source)
     if full.primitive.name == "broadcast_in_dim":
-        _spread(state, full, micro, Known(level, elements, source=source))
+        _spread(state, full, micro, Known(n_loops, elements, source=source))
 
 
 def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None:
@@ -168,9 +168,9 @@ def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None
         dim = batch_dim(*shapes, state.setting.microbatches)
     except Refusal:
         return
-    if dim is None or state.setting.depth == "body" and dependence.level:
+    if dim is None or state.setting.depth == "body" and dependence.n_loops:
         return
-    if dependence.level and state.setting.late == "scale":
+    if dependence.n_loops and state.setting.late == "scale":
         if source.aval.shape:
             return
         aval = micro.outvars[0].aval
@@ -183,7 +183,7 @@ def _spread(state: Separation, full: Any, micro: Any, dependence: Known) -> None
     state.dependence[result] = Batched(
         dim,
         None,
-        dependence.level,
+        dependence.n_loops,
         dependence.elements,
         is_whole=is_data(dependence) and state.setting.depth == "step",
     )
@@ -206,8 +206,8 @@ def _linear(state: Separation, pair: EquationPair, operands: Sequence[Dependence
         if atom.aval.shape != other.aval.shape:
             raise Refusal("a sum over the batch is given back to the samples")
     state.loop.append(with_atoms(full, [state.atom(a) for a in full.invars], micro.outvars))
-    level = max(dependence.level for dependence in operands)
-    state.dependence.update((var, Partial("add", level, scale)) for var in full.outvars)
+    n_loops = max(dependence.n_loops for dependence in operands)
+    state.dependence.update((var, Partial("add", n_loops, scale)) for var in full.outvars)
 
 
 def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependence]) -> None:
@@ -218,9 +218,9 @@ def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependenc
     if full.effects:
         raise Refusal("its side effect would be one per microbatch")
     atoms, operands_there, scales = _operands_in_microbatch(state, full, micro, operands)
-    level = max(dependence.level for dependence in operands_there)
+    n_loops = max(dependence.n_loops for dependence in operands_there)
     # In a forward pass a late value means that the samples depend on each other, as in batch norm.
-    if level and (state.setting.late == "scale" or state.phase == "forward" or level > 1):
+    if n_loops and (state.setting.late == "scale" or state.phase == "forward" or n_loops > 1):
         raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
     operation = Operation(full, micro, tuple(operands_there), state.setting.microbatches)
     rule_result = apply_rule(operation)
@@ -233,7 +233,7 @@ def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependenc
         (atoms[1],) = emit(shift, [atoms[1], state.index], state.loop, full)
     state.loop.append(with_atoms(micro, atoms, micro.outvars))
     elements = result_elements(full, micro, operands_there)
-    _settle(state, full, rule_result, level, scale, elements, index_columns(full, operands_there))
+    _settle(state, full, rule_result, n_loops, scale, elements, index_columns(full, operands_there))
 
 
 def _operands_in_microbatch(
@@ -278,7 +278,7 @@ def _settle(
     state: Separation,
     full: Any,
     rule_result: RuleResult,
-    level: int,
+    n_loops: int,
     scale: Any,
     elements: KnownElements,
     columns: frozenset[int],
@@ -290,7 +290,7 @@ def _settle(
         # A largest or smallest element would have to know its scale now, as it may be negative.
         elif scale is not None and result.op != "add":
             raise Refusal("a factor known only after the batch decides which sample is largest")
-        state.dependence[var] = replace(result, level=level, scale=scale)
+        state.dependence[var] = replace(result, n_loops=n_loops, scale=scale)
 
 
 def _is_late_factor(state: Separation, eqn: Any, number: int, dependence: Known) -> bool:
@@ -298,7 +298,7 @@ def _is_late_factor(state: Separation, eqn: Any, number: int, dependence: Known)
     is_inexact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     is_factor = name == "mul" or (name == "div" and number == 1 and is_inexact)
     is_scalar = eqn.invars[number].aval.shape == ()
-    is_late = dependence.level > 0 and state.setting.late == "scale"
+    is_late = dependence.n_loops > 0 and state.setting.late == "scale"
     return is_factor and is_scalar and is_late and state.setting.depth == "step"
 
 
@@ -336,7 +336,7 @@ def _late(
     state: Separation, function: Callable[..., Any], atoms: Sequence[Any], origin: Any
 ) -> Any:
     (var,) = emit(function, atoms, state.known, origin)
-    state.dependence[var] = Known(max(state.read(atom).level for atom in atoms))
+    state.dependence[var] = Known(max(state.read(atom).n_loops for atom in atoms))
     return var
 
 

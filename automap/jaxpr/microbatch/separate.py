@@ -17,7 +17,7 @@ from jax.extend import core
 
 from automap.errors import InputError, NotSeparableError
 from automap.jax_compat import has_ordered_effects, open_jaxpr, weak_shape
-from automap.jaxpr.flatten import Level, flatten
+from automap.jaxpr.flatten import FlatJaxpr, flatten
 from automap.jaxpr.microbatch.build import element_count, new_variable
 from automap.jaxpr.microbatch.dependence import Batched, Dependence, Known, Partial
 from automap.jaxpr.microbatch.equations import separate_equation
@@ -30,21 +30,21 @@ from automap.jaxpr.microbatch.program import (
     order_equations,
 )
 from automap.jaxpr.microbatch.separation import LateSums, Separation, Setting
-from automap.jaxpr.microbatch.traces import LevelPair, align, one_sample
+from automap.jaxpr.microbatch.traces import JaxprPair, align, one_sample
 from automap.step.call import TracedCall
 
 
 # The fewest samples that code treats as a batch.
 SMALLEST = 2
 
-# A level -> one with the same results, and the number of the step's leaf that each of its inputs is
-# (a part of).
-Rewrite = Callable[[Level], tuple[Level, Sequence[int]]]
+# A flat jaxpr -> one with the same results, and the number of the step's leaf that each of its
+# inputs is (a part of).
+Rewrite = Callable[[FlatJaxpr], tuple[FlatJaxpr, Sequence[int]]]
 
 
-def as_it_is(level: Level) -> tuple[Level, Sequence[int]]:
-    """The level itself."""
-    return level, range(len(level.invars))
+def as_it_is(flat: FlatJaxpr) -> tuple[FlatJaxpr, Sequence[int]]:
+    """The jaxpr itself."""
+    return flat, range(len(flat.invars))
 
 
 def separate(
@@ -78,7 +78,7 @@ def separate(
 
 def _traces(
     call: TracedCall, batch: tuple[int, ...], microbatches: int, rewritten: Rewrite
-) -> tuple[LevelPair, Sequence[int]]:
+) -> tuple[JaxprPair, Sequence[int]]:
     """The step with the whole batch and with one microbatch, and which leaves its inputs are of."""
     size = call.jaxpr.in_avals[batch[0]].shape[0]
     if size % microbatches:
@@ -99,7 +99,7 @@ def _traces(
 
 
 def _program(
-    pair: LevelPair, batch: Sequence[int], microbatches: int, late: LateSums
+    pair: JaxprPair, batch: Sequence[int], microbatches: int, late: LateSums
 ) -> MicrobatchProgram:
     invars = pair.full.invars
     # What is made of data may be computed whole up to this size: no memory is lost beside the

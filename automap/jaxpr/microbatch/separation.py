@@ -1,7 +1,7 @@
-"""The state of separating a level of a step into what is done once and what is done for each
+"""The state of separating a flat jaxpr of a step into what is done once and what is done for each
 microbatch.
 
-A level is the step or an inner body. Its equations are taken in program order; how each one is
+That is the step or an inner body. Its equations are taken in program order; how each one is
 separated is in `automap.jaxpr.microbatch.equations`. They are only collected here; those nobody
 needs are dropped when the program is put together (`automap.jaxpr.microbatch.program`).
 """
@@ -35,7 +35,7 @@ from automap.jaxpr.microbatch.dependence import (
 )
 from automap.jaxpr.microbatch.elements import literal_elements
 from automap.jaxpr.microbatch.program import Sum
-from automap.jaxpr.microbatch.traces import EquationPair, LevelPair, source_line
+from automap.jaxpr.microbatch.traces import EquationPair, JaxprPair, source_line
 
 
 # What the gradient may do with a sum over the whole batch that a sample needs: keep a scalar factor
@@ -45,8 +45,9 @@ LateSums = Literal["scale", "second loop"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all equations of a level have in common; `limit` is the elements of the largest batch
-    input.
+    """What all equations of a flat jaxpr have in common.
+
+    `limit` is the elements of the largest batch input.
     """
 
     microbatches: int
@@ -58,7 +59,7 @@ class Setting:
 
 @dataclass(slots=True)
 class Separation:
-    """The growing equations of a level.
+    """The growing equations of a flat jaxpr.
 
     `dependence` is by variables of the whole batch's trace; `term` has the variable of the loop
     that stands for one, `index` the number of the microbatch; `separate` takes one equation;
@@ -66,7 +67,7 @@ class Separation:
     equations are the same.
     """
 
-    pair: LevelPair
+    pair: JaxprPair
     setting: Setting
     separate: Callable[["Separation", EquationPair], None]
     index: Any
@@ -151,7 +152,7 @@ class Separation:
             raise Refusal("its operands hold the samples in different orders")
         cut = partial(take_part, dim=dim, outer=outer or 1, parts=self.setting.microbatches)
         (atom,) = emit(cut, [whole or self.atom(full), self.index], self.loop, origin)
-        return atom, Batched(dim, outer or 1, dependence.level, dependence.elements)
+        return atom, Batched(dim, outer or 1, dependence.n_loops, dependence.elements)
 
     def finish(self, var: Any, origin: Any) -> Known:
         """Make a Partial value, or one that the loop computes alike every time, known after the
@@ -162,18 +163,18 @@ class Separation:
             return dependence
         if isinstance(dependence, Batched):
             raise Refusal("it needs all samples at once")
-        level = dependence.level + 1
+        n_loops = dependence.n_loops + 1
         scale = dependence.scale if isinstance(dependence, Partial) else None
         # The sum is finished when its scale is known too.
         if scale is not None:
-            level = max(level, self.read(scale).level)
+            n_loops = max(n_loops, self.read(scale).n_loops)
         if var not in self.sums:
             raw = var if scale is None else new_variable(var)
             operator = dependence.op if isinstance(dependence, Partial) else "last"
             self.sums[var] = Sum(raw, self.atom(var), operator)
             if scale is not None:
                 self.multiply_after(raw, scale, var, origin)
-        return Known(level)
+        return Known(n_loops)
 
     def multiply_after(self, raw: Any, scale: Any, result: Any, origin: Any) -> None:
         """Append result = raw * scale to what is done after the loop."""
@@ -188,7 +189,7 @@ class Separation:
 
     # --- bodies
 
-    def body(self, pair: LevelPair, inputs: Sequence[Dependence]) -> "Separation":
+    def body(self, pair: JaxprPair, inputs: Sequence[Dependence]) -> "Separation":
         """The separation of an inner body whose parameters are `inputs`."""
         eqns: list[Any] = []
         setting = replace(self.setting, depth="body", phase=self.phase)
@@ -201,8 +202,8 @@ class Separation:
         """The body as a jaxpr of (index, parameters) with results that are `wanted`. Raises
         `Refusal`.
         """
-        level = self.pair.full
-        results = zip(level.outvars, self.pair.micro.outvars, wanted, strict=True)
+        flat = self.pair.full
+        results = zip(flat.outvars, self.pair.micro.outvars, wanted, strict=True)
         outputs = [
             self.atom_as(full, micro, dependence, origin) for full, micro, dependence in results
         ]
@@ -210,9 +211,9 @@ class Separation:
         roots = [*outputs, *(v for eqn in self.loop if eqn.effects for v in eqn.invars)]
         needed = set(needed_equations(roots, defined, self.loop)[0])
         eqns = [eqn for n, eqn in enumerate(self.loop) if n in needed or eqn.effects]
-        invars = [self.index, *(self.atom(var) for var in level.invars)]
+        invars = [self.index, *(self.atom(var) for var in flat.invars)]
         return rebuild_jaxpr(
-            level.original, level.constvars, level.consts, outputs, eqns, invars=invars
+            flat.original, flat.constvars, flat.consts, outputs, eqns, invars=invars
         )
 
     def atom_as(self, full: Any, micro: Any, wanted: Dependence, origin: Any) -> Any:

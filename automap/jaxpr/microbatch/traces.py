@@ -18,7 +18,7 @@ import numpy as np
 
 from automap.errors import NotSeparableError
 from automap.jax_compat import rebuild_jaxpr
-from automap.jaxpr.flatten import Equation, Level
+from automap.jaxpr.flatten import Equation, FlatJaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,22 @@ class EquationPair:
 
     full: Equation
     micro: Equation
-    bodies: tuple["LevelPair", ...]
+    bodies: tuple["JaxprPair", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LevelPair:
-    """A level of both traces; `micro_variable` maps the variables of the first to those of the
+class JaxprPair:
+    """A flat jaxpr of both traces; `micro_variable` maps the variables of the first to those of the
     second.
     """
 
-    full: Level
-    micro: Level
+    full: FlatJaxpr
+    micro: FlatJaxpr
     pairs: tuple[EquationPair, ...]
     micro_variable: dict[Any, Any]
 
 
-def align(full: Level, micro: Level) -> LevelPair:
+def align(full: FlatJaxpr, micro: FlatJaxpr) -> JaxprPair:
     """Both traces together. Raises `NotSeparableError` where they differ in more than shapes."""
     micro_variable: dict[Any, Any] = {}
     micro_variable.update(_zipped(full.invars, micro.invars, full.equations))
@@ -61,7 +61,7 @@ def align(full: Level, micro: Level) -> LevelPair:
             if not isinstance(x, core.Literal) and micro_variable[x] is not y:
                 raise _differ((a,), "it reads another value")
         micro_variable.update(_zipped(a.eqn.outvars, b.eqn.outvars, (a,)))
-        bodies = tuple(align(x.level, y.level) for x, y in _zipped(a.bodies, b.bodies, (a,)))
+        bodies = tuple(align(x.flat, y.flat) for x, y in _zipped(a.bodies, b.bodies, (a,)))
         pairs.append(EquationPair(a, b, bodies))
     for x, y in _zipped(full.outvars, micro.outvars, full.equations):
         is_same = (
@@ -69,7 +69,7 @@ def align(full: Level, micro: Level) -> LevelPair:
         )
         if not is_same:
             raise _differ(full.equations[-1:], "it returns another value")
-    return LevelPair(full, micro, tuple(pairs), micro_variable)
+    return JaxprPair(full, micro, tuple(pairs), micro_variable)
 
 
 def source_line(equation: Equation) -> str:
@@ -93,12 +93,14 @@ def _differ(near: tuple[Equation, ...], what: str) -> NotSeparableError:
     )
 
 
-def one_sample(full: Level, other: Level, full_samples: int, other_samples: int) -> Level:
-    """The level of a trace of one sample, of levels that are aligned (`align`).
+def one_sample(
+    full: FlatJaxpr, other: FlatJaxpr, full_samples: int, other_samples: int
+) -> FlatJaxpr:
+    """The flat jaxpr of a trace of one sample, of jaxprs that are aligned (`align`).
 
     Raises `NotSeparableError` for a size that would not be an integer, or negative.
     """
-    return _Line(full_samples, other_samples).level(full, other)
+    return _Line(full_samples, other_samples).at_one_sample(full, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,8 @@ class _Line:
             )
         return core.Var(other.aval.update(shape=shape))
 
-    def level(self, full: Level, other: Level) -> Level:
-        """A level whose variables, parameters and bodies are those of one sample."""
+    def at_one_sample(self, full: FlatJaxpr, other: FlatJaxpr) -> FlatJaxpr:
+        """A flat jaxpr whose variables, parameters and bodies are those of one sample."""
         new_variables: dict[Any, Any] = {}
 
         def made(a: Any, b: Any) -> list[Any]:
@@ -157,7 +159,8 @@ class _Line:
             outputs = made(a.eqn.outvars, b.eqn.outvars)
             eqn = b.eqn.replace(invars=inputs, outvars=outputs, params=params)
             bodies = tuple(
-                replace(y, level=self.level(x.level, y.level)) for x, y in zip(a.bodies, b.bodies)
+                replace(y, flat=self.at_one_sample(x.flat, y.flat))
+                for x, y in zip(a.bodies, b.bodies)
             )
             equations.append(replace(b, eqn=eqn, bodies=bodies))
         outvars = read(other.outvars)

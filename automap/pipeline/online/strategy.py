@@ -42,9 +42,8 @@ from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import improve
 from automap.pipeline.value import value
 from automap.search.torch_needed import need_torch
-from rl.config import RainbowConfig
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome, empty_observation
-from rl.schedule import Linear
 
 
 Mode = Literal["faithful", "ours"]

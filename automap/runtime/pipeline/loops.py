@@ -21,7 +21,7 @@ from jax import lax, numpy as jnp
 from jax.extend import core
 
 from automap.jax_compat import rebuild_jaxpr, scan_split
-from automap.jaxpr.flatten import Equation, Level
+from automap.jaxpr.flatten import Equation, FlatJaxpr
 from automap.jaxpr.microbatch.build import emit, variables
 from automap.jaxpr.microbatch.rules import ELEMENTWISE
 from automap.runtime.pipeline.cuts import Cuts
@@ -46,30 +46,28 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class CutLevel:
-    """A level with its loops cut, and what its inputs and results are."""
+class CutJaxpr:
+    """A flat jaxpr with its loops cut, and what its inputs and results are."""
 
-    level: Level
+    flat: FlatJaxpr
     inputs: tuple[Piece, ...]
     outputs: tuple[Piece, ...]
 
 
-def cut_loops(level: Level, cuts: Cuts) -> CutLevel:
-    """The step's level with the loops cut that stages end in."""
-    trips = {e.path: cuts.trips(int(e.path)) for e in level.equations if _is_scan(e.eqn)}
+def cut_loops(flat: FlatJaxpr, cuts: Cuts) -> CutJaxpr:
+    """The step's flat jaxpr with the loops cut that stages end in."""
+    trips = {e.path: cuts.trips(int(e.path)) for e in flat.equations if _is_scan(e.eqn)}
     pieces = _Pieces()
-    for equation in level.equations:
+    for equation in flat.equations:
         if trips.get(equation.path):
             length, is_reverse = equation.eqn.params["length"], equation.eqn.params["reverse"]
             at = {length - t if is_reverse else t for t in trips[equation.path]}
             pieces.add(_stacked(equation.eqn), at - {0, length})
     if not pieces.at:
-        whole = (
-            tuple(Piece(n, None) for n in range(len(x))) for x in (level.invars, level.outvars)
-        )
-        return CutLevel(level, *whole)
-    pieces.spread(level)
-    return _Cutter(level, pieces).run()
+        whole = (tuple(Piece(n, None) for n in range(len(x))) for x in (flat.invars, flat.outvars))
+        return CutJaxpr(flat, *whole)
+    pieces.spread(flat)
+    return _Cutter(flat, pieces).run()
 
 
 def _is_scan(eqn: Any) -> bool:
@@ -106,10 +104,10 @@ class _Pieces:
             self.at.setdefault(value, set()).update(at)
         return before != [len(self.at[v]) for v in values]
 
-    def spread(self, level: Level) -> None:
+    def spread(self, flat: FlatJaxpr) -> None:
         """Cut everything that is combined slice by slice with what is cut, until nothing changes."""
-        groups = [_stacked(e.eqn) if _is_scan(e.eqn) else _alike(e.eqn) for e in level.equations]
-        constants = set(level.constvars)
+        groups = [_stacked(e.eqn) if _is_scan(e.eqn) else _alike(e.eqn) for e in flat.equations]
+        constants = set(flat.constvars)
         groups = [[v for v in group if v not in constants] for group in groups]
         changed = True
         while changed:
@@ -127,31 +125,31 @@ class _Pieces:
 
 @dataclass
 class _Cutter:
-    """The equations of the cut level while they are made.
+    """The equations of the cut jaxpr while they are made.
 
     `parts` are the pieces of a value, `whole` what stands for it where it is needed in one.
     """
 
-    level: Level
+    flat: FlatJaxpr
     pieces: _Pieces
     parts: dict[Any, list[Any]] = field(default_factory=dict)
     whole: dict[Any, Any] = field(default_factory=dict)
     made: list[Equation] = field(default_factory=list)
 
-    def run(self) -> CutLevel:
-        """The level."""
-        invars, inputs = self._ends(self.level.invars, self._new_parts)
-        for equation in self.level.equations:
+    def run(self) -> CutJaxpr:
+        """The cut jaxpr."""
+        invars, inputs = self._ends(self.flat.invars, self._new_parts)
+        for equation in self.flat.equations:
             self._equation(equation)
-        last = self.level.equations[-1] if self.level.equations else None
-        outvars, outputs = self._ends(self.level.outvars, lambda v: self._cut(v, last))
+        last = self.flat.equations[-1] if self.flat.equations else None
+        outvars, outputs = self._ends(self.flat.outvars, lambda v: self._cut(v, last))
         eqns = [equation.eqn for equation in self.made]
-        level = self.level
+        flat = self.flat
         original = rebuild_jaxpr(
-            level.original, level.constvars, level.consts, outvars, eqns, invars=invars
+            flat.original, flat.constvars, flat.consts, outvars, eqns, invars=invars
         )
-        done = replace(level, original=original, equations=tuple(self.made), outvars=tuple(outvars))
-        return CutLevel(done, tuple(inputs), tuple(outputs))
+        done = replace(flat, original=original, equations=tuple(self.made), outvars=tuple(outvars))
+        return CutJaxpr(done, tuple(inputs), tuple(outputs))
 
     def _ends(
         self, atoms: Sequence[Any], parts_of: Callable[[Any], list[Any]]

@@ -20,23 +20,23 @@ from jax.sharding import AxisType, PartitionSpec
 
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split
 from automap.jaxpr.convolutions import is_convolution
-from automap.jaxpr.flatten import HIGHER_ORDER, Level
+from automap.jaxpr.flatten import HIGHER_ORDER, FlatJaxpr
 from automap.jaxpr.pins import PinRewriter, Pins
 from automap.jaxpr.replacements import is_top_k
 from automap.jaxpr.sites import Place, Site, parse_place, parse_site, scope_name
 from automap.runtime.pipeline.places import StagePlace
 
 
-def with_sites(level: Level) -> Level:
-    """The level with every equation in the named scope of its site, those of bodies too."""
+def with_sites(flat: FlatJaxpr) -> FlatJaxpr:
+    """The flat jaxpr with every equation in the named scope of its site, those of bodies too."""
     equations = []
-    for equation in level.equations:
+    for equation in flat.equations:
         info = equation.eqn.source_info
         names = new_name_stack(scope_name(equation.path)) + info.name_stack
         named = equation.eqn.replace(source_info=info.replace(name_stack=names))
-        bodies = tuple(replace(body, level=with_sites(body.level)) for body in equation.bodies)
+        bodies = tuple(replace(body, flat=with_sites(body.flat)) for body in equation.bodies)
         equations.append(replace(equation, eqn=named, bodies=bodies))
-    return replace(level, equations=tuple(equations))
+    return replace(flat, equations=tuple(equations))
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class StagePins:
         return _Placer(self.sites, self.loop).imposed(eqns)
 
 
-def stage_pins(place: StagePlace, level: Level, sites: Mapping[str, Site]) -> StagePins | None:
+def stage_pins(place: StagePlace, flat: FlatJaxpr, sites: Mapping[str, Site]) -> StagePins | None:
     """The constraints of a stage, None for one of replicas alone.
 
-    `level` and `sites` are the step's. Raises `PlanError` for a place that the step does not have.
+    `flat` and `sites` are the step's. Raises `PlanError` for a place that the step does not have.
     """
     if place.inside is None:
         return None
@@ -80,8 +80,8 @@ def stage_pins(place: StagePlace, level: Level, sites: Mapping[str, Site]) -> St
     )
     return StagePins(
         sites=sites,
-        once=Pins.parse(once, place.mesh, level, sites),
-        loop=Pins.parse(loop if free else {}, inside, level, sites),
+        once=Pins.parse(once, place.mesh, flat, sites),
+        loop=Pins.parse(loop if free else {}, inside, flat, sites),
     )
 
 
@@ -93,7 +93,7 @@ class _Placer:
     pins: Pins
 
     def imposed(self, eqns: Sequence[Any]) -> list[Any]:
-        """Equations of one level with the pins, those of their bodies too."""
+        """Equations of one flat jaxpr with the pins, those of their bodies too."""
         of_number = {str(n): dict(self._places(eqn)) for n, eqn in enumerate(eqns)}
         rewriter = PinRewriter(by_site=of_number, mesh=self.pins.mesh, pinned=[])
         return [

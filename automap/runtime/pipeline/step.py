@@ -13,7 +13,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from automap.errors import AutomapError, InputError, PlanError
-from automap.jaxpr.flatten import Level, flatten
+from automap.jaxpr.flatten import FlatJaxpr, flatten
 from automap.jaxpr.microbatch import separate
 from automap.jaxpr.reemit import Reemitter
 from automap.pipeline.schedules import Job
@@ -205,13 +205,13 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     Raises `NotSeparableError` for a step that needs all samples at once, `InputError` for a number
     of microbatches that is not possible, `PlanError` for cuts that the step does not have.
     """
-    level = flatten(call.jaxpr, {})
-    cuts = plan_cuts(record, len(level.equations))
-    cut = cut_loops(level, cuts)
+    flat = flatten(call.jaxpr, {})
+    cuts = plan_cuts(record, len(flat.equations))
+    cut = cut_loops(flat, cuts)
 
-    def rewritten(level: Level) -> tuple[Level, Sequence[int]]:
-        named = with_sites(level) if record.is_sharded_inside else level
-        return cut_loops(named, cuts).level, [piece.leaf for piece in cut.inputs]
+    def rewritten(flat: FlatJaxpr) -> tuple[FlatJaxpr, Sequence[int]]:
+        named = with_sites(flat) if record.is_sharded_inside else flat
+        return cut_loops(named, cuts).flat, [piece.leaf for piece in cut.inputs]
 
     places = stage_places(devices, record)
     programs: dict[int, Numbered] = {}
@@ -228,7 +228,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
         blueprint=division,
         stage_programs=stage_programs,
         shardings=ValueShardings(division, places, cut, call.paths, call.state),
-        pins=[stage_pins(place, level, sites) for place in places],
+        pins=[stage_pins(place, flat, sites) for place in places],
         microbatches=record.microbatches,
         orders={"both": simulated_order(record), "forward": forward_order(record)},
         donated=call.donated,

@@ -32,7 +32,7 @@ from jax.sharding import NamedSharding
 from automap.jaxpr.microbatch import Sum
 from automap.jaxpr.microbatch.build import variables
 from automap.runtime.pipeline.blueprint import Blueprint
-from automap.runtime.pipeline.loops import CutLevel
+from automap.runtime.pipeline.loops import CutJaxpr
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.places import Axes, StagePlace, SumForm
 
@@ -47,7 +47,7 @@ class ValueShardings:
 
     blueprint: Blueprint
     places: Sequence[StagePlace]
-    cut: CutLevel
+    cut: CutJaxpr
     paths: Sequence[str]
     state: Mapping[int, int]
     _known: dict[tuple[int, int], NamedSharding | None] = field(default_factory=dict, repr=False)

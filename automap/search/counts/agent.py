@@ -22,9 +22,8 @@ from automap.search.counts.game import SPLIT, Game
 from automap.search.counts.solvers import reconsidered
 from automap.search.counts.views import Mode, View, make_view
 from automap.search.torch_needed import need_torch
-from rl.config import RainbowConfig
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
-from rl.schedule import Linear
 
 
 N_TABLES = 8

@@ -61,7 +61,7 @@ from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from rl.config import RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
-from rl.schedule import Linear
+from rl.config import Linear
 
 
 Decision = tuple[Move, ...]

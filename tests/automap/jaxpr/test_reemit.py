@@ -227,7 +227,7 @@ def step(p, key, x):
 args = {"w": jnp.ones((8, 8))}, jax.random.key(0), jnp.ones((4, 8))
 reemitter = Reemitter(jax.jit(step).trace(*args).jaxpr)
 sites = [(s.path, s.primitive, s.in_sources) for s in reemitter.sites]
-print(json.dumps([jaxpr_sha256(reemitter.level), sites]))
+print(json.dumps([jaxpr_sha256(reemitter.flat), sites]))
 """
 
 

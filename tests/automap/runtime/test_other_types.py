@@ -120,7 +120,7 @@ def test_other_types_than_the_step_returns_are_refused():
 
 
 def _level(function, *args):
-    return Reemitter(jax.jit(function).trace(*args).jaxpr).level
+    return Reemitter(jax.jit(function).trace(*args).jaxpr).flat
 
 
 def test_places_are_renamed_past_conversions():
@@ -131,7 +131,7 @@ def test_places_are_renamed_past_conversions():
     x, y = jnp.ones((4,)), jnp.ones((4,), jnp.bfloat16)
     planned, called = _level(function, x, y.astype(jnp.float32)), _level(function, x, y)
     renaming = match_sites(planned, called)
-    names = {e.path: e.eqn.primitive.name for level in (planned, called) for e in level.equations}
+    names = {e.path: e.eqn.primitive.name for flat in (planned, called) for e in flat.equations}
     at = {e.path: e.eqn.primitive.name for e in called.equations}
     assert len(planned.equations) != len(called.equations)
     kept = [e for e in planned.equations if e.eqn.primitive.name != "convert_element_type"]

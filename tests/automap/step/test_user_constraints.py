@@ -135,7 +135,7 @@ def test_the_fingerprint_is_of_names_not_of_meshes():
 
     def of(sharding):
         step = partial(PROGRAMS["plain"], lax.with_sharding_constraint, sharding)
-        return jaxpr_sha256(Reemitter(jax.jit(step).trace(*args).jaxpr).level)
+        return jaxpr_sha256(Reemitter(jax.jit(step).trace(*args).jaxpr).flat)
 
     devices = np.array(jax.devices()).reshape(2, 4)
     real = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -52,15 +52,15 @@ def arguments(length=6, width=4):
 @pytest.mark.parametrize("trips", [(3,), (1, 5), (1, 2, 3, 4, 5)])
 def test_a_cut_loop_computes_the_same(reverse, trips):
     args = arguments()
-    level = flatten(jax.make_jaxpr(lambda s, x: step(s, x, reverse=reverse))(*args), {})
-    site = next(int(e.path) for e in level.equations if e.eqn.primitive.name == "scan")
-    cut = cut_loops(level, Cuts(tuple((site, t) for t in trips)))
+    flat = flatten(jax.make_jaxpr(lambda s, x: step(s, x, reverse=reverse))(*args), {})
+    site = next(int(e.path) for e in flat.equations if e.eqn.primitive.name == "scan")
+    cut = cut_loops(flat, Cuts(tuple((site, t) for t in trips)))
     leaves = jax.tree.leaves(args)
-    want = jaxpr_as_fun(level.original)(*leaves)
+    want = jaxpr_as_fun(flat.original)(*leaves)
     given = [
         leaves[p.leaf] if p.range is None else leaves[p.leaf][slice(*p.range)] for p in cut.inputs
     ]
-    got = jaxpr_as_fun(cut.level.original)(*given)
+    got = jaxpr_as_fun(cut.flat.original)(*given)
     for array, piece in zip(got, cut.outputs, strict=True):
         whole = want[piece.leaf]
         np.testing.assert_allclose(
@@ -71,22 +71,22 @@ def test_a_cut_loop_computes_the_same(reverse, trips):
         )
     # Both parameters and both moments are in pieces; only what reverses the stack needs it in one.
     assert sum(p.range is not None for p in cut.inputs) == 4 * (len(trips) + 1)
-    names = Counter(e.eqn.primitive.name for e in cut.level.equations)
+    names = Counter(e.eqn.primitive.name for e in cut.flat.equations)
     assert names["scan"] == 2 * (len(trips) + 1)
     assert names["concatenate"] == 1
 
 
 def test_pieces_of_the_forward_loop_say_how_many_trips_are_done():
-    level = flatten(jax.make_jaxpr(lambda s, x: step(s, x, reverse=True))(*arguments()), {})
-    site = next(int(e.path) for e in level.equations if e.eqn.primitive.name == "scan")
-    cut = cut_loops(level, Cuts(((site, 2.0),)))
-    first, second = (e for e in cut.level.equations if e.path.startswith(f"{site}#"))
+    flat = flatten(jax.make_jaxpr(lambda s, x: step(s, x, reverse=True))(*arguments()), {})
+    site = next(int(e.path) for e in flat.equations if e.eqn.primitive.name == "scan")
+    cut = cut_loops(flat, Cuts(((site, 2.0),)))
+    first, second = (e for e in cut.flat.equations if e.path.startswith(f"{site}#"))
     assert (first.path, second.path) == (f"{site}#2", f"{site}#6")
     assert (first.eqn.params["length"], second.eqn.params["length"]) == (2, 4)
 
 
 def test_a_step_without_cut_loops_is_as_it_was():
-    level = flatten(jax.make_jaxpr(step)(*arguments()), {})
-    cut = cut_loops(level, Cuts(((0, float("inf")),)))
-    assert cut.level is level
+    flat = flatten(jax.make_jaxpr(step)(*arguments()), {})
+    cut = cut_loops(flat, Cuts(((0, float("inf")),)))
+    assert cut.flat is flat
     assert all(piece.range is None for piece in (*cut.inputs, *cut.outputs))
