@@ -59,9 +59,8 @@ from automap.search.moves import (
 from automap.space.point import Level
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
-from rl.config import RainbowConfig
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
-from rl.config import Linear
 
 
 Decision = tuple[Move, ...]
