@@ -2,7 +2,7 @@
 
     python -m scripts.compare_simulation -o docs/reports/simulator.md
 
-The search prices a plan with `automap.cost.schedule.walk`, which walks the program once; the
+The search prices a plan with `automap.cost.schedule.overlap`, which walks the program once; the
 simulation issues kernels and collectives one by one. How far they are apart says what the short cut
 costs.
 """
@@ -87,7 +87,7 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
         }
         for point, preset in split_classes.items():
             start = time.perf_counter()
-            seconds = list_schedule(device_program(tables, evaluator.priced(point))).seconds
+            seconds = list_schedule(device_program(tables, evaluator.price_point(point))).seconds
             took = time.perf_counter() - start
             yield Difference(
                 name, preset, seconds / evaluator.evaluate(point).step_seconds - 1, took

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from automap.calibrate.timing import Timing
 from automap.cost.profile import KernelProfile, Transfer
-from automap.cost.profile.signatures import Signature, StreamSignature, work_of
+from automap.cost.profile.signatures import Signature, StreamSignature, matmul_sizes
 
 
 Item = Signature | Transfer
@@ -117,7 +117,7 @@ def units(item: Item) -> float:
     """Operations of a contraction, bytes of anything else; at least one."""
     if isinstance(item, StreamSignature | Transfer):
         return float(max(item.n_bytes, 1))
-    b, m, n, k = work_of(item)
+    b, m, n, k = matmul_sizes(item)
     return 2.0 * b * m * n * k
 
 

@@ -1,15 +1,18 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
 step = compute + waiting
-compute     sum over kernels of their seconds, by a roofline, or measured ones -> in: `automap.cost.kernels.roofline`;
-            where a step's memory is new to it, also its first touch: bytes that are no input's, at the peak
-collective  sum over collectives of their seconds (`automap.cost.collectives`); XLA merges the
-            collectives of gradients and parameters into messages of the backend's `combine_bytes`, but not those of a loop's trips
-                                                                              -> in: `_collective`
-waiting     all of collective where a device does one thing after the other; where collectives run beside
-            kernels, what is left of it                   -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
+compute     sum over kernels of their seconds, by a roofline, or measured ones
+            -> in: `automap.cost.kernels.roofline`
+            where a step's memory is new to it, also its first touch: bytes that are no input's, at
+            the peak                                            -> in: `Evaluator.fresh_seconds`
+collective  sum over collectives of their seconds (`automap.cost.collectives`); compilers merge the
+            collectives of gradients and parameters into messages of the backend's `combine_bytes`,
+            but not those of a loop's trips                     -> in: `_collective_seconds`
+waiting     all of collective where a device does one thing after the other; where collectives run
+            beside kernels, what is left of it
+            -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
-                                                                              -> in: `automap.cost.memory`
+            -> in: `automap.cost.memory`
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ from automap.backends import Backend, backend_for
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
-from automap.cost.memory import Memory, Profile
+from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels
 from automap.cost.schedule.overlap import waiting_seconds
@@ -60,24 +63,25 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Priced:
-    """One point in parts: seconds of one run of each distinct kernel and of each entry of `found`.
+    """One point in parts: seconds of one run of each distinct kernel, `kernel_seconds` [kernels],
+    and of each entry of `collectives`, `collective_seconds` [entries].
 
-    `beside` are those of an entry that go on within a kernel (`automap.cost.kernels.rings`), not in
-    `of_collective`.
+    `overlapped_seconds` [entries] are those of a collective that go on within a kernel
+    (`automap.cost.kernels.rings`); they are not in `collective_seconds`.
     """
 
     sharding: Shardings
-    found: Collectives
-    of_kernel: np.ndarray
-    of_collective: np.ndarray
-    beside: np.ndarray
+    collectives: Collectives
+    kernel_seconds: np.ndarray
+    collective_seconds: np.ndarray
+    overlapped_seconds: np.ndarray
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Prices points on one topology. Pure; `_links` only remembers costs by mesh.
+    """Prices points on one topology. Pure; `_costs` only remembers the lines of links by mesh.
 
-    `has_parts` is whether what it gives is the `estimate` of what is `priced`.
+    `has_parts` is whether what it gives is the `estimate` of what `price_point` gives.
     """
 
     has_parts: ClassVar[bool] = True
@@ -85,76 +89,95 @@ class Evaluator:
     n_classes: int
     topology: Topology
     kernel_profile: KernelProfile | None = None
-    _links: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
+    _costs: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
 
     def evaluate(self, split_classes: SplitClasses) -> Estimate:
         """Seconds and bytes of one step under `split_classes`."""
-        return self.estimate(self.priced(split_classes))
+        return self.estimate(self.price_point(split_classes))
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
-        found, of_kernel = priced.found, priced.of_kernel
-        busy = float(priced.of_collective @ found.count)
+        collectives, kernel_seconds = priced.collectives, priced.kernel_seconds
+        busy = float(priced.collective_seconds @ collectives.count)
         waiting = busy
         if self.backend.collectives == "beside kernels":
-            waiting = waiting_seconds(self.tables.order, of_kernel, found, priced.of_collective)
+            waiting = waiting_seconds(
+                self.tables.order, kernel_seconds, collectives, priced.collective_seconds
+            )
+        # The walk adds the same seconds in another order than the product above: without the
+        # threshold a plan that hides nothing would show 1e-18 hidden seconds.
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
-        peak_bytes, fresh_seconds = self._peak(priced.sharding, found)
+        peak_bytes, fresh_seconds = self._peak(priced.sharding, collectives)
         return Estimate(
-            compute_seconds=float(of_kernel @ self.tables.kernels.count) + fresh_seconds,
+            compute_seconds=float(kernel_seconds @ self.tables.kernels.count) + fresh_seconds,
             collective_seconds=waiting,
-            hidden_seconds=hidden + float(priced.beside @ found.count),
+            hidden_seconds=hidden + float(priced.overlapped_seconds @ collectives.count),
             peak_bytes=peak_bytes,
         )
 
-    def _peak(self, sharding: Shardings, found: Collectives) -> tuple[float, float]:
+    def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
         parts, device = sharding.parts_of_value, self.topology.device
-        peak_bytes = self.profile.peak_bytes(parts, found.copied, found.is_repeat)
+        timeline = self.memory_timeline
+        peak_bytes = timeline.peak_bytes(parts, collectives.copied, collectives.is_repeat)
         if not device.fresh_seconds_per_byte:
             return peak_bytes, 0.0
-        fresh_bytes = max(peak_bytes - self.profile.input_bytes(parts), 0.0)
+        # Inputs are there already when a step begins; the rest of the peak is mapped page by page.
+        fresh_bytes = max(peak_bytes - timeline.input_bytes(parts), 0.0)
         return peak_bytes, fresh_bytes * device.fresh_seconds_per_byte
 
     def fresh_seconds(self, priced: Priced) -> float:
-        """Seconds in which a step takes memory that is new to it; 0 where the runtime keeps a pool."""
-        return self._peak(priced.sharding, priced.found)[1]
+        """Seconds in which a step takes memory that is new to it; 0 where the runtime keeps a
+        pool.
+        """
+        return self._peak(priced.sharding, priced.collectives)[1]
 
-    def priced(self, split_classes: SplitClasses) -> Priced:
+    def price_point(self, split_classes: SplitClasses) -> Priced:
         """What every kernel and every collective takes under `split_classes`."""
         return self.price(shardings(self.tables, self.n_classes, split_classes))
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
-        found = self.tables.collectives(sharding)
-        return self.timed(sharding, found, self.roofline.seconds(sharding))
+        collectives = self.tables.collectives(sharding)
+        return self.combine(sharding, collectives, self.roofline.seconds(sharding))
 
-    def timed(self, sharding: Shardings, found: Collectives, of_kernel: np.ndarray) -> Priced:
+    def combine(
+        self, sharding: Shardings, collectives: Collectives, kernel_seconds: np.ndarray
+    ) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
-        of_collective = self._collective(found, sharding.sizes)
+        collective_seconds = self._collective_seconds(collectives, sharding.sizes)
+        # Copies first: a ring hides what its collective takes with the copies beside it.
         if self.backend.pads(self.topology.device):
-            of_collective += copy_seconds(
-                self.tables.operands, self.tables.results, sharding, found, self.topology.device
+            collective_seconds += copy_seconds(
+                self.tables.operands,
+                self.tables.results,
+                sharding,
+                collectives,
+                self.topology.device,
             )
-        beside = np.zeros(len(of_collective))
+        overlapped = np.zeros(len(collective_seconds))
         if self.backend.scattered_products == "rings":
             rings = with_rings(
                 self.tables.kernels,
                 self.topology.device,
                 self.backend.tile_numbers,
-                of_kernel,
+                kernel_seconds,
                 sharding,
-                found,
-                of_collective,
+                collectives,
+                collective_seconds,
             )
-            of_kernel, beside = rings.of_kernel, rings.beside
-        return Priced(sharding, found, of_kernel, of_collective - beside, beside)
+            kernel_seconds, overlapped = rings.kernel_seconds, rings.overlapped_seconds
+        return Priced(
+            sharding, collectives, kernel_seconds, collective_seconds - overlapped, overlapped
+        )
 
     def memory(self, split_classes: SplitClasses) -> Memory:
         """What the peak under `split_classes` consists of."""
         sharding = shardings(self.tables, self.n_classes, split_classes)
-        found = self.tables.collectives(sharding)
-        return self.profile.memory(sharding.parts_of_value, found.copied, found.is_repeat)
+        collectives = self.tables.collectives(sharding)
+        return self.memory_timeline.memory(
+            sharding.parts_of_value, collectives.copied, collectives.is_repeat
+        )
 
     @property
     def backend(self) -> Backend:
@@ -169,32 +192,38 @@ class Evaluator:
         return Roofline(table, self.topology, measured)
 
     @cached_property
-    def profile(self) -> Profile:
+    def memory_timeline(self) -> MemoryTimeline:
         """Buffers and copies over the schedule."""
         tables = self.tables
-        return Profile(tables.buffers, len(tables.value_rows), len(tables.operands.count))
+        return MemoryTimeline(tables.buffers, len(tables.value_rows), len(tables.operands.count))
 
     def collectives(self, split_classes: SplitClasses) -> Collectives:
         """Every collective of one step under `split_classes`."""
         sharding = shardings(self.tables, self.n_classes, split_classes)
         return self.tables.collectives(sharding)
 
-    def _collective(self, found: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
-        """Seconds of each entry of `found` once."""
-        merged = found.combinable
+    def _collective_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """Seconds of each entry of `collectives` once, [entries]."""
+        is_merged = collectives.combinable
         if self.backend.combines == "sums":
-            merged = merged & (found.kind != ALL_GATHER)
-        of_edge = found.edge + np.where(found.on_operand, len(self.tables.results.count), 0)
-        messages = np.clip(
-            found.n_bytes / self.backend.combine_bytes, self._least_messages[of_edge], 1.0
+            is_merged = is_merged & (collectives.kind != ALL_GATHER)
+        # `_least_messages` lists result edges first, then operand edges.
+        edge = collectives.edge + np.where(
+            collectives.on_operand, len(self.tables.results.count), 0
         )
-        messages = np.where(merged, messages, 1.0)
+        # A tensor that is merged with others is a fraction of a message: it pays that part of the
+        # latency. One of at least `combine_bytes` is a message by itself, never several.
+        messages = np.clip(
+            collectives.n_bytes / self.backend.combine_bytes, self._least_messages[edge], 1.0
+        )
+        messages = np.where(is_merged, messages, 1.0)
         seconds = np.zeros(len(messages))
-        of_link = (found.kind << len(sizes)) + found.mask
-        for link in np.unique(of_link).tolist():
-            rows = of_link == link
-            cost = self._link(link >> len(sizes), link & (1 << len(sizes)) - 1, sizes)
-            seconds[rows] = cost.seconds(found.n_bytes[rows], messages[rows])
+        # One number for (kind, axes): there are few different ones, and each has its own lines.
+        group = (collectives.kind << len(sizes)) + collectives.mask
+        for number in np.unique(group).tolist():
+            rows = group == number
+            cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
+            seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
         return seconds
 
     @cached_property
@@ -203,9 +232,10 @@ class Evaluator:
         tables = (self.tables.results, self.tables.operands)
         return np.concatenate([t.least_messages for t in tables])
 
-    def _link(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
+    def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
+        # The key has the sizes, as one evaluator prices points of many meshes.
         key = (kind, mask, sizes)
-        if key not in self._links:
+        if key not in self._costs:
             axes = tuple(a for a in range(len(sizes)) if mask >> a & 1)
-            self._links[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
-        return self._links[key]
+            self._costs[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
+        return self._costs[key]

@@ -3,12 +3,12 @@
     live(p) = sum over buffers b alive at p of bytes_b / parts(row_b)
             + sum over gathered copies c alive at p of gathered(edge_c)
 
-parts (ways a value row is split) and gathered (bytes of an edge's gathered tensor, 0 if it gathers nothing)
-are a plan's; all else is the program's.  So live is the running sum of two sparse matrices, made once, times
-two vectors: only positions where something changes are kept                       -> in: `Profile.peak_bytes`
-
-A copy that later ops find gathered already lives until the last of them: its end moves. -> in:
-`_extended`
+parts (ways a value row is split) and gathered (bytes of an edge's gathered tensor, 0 if it gathers
+nothing) are a plan's; all else is the program's.  So live is the running sum of two sparse
+matrices, made once, times two vectors: only positions where something changes are kept
+                                                             -> in: `MemoryTimeline.peak_bytes`
+A copy that later operations find gathered already lives until the last of them: its end moves
+                                                             -> in: `_extend_copies`
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,22 @@ from scipy import sparse
 from automap.cost.edges import Copies
 from automap.program.problem import Problem
 from hlo_tools.analyses.liveness import Buffers
+from hlo_tools.analyses.phases import Phase
 
 
-# `BufferTable.kind` of a buffer that is no step input: by the phase that makes it.
+# `BufferTable.kind` of the step's inputs: their roles, in this order.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
+# Of all other buffers, by the phase that makes them. Kinds of inputs are below these two.
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 
 
 @dataclass(frozen=True)
 class BufferTable:
-    """Intervals in schedule positions; `copy_*` are copies that exist only where an edge gathers.
+    """Intervals in schedule positions, both ends included: of buffers, [buffers], and of copies that
+    exist only where an edge gathers, `copy_*` [copies].
 
-    `copy_repeats` is `Copies.repeats`.
+    `row` is the value row that says in how many parts a buffer is split; `n_bytes` are those of the
+    whole value. `copy_repeats` is `Copies.repeats`.
     """
 
     row: np.ndarray
@@ -49,7 +53,9 @@ class BufferTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Where the bytes of one device are at the peak. `input_bytes` has one entry per `INPUT_KINDS`."""
+    """Where the bytes of one device are at the peak; `input_bytes` has one entry per
+    `INPUT_KINDS`.
+    """
 
     peak_bytes: float
     input_bytes: tuple[float, ...]
@@ -60,14 +66,16 @@ class Memory:
         """Bytes that are neither inputs nor made by the forward phase."""
         return max(self.peak_bytes - sum(self.input_bytes) - self.activation_bytes, 0.0)
 
-    def bytes_of(self, kind: str) -> float:
+    def role_bytes(self, kind: str) -> float:
         """Resident bytes of inputs of one role."""
         return self.input_bytes[INPUT_KINDS.index(kind)]
 
 
 @dataclass(frozen=True)
-class Profile:
-    """A program's buffers; `n_rows` value rows and `n_edges` operand edges index a plan's vectors."""
+class MemoryTimeline:
+    """A program's buffers over its schedule; `n_rows` value rows and `n_edges` operand edges index a
+    plan's vectors.
+    """
 
     buffers: BufferTable
     n_rows: int
@@ -84,18 +92,23 @@ class Profile:
     def _changes(
         self, birth: np.ndarray, death: np.ndarray, column: np.ndarray, size: np.ndarray, n: int
     ) -> sparse.csr_matrix:
+        """A matrix [positions, n] that adds `size` at the column's birth and takes it off behind its
+        death, so that its running sum along the positions is what is alive.
+        """
         at = np.searchsorted(self.positions, np.concatenate([birth, death + 1]))
+        # Equal (position, column) entries add up: several buffers are of one row.
         entries = (np.concatenate([size, -size]), (at, np.concatenate([column, column])))
         return sparse.csr_matrix(entries, shape=(len(self.positions), n))
 
     @cached_property
-    def _of_buffers(self) -> sparse.csr_matrix:
+    def _buffer_changes(self) -> sparse.csr_matrix:
         b = self.buffers
         return self._changes(b.birth, b.death, b.row, b.n_bytes, self.n_rows)
 
     @cached_property
-    def _of_copies(self) -> sparse.csr_matrix:
+    def _copy_changes(self) -> sparse.csr_matrix:
         b = self.buffers
+        # Ones: how many bytes an edge gathers is the plan's, so it is in the vector.
         ones = np.ones(len(b.copy_edge))
         return self._changes(b.copy_birth, b.copy_death, b.copy_edge, ones, self.n_edges)
 
@@ -121,6 +134,7 @@ class Profile:
         at = self.positions[slot]
         local = b.n_bytes / parts[b.row]
         inputs = np.bincount(b.kind, weights=local, minlength=TEMPORARY_KIND + 2)
+        # Inputs are counted whether they are alive or not: they are resident for the whole step.
         alive = (b.birth <= at) & (at <= b.death) & (b.kind > TEMPORARY_KIND)
         return Memory(
             peak_bytes=float(live[slot]),
@@ -133,19 +147,22 @@ class Profile:
         return int(self.buffers.copy_repeats[:, 2].max(initial=-1)) + 1
 
     @cached_property
-    def _of_repeats(self) -> sparse.csr_matrix:
+    def _repeat_changes(self) -> sparse.csr_matrix:
         """Copies kept for later ops: one for each row of `Edges.repeats`, from one later op's to
         the next one's end.
         """
         b = self.buffers
         later, earlier, row = b.copy_repeats.T
         end = b.copy_death[later]
+        # By the earlier copy, then by when its later uses end: each adds the interval from the end
+        # of the one before it, so that overlapping uses count once.
         order = np.lexsort((end, earlier))
         later, earlier, row, end = later[order], earlier[order], row[order], end[order]
         own_end = b.copy_death[earlier]
         is_next = np.concatenate([[False], earlier[1:] == earlier[:-1]])[: len(earlier)]
         before = np.where(is_next, np.concatenate([[0], end[:-1]])[: len(end)], own_end)
         start = np.maximum(before, own_end)
+        # A use within the copy's own life keeps nothing longer.
         lasts = end > start
         return self._changes(
             start[lasts] + 1, end[lasts], row[lasts], np.ones(int(lasts.sum())), self._n_repeats
@@ -159,7 +176,7 @@ class Profile:
         """
         rows, copies, kept = (
             np.asarray(changes[: slot + 1].sum(axis=0)).ravel()
-            for changes in (self._of_buffers, self._of_copies, self._of_repeats)
+            for changes in (self._buffer_changes, self._copy_changes, self._repeat_changes)
         )
         return rows, copies, kept
 
@@ -169,13 +186,13 @@ class Profile:
         `kept` [rows of `Edges.repeats`] is the bytes of the copies that the rows' later edges find
         gathered.
         """
-        change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
-        return np.cumsum(change + self._of_repeats @ kept[: self._n_repeats])
+        change = self._buffer_changes @ (1.0 / parts) + self._copy_changes @ gathered
+        return np.cumsum(change + self._repeat_changes @ kept[: self._n_repeats])
 
     def _live(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> np.ndarray:
-        change = self._of_buffers @ (1.0 / parts) + self._of_copies @ gathered
+        change = self._buffer_changes @ (1.0 / parts) + self._copy_changes @ gathered
         if is_repeat.any():
-            self._extended(change, gathered, is_repeat)
+            self._extend_copies(change, gathered, is_repeat)
         return np.cumsum(change)
 
     @cached_property
@@ -183,13 +200,18 @@ class Profile:
         """Where each copy is no longer alive, as indices of `positions`."""
         return np.searchsorted(self.positions, self.buffers.copy_death + 1)
 
-    def _extended(self, change: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> None:
-        """Move the ends of copies that serve later ops too."""
+    def _extend_copies(
+        self, change: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray
+    ) -> None:
+        """Move the ends of copies that serve later operations too, in `change` [positions]."""
         b, old = self.buffers, self._ends
         later, earlier, _ = b.copy_repeats[is_repeat[b.copy_repeats[:, 2]]].T
+        # The end of a copy is the latest of its uses', of which there may be several: `.at`, as
+        # plain indexing would keep only one of them.
         new = old.copy()
         np.maximum.at(new, earlier, old[later])
         moved = np.flatnonzero(new > old)
+        # At `old` the change has -n_bytes already: cancel that, and take them off at `new`.
         n_bytes = gathered[b.copy_edge[moved]]
         np.add.at(change, old[moved], n_bytes)
         np.subtract.at(change, new[moved], n_bytes)
@@ -207,16 +229,18 @@ def buffer_table(
     `n_bytes` are those of each value where it is in memory.
     """
     graph = problem.graph
-    role_of = {
+    role_by_value = {
         v: INPUT_KINDS.index(role.value)
         for v, role in zip(graph.inputs, problem.roles, strict=True)
     }
     kinds = []
     for value, is_input in zip(live.value.tolist(), live.is_input.tolist()):
         producer = graph.values[value].producer
-        if is_input and value in role_of:
-            kinds.append(role_of[value])
-        elif producer >= 0 and int(problem.phases[producer]) == 0:
+        # The value that stands for an input's buffer may be another one than the input, as where a
+        # result is written over it: then the buffer counts as what makes that value.
+        if is_input and value in role_by_value:
+            kinds.append(role_by_value[value])
+        elif producer >= 0 and problem.phases[producer] == Phase.FORWARD:
             kinds.append(ACTIVATION_KIND)
         else:
             kinds.append(TEMPORARY_KIND)
@@ -229,6 +253,7 @@ def buffer_table(
         kind=np.array(kinds, np.int64),
         n_positions=live.n_positions,
         copy_edge=copies.edge,
+        # Program order is not the schedule's: the op that comes first there may run last.
         copy_birth=np.minimum(position[copies.first], position[copies.last]),
         copy_death=np.maximum(position[copies.first], position[copies.last]),
         copy_repeats=copies.repeats,

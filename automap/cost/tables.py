@@ -18,10 +18,10 @@ import numpy as np
 
 from automap.backends import backend_for
 from automap.cost.edges import Edges
-from automap.cost.edges.halos import Windows, windows_of
+from automap.cost.edges.halos import Windows, build_windows
 from automap.cost.edges.operands import operand_edges
 from automap.cost.edges.results import result_edges
-from automap.cost.kernels.loop_fills import filled
+from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.table import KernelTable, kernel_table
 from automap.cost.memory import BufferTable, buffer_table
 from automap.cost.schedule.order import Order, program_order
@@ -89,7 +89,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
-    kernel_list = filled(
+    kernel_list = written_fills(
         graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
     )
     kernel_rows, row_of_kernel = kernel_table(
@@ -100,7 +100,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     return Tables(
         **vars(rows),
         operands=operands,
-        windows=windows_of(operands),
+        windows=build_windows(operands),
         results=results,
         kernels=kernel_rows,
         buffers=buffer_table(problem, live, row_of_value, copies, n_bytes),

@@ -128,7 +128,7 @@ def rebuilt(
         workload=workload,
         evaluator=evaluator,
         split_classes=split_classes,
-        priced=evaluator.priced(split_classes),
+        priced=evaluator.price_point(split_classes),
         estimate=estimate,
         warnings=tuple(_changes(plan, topology, estimate)),
     )

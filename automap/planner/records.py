@@ -178,7 +178,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
         ),
         program=recorded_program(
             context.evaluator,
-            context.evaluator.priced(split_classes),
+            context.evaluator.price_point(split_classes),
             split_classes.mesh.names,
             workload.reemitter.source_by_path if workload.reemitter else {},
         ),
@@ -286,12 +286,12 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
 
 
 def _memory(memory: Memory) -> MemoryRecord:
-    other = sum(memory.bytes_of(kind) for kind in ("other state", "rng key", "constant"))
+    other = sum(memory.role_bytes(kind) for kind in ("other state", "rng key", "constant"))
     return MemoryRecord(
-        parameters=round(memory.bytes_of("parameter")),
-        optimizer=round(memory.bytes_of("optimizer state")),
+        parameters=round(memory.role_bytes("parameter")),
+        optimizer=round(memory.role_bytes("optimizer state")),
         other_state=round(other),
-        inputs=round(memory.bytes_of("batch")),
+        inputs=round(memory.role_bytes("batch")),
         activations=round(memory.activation_bytes),
         temporaries=round(memory.temporary_bytes),
     )

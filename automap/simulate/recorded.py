@@ -95,7 +95,7 @@ class _Names:
 
     def of(self, node: Node) -> tuple[TaskText, float]:
         """The texts of a node, and the bytes of a collective."""
-        graph, collectives = self.problem.graph, self.priced.found
+        graph, collectives = self.problem.graph, self.priced.collectives
         # Taking new memory is no op of the program; it comes before the forward pass.
         if node.number == NEW_MEMORY:
             phase = _name(Phase.FORWARD)

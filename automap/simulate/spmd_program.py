@@ -77,7 +77,7 @@ class _Builder:
                 self.copies[int(order.op[slot])].append(int(slot))
         self.is_spare = (order.kind == SPARE) | (order.kind == LATE)
         self.row = order.row
-        self.kernel_seconds = priced.of_kernel
+        self.kernel_seconds = priced.kernel_seconds
         self.operands = _messages(order.operands, priced, len(order.kind), on_operand=True)
         self.results = _messages(order.results, priced, len(order.kind), on_operand=False)
         # Operands that an earlier op gathered in the same region: they are there already.
@@ -202,8 +202,8 @@ def _messages(
     places: Places, priced: Priced, n_slots: int, *, on_operand: bool
 ) -> dict[tuple[int, int], list[_Message]]:
     """The collectives at each (value, op)."""
-    collectives, result = priced.found, defaultdict[tuple[int, int], list[_Message]](list)
-    total = priced.of_collective * collectives.count
+    collectives, result = priced.collectives, defaultdict[tuple[int, int], list[_Message]](list)
+    total = priced.collective_seconds * collectives.count
     chosen = np.flatnonzero((collectives.on_operand == on_operand) & (total > 0))
     for entry in chosen.tolist():
         edge, is_sum = (
@@ -233,7 +233,7 @@ def _repeats(tables: Tables, priced: Priced) -> dict[tuple[int, int], tuple[int,
     edges, result = tables.operands, dict[tuple[int, int], tuple[int, int]]()
     earlier_edge = {
         int(later): int(earlier)
-        for (later, earlier), repeats in zip(edges.repeats, priced.found.is_repeat)
+        for (later, earlier), repeats in zip(edges.repeats, priced.collectives.is_repeat)
         if repeats
     }
     for edge, value, op, *_ in edges.incidences.tolist():

@@ -8,22 +8,22 @@
 """
 
 from automap.cost.edges.table import (
-    CONTESTED_OPCODES,
+    CHOOSING_OPCODES,
     Copies,
     Edges,
     Partials,
     gathered_bytes,
+    highest_rank,
     majors,
-    rank_of,
 )
 
 
 __all__ = [
-    "CONTESTED_OPCODES",
+    "CHOOSING_OPCODES",
     "Copies",
     "Edges",
     "Partials",
     "gathered_bytes",
     "majors",
-    "rank_of",
+    "highest_rank",
 ]

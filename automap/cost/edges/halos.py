@@ -45,10 +45,11 @@ class Exchanges:
     grown: np.ndarray
 
 
-def windows_of(edges: Edges) -> Windows:
+def build_windows(edges: Edges) -> Windows:
     """All windows of the edges."""
-    each = [(e, n, w) for e, of in enumerate(edges.windows) for n, w in enumerate(of)]
+    each = [(e, n, w) for e, own in enumerate(edges.windows) for n, w in enumerate(own)]
     rows = np.array([(e, w.factor, w.size, n) for e, n, w in each], np.int64).reshape(-1, 4)
+    # Only convolutions share what they exchange: (edge, dimension) -> window.
     number = {(e, w.dim): i for i, (e, _, w) in enumerate(each) if w.is_convolution}
     repeats = [
         (number[later, dim], number[earlier, dim])
@@ -63,7 +64,7 @@ def windows_of(edges: Edges) -> Windows:
     )
 
 
-def exchanges(
+def halo_exchanges(
     windows: Windows,
     edges: Edges,
     factor_of_axis: np.ndarray,
@@ -78,23 +79,31 @@ def exchanges(
         is_split = factor_of_axis[op_row, axis] == windows.factor
         mask |= np.where(is_split, 1 << axis, 0)
         parts *= np.where(is_split, size, 1)
+    # Elements along the dimension on each device, and how the operand grows with its halos.
     share = windows.size / parts
     growth = np.where(parts > 1, 1 + overlap(windows.halos, parts) / share, 1.0)
     grown = np.ones(len(local))
+    # Bytes of one element along the window's dimension: those of a slab across all others, which
+    # windows of the same edge before it have widened already.
     slab = np.empty(len(op_row))
     for place in range(int(windows.place.max(initial=-1)) + 1):
         now = windows.place == place
         slab[now] = (local[windows.edge] * grown[windows.edge] / share)[now]
         grown[windows.edge[now]] *= growth[now]
-    found = []
+    columns = []
     later, earlier = windows.repeats.T
     alike = (mask[later] == mask[earlier]) & (slab[later] == slab[earlier])
+    # Once for what comes from before, and once from after.
     for received in neighbours(windows.halos, parts):
         is_repeat = alike & (received[later] == received[earlier])
         received[later[is_repeat]] = 0
         is_sent = (received > 0) & (parts > 1)
+        # A halo wider than a part comes from several devices away: a whole part in each hop, and
+        # the rest in one more.
         whole, rest = np.divmod(received, np.maximum(share.astype(np.int64), 1))
         for elements, times in ((share, whole), (rest, np.minimum(rest, 1))):
             which = np.flatnonzero(is_sent & (times > 0))
-            found.append((windows.edge[which], mask[which], (slab * elements)[which], times[which]))
-    return Exchanges(*(np.concatenate(column) for column in zip(*found)), grown=grown)
+            columns.append(
+                (windows.edge[which], mask[which], (slab * elements)[which], times[which])
+            )
+    return Exchanges(*(np.concatenate(column) for column in zip(*columns)), grown=grown)

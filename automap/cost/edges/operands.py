@@ -3,16 +3,16 @@
 import numpy as np
 
 from automap.cost.edges.table import (
-    CONTESTED_OPCODES,
+    CHOOSING_OPCODES,
     Copies,
     EdgeKey,
     EdgeList,
     Edges,
     Window,
     gathered_bytes,
+    highest_rank,
     last_size,
     majors,
-    rank_of,
 )
 from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import changes, passed_on
@@ -35,16 +35,19 @@ def operand_edges(
     `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
     gathers it so.
 
-    XLA gathers a tensor once for all ops that want it alike, so uses of one value by ops with the
-    same classes and the same demand on each dimension count once; it gathers what a loop does not
-    change before the loop.
+    Compilers gather a tensor once for all ops that want it alike, so uses of one value by ops with the
+    same classes and the same demand on each dimension count once; what a loop does not change they
+    gather before the loop.
     """
     graph = problem.graph
-    found = EdgeList(rank_of(problem), op_rows.shape[1])
+    edges = EdgeList(highest_rank(problem), op_rows.shape[1])
     classes_of_row = [tuple(sorted(row[:, ::2].ravel().tolist())) for row in op_rows]
+    # (op row, demanded factors) -> the classes that each dimension of the operand is split by.
     wanted_by: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
+    # What makes a copy distinct -> [edge, first op, last op that reads it].
     copies: dict[tuple[object, ...], list[int]] = {}
-    copies_of: dict[int, list[tuple[int, int]]] = {}
+    # Source tensor -> its copies so far, as (copy, edge).
+    copies_by_source: dict[int, list[tuple[int, int]]] = {}
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
@@ -59,15 +62,18 @@ def operand_edges(
                 wanted = wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
             shape = graph.values[value].dims
             windows = _windows(rule, number, shape, op.opcode) if slides else ()
-            # What windows exchange is told apart by `automap.cost.edges.halos`.
-            place = index if windows else op.opcode in CONTESTED_OPCODES and row
+            # Two windows may exchange different halos: which of those are one is for
+            # `automap.cost.edges.halos` to say. Operations that choose their factor may choose
+            # differently under one point, so only those of one row share a copy.
+            place = index if windows else op.opcode in CHOOSING_OPCODES and row
             key = (value, wanted, classes_of_row[row], place)
             if key in copies:
                 copies[key][2] = index
                 continue
-            before = copies_of.setdefault(sources[value], [])
+            before = copies_by_source.setdefault(sources[value], [])
+            # What the loop does not change is gathered as often as it changes, outside.
             trips = min(op.trip_count, changed[value])
-            edge = found.add(
+            edge = edges.add(
                 EdgeKey(
                     values[value],
                     row,
@@ -78,6 +84,7 @@ def operand_edges(
                     side[value] != Side.NONE,
                     earlier=tuple(sorted({e for _, e in before})),
                     windows=windows,
+                    # Nothing is merged over the trips of a loop: one message each.
                     least_messages=float(trips > 1),
                     last_size=last_size(graph, value),
                 ),
@@ -85,11 +92,11 @@ def operand_edges(
                 value,
                 index,
             )
-            pairs += [(len(copies), copy, found.repeats[edge, e]) for copy, e in before]
+            pairs += [(len(copies), copy, edges.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))
             copies[key] = [edge, index, index]
     uses = np.array(list(copies.values()), np.int64).reshape(-1, 3)
-    return found.edges(), Copies(
+    return edges.edges(), Copies(
         edge=uses[:, 0],
         first=uses[:, 1],
         last=uses[:, 2],
@@ -104,15 +111,16 @@ def _wanted(op_row: np.ndarray, demanded: tuple[int, ...]) -> tuple[tuple[int, .
 
 def _windows(rule: Rule, number: int, sizes: tuple[int, ...], opcode: str) -> tuple[Window, ...]:
     """The windows along an operand; where the window itself is split too, only the image moves."""
-    found = []
+    windows = []
     for dim, factors in enumerate(rule.operands[number]):
         factor = rule.factors[factors[0]] if factors else None
         if factor is not None and factor.halo is not None:
+            # Operand 0 is the image; the window itself, operand 1, is there on every device.
             is_moved = number == 0 or factor.kind is FactorKind.PERMUTATION
             if is_moved and factor.kind is not FactorKind.PASSTHROUGH:
                 is_convolution = opcode == "convolution"
-                found.append(Window(dim, factors[0], sizes[dim], factor.halo, is_convolution))
-    return tuple(found)
+                windows.append(Window(dim, factors[0], sizes[dim], factor.halo, is_convolution))
+    return tuple(windows)
 
 
 def _sources(problem: Problem) -> list[int]:
@@ -124,10 +132,10 @@ def _sources(problem: Problem) -> list[int]:
     sources = list(range(len(graph.values)))
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            kept = passed_on(graph, index)
+            unchanged = passed_on(graph, index)
             for source, carried in zip(op.inputs, op.outputs):
                 # Each loop gathers a parameter anew.
-                if carried in kept and side[carried] != Side.PARAMETER:
+                if carried in unchanged and side[carried] != Side.PARAMETER:
                     sources[carried] = sources[source]
         elif op.opcode in REORDERS and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
             sources[op.outputs[0]] = sources[op.inputs[0]]
@@ -135,6 +143,7 @@ def _sources(problem: Problem) -> list[int]:
 
 
 def _is_counted(problem: Problem, op: Op, value: int) -> bool:
+    # What no input reaches is made on every device, and a scalar has nothing to split.
     return (
         op.opcode not in STRUCTURAL
         and problem.graph.varies[value]

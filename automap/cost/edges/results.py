@@ -13,9 +13,9 @@ from automap.cost.edges.table import (
     Edges,
     OwnFlow,
     Partials,
+    highest_rank,
     last_size,
     majors,
-    rank_of,
 )
 from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import Constants, counts_up
@@ -40,53 +40,57 @@ def result_edges(
     reduced and the others repeat it; if None it does not, nor sees through indices.
     """
     graph = problem.graph
-    found = EdgeList(rank_of(problem), op_rows.shape[1])
+    edges = EdgeList(highest_rank(problem), op_rows.shape[1])
+    # By the identity of the rule, which like operations share and the problem keeps alive.
     reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops = row_of_op.tolist()
-    sums_of = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
-    partials_of = _Partials(graph, simplifies=order is not None)
+    merged = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
+    partials = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem)
+    # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
-        sums = reduced.get(id(rule))
-        if sums is None:
-            sums = reduced[id(rule)] = _reduced_factors(rule), _sum_of_factor(rule, op.opcode)
+        if id(rule) not in reduced:
+            reduced[id(rule)] = _reduced_factors(rule), _sum_by_factor(rule, op.opcode)
+        summed, factor_sums = reduced[id(rule)]
         for value, dims in zip(op.outputs, rule.results):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(
                     values[value],
                     ops[index],
                     majors(dims),
-                    sums[0],
+                    summed,
                     graph.values[value].n_bytes,
                     int(problem.phases[index]),
                     side[value] != Side.NONE,
                     op.opcode in SUMS_AT_ONCE,
-                    sums[1],
+                    factor_sums,
                     tuple(sorted(partitioned_alone(op.instruction, rule))),
-                    partials_of(op),
+                    partials(op),
                     least_messages=least_messages(value, op),
                     last_size=last_size(graph, value),
-                    widened=sums_of.widened.get(value, 1.0),
+                    widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
                 )
                 # Not what is made of terms: transposed, added.
-                is_term = bool(sums[0]) and not keeps_elements(graph, op)
-                name = sums_of.name_of.get(value) if is_term else None
-                terms = {} if name is None else first_terms.setdefault(name, {})
-                merged = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
-                count = sums_of.trips(value, op.trip_count)
-                edge = found.add(merged, count, value, index, op.trip_count)
+                is_term = bool(summed) and not keeps_elements(graph, op)
+                sum_name = merged.sum_by_term.get(value) if is_term else None
+                terms = {} if sum_name is None else first_terms.setdefault(sum_name, {})
+                # Terms that are alike but for what came before them are still rows of their own.
+                full_key = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
+                count = merged.trips(value, op.trip_count)
+                edge = edges.add(full_key, count, value, index, op.trip_count)
                 terms.setdefault(key, edge)
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge
-    return found.edges(), edge_of_op
+    return edges.edges(), edge_of_op
 
 
 def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
     """The collective that an op of the step itself is, once."""
+    # With several results it is listed at the first.
     own = problem.own_collectives.get(index)
     if own is None or value != problem.graph.ops[index].outputs[0]:
         return OwnFlow()
@@ -102,6 +106,7 @@ class _Messages:
     def __init__(self, problem: Problem) -> None:
         self._graph, self._loop = problem.graph, _innermost_loops(problem.graph)
         self._side = problem.storage.side.tolist()
+        # Bytes of the sums of vectors in one trip of each loop.
         self._n_bytes: dict[int, int] = defaultdict(int)
         for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
             small = [v for v in op.outputs if self._is_small(v)]
@@ -121,14 +126,15 @@ class _Messages:
 
 def _innermost_loops(graph: Graph) -> list[int]:
     """For each op the one that enters the loop it is in, -1 for none."""
-    found, inside = [], [-1]
+    innermost, around = [], [-1]
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
-            inside.append(index)
-        found.append(inside[-1])
+            around.append(index)
+        # Both ends of a loop count as inside of it.
+        innermost.append(around[-1])
         if op.opcode == LOOP_EXIT:
-            inside.pop()
-    return found
+            around.pop()
+    return innermost
 
 
 class _Partials:
@@ -145,6 +151,8 @@ class _Partials:
             table, indices = (self._graph.values[v].dims for v in op.inputs)
             numbers = op.instruction.attributes.gather
             rows = numbers.start_index_map if numbers else ()
+            # As many indices as rows, and they count up: the result is the table itself, so every
+            # device's part of the rows is a part of the result.
             if len(rows) == 1 and table[rows[0]] == math.prod(indices):
                 if counts_up(self._constants, op.inputs[1]):
                     return Partials.ROWS
@@ -155,5 +163,7 @@ def _reduced_factors(rule: Rule) -> tuple[int, ...]:
     return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
 
 
-def _sum_of_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
+def _sum_by_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
+    # One all-reduce for each factor that is summed over where the compiler makes them one by one;
+    # else all of them are number 0.
     return tuple(range(len(rule.factors))) if opcode in SUMS_APART else ()

@@ -1,21 +1,20 @@
 """Sums that backends do not reduce where the plan makes them: added up first, or after a loop's
 last trip.
 
-The pipelines of TPU and GPU turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop
-whose carry is
+Compilers turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop whose carry is
 
     c <- c + all-reduce(d)     into     c <- c + d,  with one all-reduce of what the loop ends with
 
-(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion; compared with the TPU compiler,
-for GPUs only read from its list of passes). So a value that is only added to others of its kind is
+(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion). So a value that is only added to others of its kind is
 a *term*, all terms of one sum have one name (those are added first that come before any that is
 reduced otherwise, `automap.cost.traffic.flows.without_merged_terms`), and a sum may be reduced at the trip
 count outside of a loop instead of its own; reduce-scatters stay where they are, and so does what is
 sliced before it is added. A scatter-add is first merged with what it is added to, whatever that is.
 
-A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves the loop is of the carry's
-type, `Sums.widened`. A TPU takes sums out of loops before it merges any, so those that a trip adds to
-each other stay; a GPU merges first, also what is converted            -> in: `Order`
+A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves
+the loop is of the carry's type, `Sums.widened`. A compiler that takes sums out of loops before it
+merges any leaves those that a trip adds to each other; one that merges first does so also with
+what is converted                                                             -> in: `Order`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,51 +32,56 @@ Order = Literal["loops first", "terms first"]
 
 @dataclass(frozen=True)
 class Sums:
-    """The name of each term's sum, and how often those terms are reduced that are not in every
-    trip.
+    """The sum of each term, named by its first term, and how often those terms are reduced that are
+    not in every trip.
 
     `widened` is how many times its bytes an all-reduce of a term has that is reduced in a wider
     type.
     """
 
-    name_of: Mapping[int, int]
-    trips_of: Mapping[int, int]
+    sum_by_term: Mapping[int, int]
+    trips_by_term: Mapping[int, int]
     widened: Mapping[int, float]
 
     def trips(self, value: int, otherwise: int) -> int:
         """How often a value is reduced in a step."""
-        return self.trips_of.get(value, otherwise)
+        return self.trips_by_term.get(value, otherwise)
 
 
 def merged_sums(graph: Graph, order: Order) -> Sums:
     """The sums of a step, as the backends that merge them have them."""
     terms = _Terms(graph)
-    trips_of: dict[int, int] = {}
+    trips_by_term: dict[int, int] = {}
+    # Only what nobody else reads may be left unreduced.
     used_once = [len(users) == 1 for users in graph.users]
     for value in graph.outputs:
         used_once[value] = False
-    enter_of = {leave: graph.ops[enter] for enter, leave in graph.exit_by_entry.items()}
+    entry_by_exit = {leave: graph.ops[enter] for enter, leave in graph.exit_by_entry.items()}
     leaves_loops, is_term = terms.is_single, terms.is_unconverted
+    # With terms merged before loops are looked at, a sum of terms, or a converted one, is one more
+    # term that may leave the loop.
     if order == "terms first":
         leaves_loops = is_term = terms.is_any
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_EXIT:
-            enter = enter_of[index]
+            enter = entry_by_exit[index]
             for value, result in _accumulated(graph, enter, op, used_once):
                 if leaves_loops(value):
                     inside = terms.like(value)
-                    trips_of.update(dict.fromkeys(inside, enter.trip_count))
+                    trips_by_term.update(dict.fromkeys(inside, enter.trip_count))
                     terms.merge(terms.source(value), result)
         elif op.opcode == "add":
             left, right = op.inputs
+            # x + x is one term twice, which stays as it is.
             if left != right and all(used_once[v] and is_term(v) for v in op.inputs):
                 terms.add(left, right, op.outputs[0])
         elif op.opcode == "convert" or keeps_elements(graph, op):
             if used_once[op.inputs[0]]:
                 terms.hand_on(op)
+        # What sums over a dimension makes a term: partial, if that dimension is split.
         elif op.opcode in CONTRACTIONS or _is_sum(op):
             terms.merge(op.outputs[0], op.outputs[0])
-    return Sums({**_scatters(graph), **terms.name_of}, trips_of, terms.widened)
+    return Sums({**_scatters(graph), **terms.sum_by_term}, trips_by_term, terms.widened)
 
 
 def keeps_elements(graph: Graph, op: Op) -> bool:
@@ -91,6 +95,7 @@ def keeps_elements(graph: Graph, op: Op) -> bool:
     before, after = (
         [size for size in graph.values[v].dims if size > 1] for v in (op.inputs[0], op.outputs[0])
     )
+    # Sizes of 1 do not count: a reduction over one element only drops it.
     return before == after
 
 
@@ -107,7 +112,7 @@ class _Terms:
     """
 
     graph: Graph
-    name_of: dict[int, int] = field(default_factory=dict)
+    sum_by_term: dict[int, int] = field(default_factory=dict)
     members: dict[int, list[int]] = field(default_factory=dict)
     converted: dict[int, int] = field(default_factory=dict)
     added: set[int] = field(default_factory=set)
@@ -119,11 +124,11 @@ class _Terms:
 
     def is_any(self, value: int) -> bool:
         """Whether a value is a term, perhaps in a wider type."""
-        return self.source(value) in self.name_of
+        return self.source(value) in self.sum_by_term
 
     def is_unconverted(self, value: int) -> bool:
         """Whether it is one in the type that it was made in."""
-        return value in self.name_of
+        return value in self.sum_by_term
 
     def is_single(self, value: int) -> bool:
         """Whether it is one that is no sum of others."""
@@ -131,7 +136,7 @@ class _Terms:
 
     def like(self, value: int) -> list[int]:
         """All terms of its sum."""
-        return self.members[self.name_of[self.source(value)]]
+        return self.members[self.sum_by_term[self.source(value)]]
 
     def add(self, left: int, right: int, result: int) -> None:
         """Make two terms, and what is their sum, terms of one."""
@@ -154,11 +159,12 @@ class _Terms:
 
     def merge(self, value: int, other: int) -> None:
         """Make both terms of one sum, reduced in the type of the wider."""
-        kept, gone = (self.name_of.get(v, v) for v in (value, other))
+        # The union of two sets, each with the list of its members: the second takes the first's name.
+        kept, gone = (self.sum_by_term.get(v, v) for v in (value, other))
         moved = [gone] if kept == gone else self.members.pop(gone, [gone])
         self.members.setdefault(kept, []).extend(moved)
         for member in moved:
-            self.name_of[member] = kept
+            self.sum_by_term[member] = kept
         widest = max(self._bits(value), self._bits(other))
         if self._bits(value) != self._bits(other):
             self.widened.update({m: widest / self._bits(m) for m in self.members[kept]})
@@ -176,6 +182,7 @@ def _accumulated(
     for carried, root, result in zip(enter.outputs, leave.inputs, leave.outputs, strict=True):
         producer = graph.values[root].producer
         if producer >= 0 and graph.ops[producer].opcode == "add" and used_once[root]:
+            # An addition may have the carry on either side.
             for term, other in permutations(graph.ops[producer].inputs):
                 if other == carried and used_once[carried] and used_once[term]:
                     yield term, result
@@ -185,6 +192,7 @@ def _scatters(graph: Graph) -> dict[int, int]:
     """Scatters that are added up, and a name of the chain of additions."""
     returned = set(graph.outputs)
     chain: dict[int, int] = {}
+    # From the last addition backwards, so that all terms get the name of the outermost sum.
     for op in reversed(graph.ops):
         if op.opcode == "add":
             name = chain.get(op.outputs[0], op.outputs[0])

@@ -17,8 +17,9 @@ from hlo_tools.opcodes import CONTRACTIONS, ITERATING, REDUCTIONS
 from hlo_tools.rules import Halo
 
 
-# Ops that may choose which of their factors an axis splits, see `automap.cost.shardings.contests`.
-CONTESTED_OPCODES = ITERATING | REDUCTIONS
+# Operations that may choose which of their factors an axis splits:
+# `automap.cost.shardings.factor_choices`.
+CHOOSING_OPCODES = ITERATING | REDUCTIONS
 
 
 class Partials(IntEnum):
@@ -50,7 +51,7 @@ class Edges:
 
     `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none. `is_reduced`
     [edges, factors]: whether the op sums over a factor (result edges only). `combinable`: whether
-    XLA merges these collectives into few messages (gradients and parameters). `least_messages`: the
+    compilers merge these collectives into few messages (gradients and parameters). `least_messages`: the
     part of a message that each execution is at least: 0 outside loops, where anything may be
     merged; 1 in a loop, every trip of which sends its own; there the sums of vectors are one
     message together. `sums_at_once`: whether the op's partial sums over all axes end in one
@@ -163,6 +164,7 @@ class EdgeList:
         number of its row.
         """
         row = self.index.setdefault(key, len(self.index))
+        # A new row: the number that was just given is the length of the lists.
         if row == len(self.counts):
             self.counts.append(0)
             self.trips.append(0)
@@ -172,6 +174,7 @@ class EdgeList:
         moved = count if trips is None else trips
         self.counts[row] += count
         self.trips[row] += moved
+        # Rows add up how often they run, but where each one stands in the schedule is still needed.
         self.incidences.append((row, value, op, count, moved))
         return row
 
@@ -182,6 +185,7 @@ class EdgeList:
         reduced = np.zeros((n, self.width), bool)
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
+        # Integer fields of keys, a row each in the order in which they are read below.
         scalars = np.zeros((9, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
@@ -196,6 +200,7 @@ class EdgeList:
                 key.combinable,
                 key.sums_at_once,
                 key.partials,
+                # A vector has no last dimension in the sense of `Edges.last_dim`.
                 len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1,
                 key.last_size,
             )
@@ -235,6 +240,7 @@ def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
     multiplies.
     """
     array = graph.values[value]
+    # A user who asks for precision gets float32, moved as it is.
     is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
     return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
 
@@ -244,12 +250,16 @@ def last_size(graph: Graph, value: int) -> int:
     return (1, *graph.values[value].dims)[-1]
 
 
+# Rules are shared between like operations, so the same few tuples come tens of thousands of times.
 @cache
 def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The major factor of each dimension, -1 for one that no factor runs over."""
+    """The major factor of each dimension, -1 for one that no factor runs over.
+
+    A mesh axis can only split the major factor: parts of a minor one would lie in strides.
+    """
     return tuple(factors[0] if factors else -1 for factors in dims)
 
 
-def rank_of(problem: Problem) -> int:
+def highest_rank(problem: Problem) -> int:
     """Highest rank of any value, at least one."""
     return max((len(v.dims) for v in problem.graph.values), default=0) or 1

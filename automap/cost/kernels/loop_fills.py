@@ -1,11 +1,14 @@
 """Zeros that loops begin with: stacks that they write their results into, and sums that they add
 to.
 
-XLA writes them before the loop, but for stacks that a forward loop writes whole: those it only allocates. On TPUs it does not
-where another loop begins with zeros of the same type and sizes: these are one tensor then, of which each gets a copy. So
-the stacks of GPT's one loop are allocated, those of T5's encoder and decoder are written                -> in: `filled`
-There writing goes by numbers, not bytes: bfloat16 and booleans take the time of float32, and of more than 2 million
-numbers a core three times that of memory accesses (two loops that write stacks of 1 to 38 million, libtpu 0.0.51 for v5e and v5p).
+Compilers write them before the loop, but for stacks that a forward loop writes whole: those are
+only allocated. A backend whose `loop_zeros` are "by number" writes these too where another loop
+begins with zeros of the same type and sizes: they are one tensor then, of which each gets a copy.
+So the stacks of GPT's one loop are allocated, those of T5's encoder and decoder are written
+                                                                        -> in: `written_fills`
+There writing goes by numbers, not bytes: bfloat16 and booleans take the time of float32, and of
+more than `fast_fill_bytes` a core three times that of memory accesses
+                                                              -> in: `automap.cost.kernels.roofline`
 """
 
 from collections import defaultdict
@@ -20,21 +23,23 @@ from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER
 
 
-_BYTES_OF_NUMBER = 4
+# The width of float32, which narrower numbers are written as.
+_NUMBER_BYTES = 4
 
 
-def filled(
+def written_fills(
     graph: Graph,
-    found: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     phases: Sequence[Phase],
     loop_zeros: Literal["by byte", "by number"],
 ) -> list[Kernel]:
     """The kernels without those that write zeros which are only allocated."""
     writes_numbers = loop_zeros == "by number"
-    shared = _of_several_loops(graph) if writes_numbers else frozenset[object]()
+    shared = _shared_by_loops(graph) if writes_numbers else frozenset[object]()
     result = list[Kernel]()
-    for kernel in found:
+    for kernel in kernels:
         if is_fill(graph, kernel):
+            # A fill writes one array and reads none (`is_fill`).
             (write,) = kernel.writes
             if phases[kernel.op] == Phase.FORWARD and _kind(graph, write.value) not in shared:
                 continue
@@ -49,15 +54,16 @@ def is_fill(graph: Graph, kernel: Kernel) -> bool:
     return graph.ops[kernel.op].opcode == LOOP_ENTER and not kernel.reads
 
 
-def _of_several_loops(graph: Graph) -> frozenset[object]:
+def _shared_by_loops(graph: Graph) -> frozenset[object]:
     """The types and sizes of zeros that more than one loop begins with."""
     loops = defaultdict[object, set[int]](set)
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             for value, carried in zip(op.inputs, op.outputs):
+                # Begins with a constant, and changes in the loop.
                 if graph.varies[carried] and not graph.varies[value]:
                     loops[_kind(graph, carried)].add(index)
-    return frozenset(kind for kind, of in loops.items() if len(of) > 1)
+    return frozenset(kind for kind, entries in loops.items() if len(entries) > 1)
 
 
 def _kind(graph: Graph, value: int) -> tuple[str, tuple[int, ...]]:
@@ -66,4 +72,4 @@ def _kind(graph: Graph, value: int) -> tuple[str, tuple[int, ...]]:
 
 def _by_number(graph: Graph, write: Access) -> Access:
     numbers = math.prod(graph.values[write.value].dims)
-    return replace(write, n_bytes=max(write.n_bytes, _BYTES_OF_NUMBER * numbers))
+    return replace(write, n_bytes=max(write.n_bytes, _NUMBER_BYTES * numbers))

@@ -1,21 +1,20 @@
-"""What a ring on a TPU has to write before it begins: its operands as bfloat16, whole.
+"""What a ring has to write before it begins (`automap.cost.kernels.rings`): its operands in the type
+that the matrix unit multiplies, whole.
 
-A product alone makes its operands from what is in memory while it feeds the matrix unit.  The kernels of a ring
-(`automap.cost.kernels.rings`) multiply parts of them again and again, so what is not there as bfloat16 is written first, once
-for all such products of it in a phase.  Bytes that this moves, for each element   -> in: `Operands.of`
+A product alone makes its operands from what is in memory while it feeds the matrix unit.  The
+kernels of a ring multiply parts of them again and again, so what is not there as bfloat16 is
+written first, once for all such products of it in a phase.  Bytes that this moves, for each element
+                                                                    -> in: `Operands.product_operands`
 
-    2     of what is in memory as float32: its producer writes it rounded as well
-    4     of what is made on the way: written, and read
-    7     of slices of what a loop has stacked: the same 4, at half of the speed of fused ops
-
-(From programs of ViT and GPT under ZeRO-3 for v5e:2x4, libtpu 0.0.51, 2026-11, beside those of data
-parallelism.)
+    ring_rounded_bytes    of what is in memory as float32: its producer writes it rounded as well
+    ring_made_bytes       of what is made on the way: written, and read
+    ring_sliced_bytes     of slices of what a loop has stacked: the same, at half of the speed
 
 The ring cuts slices of the operand that holds the dimension along which the product is scattered.
 Where that is the operand's last one, which lies side by side in memory, the operand is copied into
 another order of dimensions first, once for all products that cut it. That takes as long as of
-float32, 8 bytes for each element, and less of what may stay on the chip, where each trip of the
-ring reads it. (Gradients of logits and of hidden layers of GPT and Llama-1B under ZeRO-3.)
+float32, `ring_turned_bytes` for each element, and less of what may stay on the chip, where each
+trip of the ring reads it. What these numbers were fitted on stands in the backend's data file.
 """
 
 from collections.abc import Sequence
@@ -42,13 +41,13 @@ class Operand:
     """Bytes that are moved to write an operand, in all; `factors` of the op that it is split by, as
     a bit mask.
 
-    `turned_bytes` are moved to turn it if the product is scattered along one of the result's
-    dimensions `cut_dims`, a bit mask.
+    `transposed_bytes` are moved to transpose it if the product is scattered along one of the
+    result's dimensions `cut_dims`, a bit mask.
     """
 
     factors: int = 0
     moved_bytes: int = 0
-    turned_bytes: int = 0
+    transposed_bytes: int = 0
     cut_dims: int = 0
 
 
@@ -61,17 +60,21 @@ class Operands:
     graph: Graph
     n_bytes: Sequence[int]
     numbers: TileNumbers
+    # What products before have written or transposed already: done once for all of a phase.
     written: set[_Use] = field(default_factory=set)
-    turned: set[_Use] = field(default_factory=set)
+    transposed: set[_Use] = field(default_factory=set)
 
-    def of(self, op: Op, rule: Rule, kernel: Kernel, phase: Phase) -> tuple[Operand, Operand]:
+    def product_operands(
+        self, op: Op, rule: Rule, kernel: Kernel, phase: Phase
+    ) -> tuple[Operand, Operand]:
         """What a contraction reads on each side."""
+        # Values that the kernel reads from memory whole, not made or sliced on the way.
         whole = {a.value for a in kernel.reads if a.n_bytes >= self.n_bytes[a.value]}
         left, right = (
             Operand(
                 sum(1 << f for f in {f for dim in dims for f in dim}),
                 self._moved(use, whole),
-                self._turned(use),
+                self._transposed(use),
                 self._cut_dims(value, dims, rule),
             )
             for value, dims in zip(op.inputs[:2], rule.operands[:2], strict=True)
@@ -86,6 +89,7 @@ class Operands:
         value, *_ = use
         n_elements = math.prod(self.graph.values[value].dims)
         if value in whole:
+            # More than two bytes for each element: float32, which is rounded.
             return (
                 self.numbers.ring_rounded_bytes * n_elements
                 if self.n_bytes[value] > 2 * n_elements
@@ -96,14 +100,16 @@ class Operands:
         numbers = self.numbers
         return (numbers.ring_sliced_bytes if is_slice else numbers.ring_made_bytes) * n_elements
 
-    def _turned(self, use: _Use) -> int:
-        if use in self.turned:
+    def _transposed(self, use: _Use) -> int:
+        if use in self.transposed:
             return 0
-        self.turned.add(use)
+        self.transposed.add(use)
         value, *_ = use
         return self.numbers.ring_turned_bytes * math.prod(self.graph.values[value].dims)
 
     def _source(self, value: int) -> int:
+        # Through what computes element by element, along its first operand: one value is written for
+        # all that is made of it so.
         while (producer := self.graph.values[value].producer) >= 0:
             op = self.graph.ops[producer]
             if op.opcode not in EACH_ELEMENT:

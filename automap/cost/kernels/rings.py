@@ -1,31 +1,24 @@
-"""Products whose partial sums are scattered, on a TPU: loops that pass shards around while they
-multiply.
+"""Products whose partial sums are scattered while they are made: loops that pass shards around
+while they multiply (a collective matmul).
 
-A TPU does not scatter the partial sums of a product after it has made them. It goes round a ring,
-both ways at once: in each of n / 2 rounds it multiplies two shards of the product, one for each
-way, and adds to them what it was sent (seen in programs of libtpu 0.0.51, 2026-11, for rings of 4,
-8 and 16). The two shards are the columns of the product, rounded up to tiles; additions read two
-and write one, in float32 whatever they hold; three kernels are launched in each round:
+A backend may not scatter the partial sums of a product after it has made them. It goes round a ring
+of n devices, both ways at once: in each of n / 2 rounds it multiplies two shards of the product,
+one for each way, and adds to them what it was sent. The two shards are the columns of the product,
+rounded up to tiles; additions read two and write one, in float32 whatever they hold; three kernels
+are launched in each round:
 
     ring = padding * product + 3 * 4 bytes * elements / (bandwidth * e_b) + 3 * n / 2 * launch
-           + written / (bandwidth * e_b) + turned / (bandwidth * e_t)
+           + written / (bandwidth * e_b) + transposed / (bandwidth * e_t)
 
-where product is the seconds of the product alone (`automap.cost.kernels.roofline`), elements are those that
-a device has of it before they are scattered, written and turned are the bytes moved for its
-operands (`automap.cost.kernels.ring_operands`), and e_t is the device's efficiency of turning. The shards
-travel while it multiplies, so of the reduce-scatter only what is longer than the ring is left.
-Products whose sum is scattered go round a ring each.
+where product is the seconds of the product alone (`automap.cost.kernels.roofline`), elements are
+those that a device has of it before they are scattered, written and transposed are the bytes moved
+for its operands (`automap.cost.kernels.ring_operands`), and e_t is the device's efficiency of
+transposing. The shards travel while it multiplies, so of the reduce-scatter only what is longer
+than the ring is left. Products whose sum is scattered go round a ring each.
 
-Without the operands that is 5 % more to 25 % less than 34 such rings take (bf16 and f32, 4 to 16
-devices of v5e, 8 and 16 of v5p); those of 16 take most over it, as each of their kernels reads a
-whole operand.
-
-A ring is made if it has more than two devices, and the product `ring_flops_per_byte` flops or more on a
-    device for each byte of
-a shard.  (Products of 1 and 8 matrices, of f32 and bf16, on v5e:2x4, v5p:2x2x2 and 2x2x4: rings of
-    4 and 8 at 4,224 flops
-for a byte and more, none at 4,160, none of 2. Four chips of v5p in a square made none, which is
-    left out.) -> in: `with_rings`
+A ring is made if it has at least `ring_fewest_devices` devices, and the product
+`ring_flops_per_byte` flops or more on a device for each byte of a shard. What these numbers, and
+the 3 and 4 above, were fitted on stands in the backend's data file.    -> in: `with_rings`
 """
 
 from collections.abc import Sequence
@@ -48,48 +41,51 @@ class Rings:
     go on beside them.
     """
 
-    of_kernel: np.ndarray
-    beside: np.ndarray
+    kernel_seconds: np.ndarray
+    overlapped_seconds: np.ndarray
 
 
 def with_rings(
     table: KernelTable,
     device: Device,
     numbers: TileNumbers,
-    of_kernel: np.ndarray,
+    kernel_seconds: np.ndarray,
     sharding: Shardings,
-    found: Collectives,
-    of_collective: np.ndarray,
+    collectives: Collectives,
+    collective_seconds: np.ndarray,
 ) -> Rings:
     """Kernels and collectives of a backend that makes rings, from what each takes alone."""
-    scatters = _Scatters.of(found, len(found.scattered_again.mask) + 1)
+    scatters = _Scatters.build(collectives, len(collectives.scattered_again.mask) + 1)
+    # Kernels that are no product have edge -1, which is the last row: nothing is scattered there.
     entry, mask = scatters.entry[table.product_edge], scatters.mask[table.product_edge]
     n_bytes = scatters.n_bytes[table.product_edge]
     rows = np.flatnonzero(mask)
     devices = _devices(mask[rows], sharding.sizes)
     flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
     is_long = flops * devices >= numbers.ring_flops_per_byte * n_bytes[rows]
-    kept = is_long & (devices >= numbers.ring_fewest_devices)
-    rows, devices = rows[kept], devices[kept]
+    is_ring = is_long & (devices >= numbers.ring_fewest_devices)
+    rows, devices = rows[is_ring], devices[is_ring]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     made = table.product_row[rows]
+    # The row's parts count the devices of the ring, too: before the scatter a device has n times
+    # as many.
     elements = table.product_sizes[rows].prod(axis=1) * devices / sharding.parts_of_value[made]
     padding = _padding(table, device.matmul_tile, rows, mask[rows], devices, sharding)
-    ringed = of_kernel.copy()
-    ringed[rows] = (
-        padding * of_kernel[rows]
+    seconds = kernel_seconds.copy()
+    seconds[rows] = (
+        padding * kernel_seconds[rows]
         + numbers.ring_element_bytes * elements / bytes_per_s
         + numbers.ring_kernels * devices / 2 * device.launch_seconds
         + _written_bytes(table, rows, sharding) / bytes_per_s
-        + _turned_bytes(table, rows, mask[rows], sharding, device, numbers)
+        + _transposed_bytes(table, rows, mask[rows], sharding, device, numbers)
         / device.memory_bytes_per_s("turn")
     )
     # Of kernels that are of one collective's row the shortest hides least.
-    hidden = np.full(len(of_collective), np.inf)
+    hidden = np.full(len(collective_seconds), np.inf)
     first = rows[entry[rows] >= 0]
-    np.minimum.at(hidden, entry[first], ringed[first])
-    beside = np.where(np.isfinite(hidden), np.minimum(hidden, of_collective), 0.0)
-    return Rings(ringed, beside)
+    np.minimum.at(hidden, entry[first], seconds[first])
+    overlapped = np.where(np.isfinite(hidden), np.minimum(hidden, collective_seconds), 0.0)
+    return Rings(seconds, overlapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +102,15 @@ class _Scatters:
     n_bytes: np.ndarray
 
     @classmethod
-    def of(cls, found: Collectives, n_edges: int) -> "_Scatters":
-        """The reduce-scatters of `found`."""
-        at = np.flatnonzero((found.kind == REDUCE_SCATTER) & ~found.on_operand)
+    def build(cls, collectives: Collectives, n_edges: int) -> "_Scatters":
+        """The reduce-scatters of a step."""
+        at = np.flatnonzero((collectives.kind == REDUCE_SCATTER) & ~collectives.on_operand)
         entry, mask, n_bytes = np.full(n_edges, -1), np.zeros(n_edges, np.int64), np.zeros(n_edges)
-        mask[:-1], n_bytes[:-1] = found.scattered_again.mask, found.scattered_again.n_bytes
-        for column, of_entry in ((entry, at), (mask, found.mask[at]), (n_bytes, found.n_bytes[at])):
-            column[found.edge[at]] = of_entry
+        # A term whose sum another one scatters is no entry, but its product goes round a ring too.
+        mask[:-1] = collectives.scattered_again.mask
+        n_bytes[:-1] = collectives.scattered_again.n_bytes
+        edge = collectives.edge[at]
+        entry[edge], mask[edge], n_bytes[edge] = at, collectives.mask[at], collectives.n_bytes[at]
         return cls(entry, mask, n_bytes)
 
 
@@ -132,6 +130,7 @@ def _padding(
         has = (mask >> axis & 1).astype(bool)
         dim = sharding.dim_of_axis[table.product_row[rows], axis]
         columns = np.where(has, table.product_sizes[rows, dim], columns)
+    # Two shards are multiplied at once. At least 1 but for the rounding of floats.
     columns *= 2 / devices
     return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
 
@@ -141,7 +140,7 @@ def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) ->
     return (table.written_bytes[:, rows] / _parts_of_operands(table, rows, sharding)).sum(axis=0)
 
 
-def _turned_bytes(
+def _transposed_bytes(
     table: KernelTable,
     rows: np.ndarray,
     mask: np.ndarray,
@@ -149,7 +148,7 @@ def _turned_bytes(
     device: Device,
     numbers: TileNumbers,
 ) -> np.ndarray:
-    """Bytes in memory on a device that are moved to turn the operands of `rows`, scattered over
+    """Bytes in memory on a device that are moved to transpose the operands of `rows`, scattered over
     axes `mask`.
     """
     is_cut = np.zeros((2, len(rows)), bool)
@@ -157,7 +156,9 @@ def _turned_bytes(
         dim = sharding.dim_of_axis[table.product_row[rows], axis]
         has = (mask >> axis & 1).astype(bool) & (dim >= 0)
         is_cut |= has & (table.cut_dims[:, rows] >> np.maximum(dim, 0) & 1).astype(bool)
-    local = is_cut * table.turned_bytes[:, rows] / _parts_of_operands(table, rows, sharding)
+    local = is_cut * table.transposed_bytes[:, rows] / _parts_of_operands(table, rows, sharding)
+    # What fits on the chip is not written to memory. Each trip of the ring reads it, so it has the
+    # claim of a loop.
     if device.on_chip_bytes:
         local *= off_chip(
             local * numbers.ring_held_share / numbers.loop_claim / device.on_chip_bytes, numbers
@@ -168,6 +169,8 @@ def _turned_bytes(
 def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
     """In how many parts the operands of `rows` are, [2, rows]."""
     factor = sharding.factor_of_axis[table.op_row[rows]]
+    # `written_factors` has a bit for each factor that an operand holds; `maximum` only keeps the
+    # shift legal where an axis splits none.
     is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
     return np.where(is_split, sharding.sizes, 1).prod(axis=2)
 

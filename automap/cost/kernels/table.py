@@ -11,9 +11,8 @@ import numpy as np
 
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, TracedKernels
-from automap.cost.kernels.claims import claims_of
-from automap.cost.kernels.group_tiles import GroupTiles, factor_of_single_features
 from automap.cost.kernels.loop_fills import is_fill
+from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.profile.shapes import KernelShape, kernel_shape
 from automap.program.problem import Problem
@@ -21,7 +20,13 @@ from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.kernels import Access, Kernel
 from hlo_tools.graph import DTYPE_BITS, Op
-from hlo_tools.opcodes import CONTRACTIONS, DENSE_CONTRACTIONS, LOOP_ENTER
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    DENSE_CONTRACTIONS,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    STRUCTURAL,
+)
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -36,14 +41,15 @@ class KernelTable:
     is the result edge of a contraction, -1 for other kernels. `side_sizes` [2, kernels, factors]:
     sizes of the factors that a dot sums over, and of those of the last dimension of its result with
     what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
-    are those of convolutions. `written_bytes` [2, kernels] and `written_factors` are those that a
-    ring of the product writes of its operands before it begins (`automap.cost.kernels.ring_operands`), and
-    the bit masks of the factors that split them; `turned_bytes` and `cut_dims` those that it moves
-    to turn them, and the bit masks of the product's dimensions that are cut then. `is_fill` is
-    whether a kernel writes the zeros that a loop begins with (`automap.cost.kernels.loop_fills`).
-    `near_bytes` [accesses]: those of the whole value over its claim to the memory on the chip; 0 if
-    it has none. `effects` are the tables of the
-    backend's effects (`automap.backends.effects`).
+    are those of convolutions. `is_fill` is whether a kernel writes the zeros that a loop begins
+    with (`automap.cost.kernels.loop_fills`). `near_bytes` [accesses]: those of the whole value over
+    its claim to the memory on the chip; 0 if it has none. `effects` are the tables of the backend's
+    effects (`automap.backends.effects`).
+
+    Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
+    `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
+    that split them, `transposed_bytes` that it moves to transpose them, and `cut_dims` the bit
+    masks of the product's dimensions that are cut then.
     """
 
     op_row: np.ndarray
@@ -53,7 +59,7 @@ class KernelTable:
     product_sizes: np.ndarray
     written_bytes: np.ndarray
     written_factors: np.ndarray
-    turned_bytes: np.ndarray
+    transposed_bytes: np.ndarray
     cut_dims: np.ndarray
     kernel_class: np.ndarray
     is_fill: np.ndarray
@@ -108,7 +114,7 @@ def kernel_table(
     memory.
     """
     numbers = backend.tile_numbers
-    rows, claims = row_of_value.tolist(), claims_of(problem, numbers.loop_claim)
+    rows, claims = row_of_value.tolist(), on_chip_claims(problem, numbers.loop_claim)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts: list[int] = []
@@ -116,21 +122,24 @@ def kernel_table(
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
 
-    def access_of(access: Access) -> tuple[int, int, int]:
+    def access_key(access: Access) -> tuple[int, int, int]:
+        """(value row, bytes, bytes over the claim to the chip's memory)."""
         value = access.value
         near = round(n_bytes[value] / claims[value]) if claims[value] else 0
         return rows[value], access.n_bytes, near
 
     program = TracedKernels(problem, kernels, rows, numbers)
     touched = [effect.uses(program) for effect in backend.effects]
+    # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
-        uses = [of_effect[number] for of_effect in touched]
+        uses = [by_kernel[number] for by_kernel in touched]
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
         # A cell of a search has the rows of all that its kernels access: of what decides how
         # arrays lie, too.
         for use in uses:
             accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
+        # Edge, row, sizes and operands count for products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = kernel_shape(problem.graph, op, rule, _dtype(problem, op))
         if id(rule) not in sides:
@@ -143,14 +152,15 @@ def kernel_table(
             () if product is None else problem.graph.values[product].dims,
             _NOTHING
             if product is None
-            else operands.of(op, rule, kernel, problem.phases[kernel.op]),
-            _class_of(problem, op, kernel),
+            else operands.product_operands(op, rule, kernel, problem.phases[kernel.op]),
+            _kernel_class(problem, op, kernel),
             is_fill(problem.graph, kernel),
             sides[id(rule)],
+            # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
             tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
             flops(problem.graph, op, rule),
             int(problem.phases[kernel.op]),
-            tuple(access_of(a) for a in accessed),
+            tuple(access_key(a) for a in accessed),
             tuple(
                 tuple(
                     (position, *use.row_by_value[a.value])
@@ -160,6 +170,7 @@ def kernel_table(
                 for use in uses
             ),
         )
+        # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
         if row == len(counts):
             counts.append(0)
@@ -187,14 +198,14 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64),
         product_sizes=product_sizes,
-        written_bytes=_of_operands(keys, "moved_bytes").astype(float),
-        written_factors=_of_operands(keys, "factors"),
-        turned_bytes=_of_operands(keys, "turned_bytes").astype(float),
-        cut_dims=_of_operands(keys, "cut_dims"),
+        written_bytes=_operand_field(keys, "moved_bytes").astype(float),
+        written_factors=_operand_field(keys, "factors"),
+        transposed_bytes=_operand_field(keys, "transposed_bytes").astype(float),
+        cut_dims=_operand_field(keys, "cut_dims"),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
         side_sizes=side_sizes,
-        groups=GroupTiles.of(
+        groups=GroupTiles.build(
             [k.shape for k in keys],
             [k.flops for k in keys],
             backend.tile_numbers.group_gradient_share,
@@ -211,12 +222,12 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
     )
 
 
-def _of_operands(keys: Sequence[_Key], name: str) -> np.ndarray:
+def _operand_field(keys: Sequence[_Key], name: str) -> np.ndarray:
     """A field of both operands of each kernel, [2, kernels]."""
     return np.array([[getattr(k.operands[i], name) for k in keys] for i in (0, 1)], np.int64)
 
 
-def _class_of(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
+def _kernel_class(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
     if op.opcode in CONTRACTIONS:
         return "product"
     if op.opcode == "convert" and [a.value for a in kernel.reads] == [*op.inputs]:
@@ -230,6 +241,7 @@ def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[Eff
     """The tables of effects; rows of keys begin with the position of an access in its kernel."""
     tables: list[EffectTable] = []
     for number, effect in enumerate(effects):
+        # Keys count accesses from the first of their kernel; the table numbers all of them.
         rows, first = [], 0
         for key in keys:
             rows.extend((first + position, *rest) for position, *rest in key.effects[number])
@@ -246,13 +258,14 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
     Of a convolution that of groups of single features; none of other kernels.
     """
     if op.opcode != "dot":
-        group = factor_of_single_features(shape)
+        group = single_feature_factor(shape)
         return () if group is None else (group,), ()
     summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
-    of_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
+    by_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
     last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)
-    beside = next((o for o in of_operand if last in o), frozenset[int]())
-    other = of_operand[0] ^ of_operand[1]
+    beside = next((o for o in by_operand if last in o), frozenset[int]())
+    # Only factors of one operand stand beside the last dimension: those of both are batches.
+    other = by_operand[0] ^ by_operand[1]
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
 
 
@@ -260,5 +273,35 @@ def _dtype(problem: Problem, op: Op) -> str:
     """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
     if op.opcode not in DENSE_CONTRACTIONS:
         return ""
+    # A product of two types runs at the rate of the wider.
     types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
     return max(types, key=lambda t: DTYPE_BITS[t])
+
+
+def on_chip_claims(problem: Problem, loop_claim: float) -> list[float]:
+    """For each value its claim to the memory on the chip, [values]: 0 for none.
+
+    1 if it is made and read within one phase, `loop_claim` (of `TileNumbers`) if a loop reads the
+    whole of it in every trip, 0 for inputs, results, and stacks that a loop fills or takes apart.
+    """
+    graph = problem.graph
+    claims = [float(value.producer >= 0) for value in graph.values]
+    for op in graph.ops:
+        carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
+        for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
+            claims[value] *= loop_claim
+    for value in graph.outputs:
+        claims[value] = 0.0
+    # Nor has what outlives its phase, or goes on elsewhere through a structural operation.
+    for index, op in enumerate(graph.ops):
+        is_handed_on = op.opcode in STRUCTURAL and op.opcode != LOOP_EXIT
+        for value in op.inputs:
+            producer = graph.values[value].producer
+            if is_handed_on or problem.phases[producer] != problem.phases[index]:
+                claims[value] = 0.0
+        # Of stacks each trip touches one slice: the whole does not have to be near.
+        if op.opcode == "dynamic-update-slice":
+            claims[op.inputs[0]] = claims[op.outputs[0]] = 0.0
+        elif op.opcode == "dynamic-slice":
+            claims[op.inputs[0]] = 0.0
+    return claims

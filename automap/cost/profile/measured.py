@@ -19,7 +19,7 @@ import numpy as np
 from automap.cost.profile.interpolate import RateModel, StreamCurve
 from automap.cost.profile.record import KernelProfile
 from automap.cost.profile.shapes import KernelShape
-from automap.cost.profile.signatures import ElementClass, Family, Role, Work, work_of
+from automap.cost.profile.signatures import ElementClass, Family, Role, Work, matmul_sizes
 
 
 _ANY_CONVOLUTION = "convolution"
@@ -43,10 +43,10 @@ class Models:
         """The models of a profile."""
         points: dict[tuple[str, str], list[tuple[Work, float]]] = defaultdict(list)
         for row in profile.dots:
-            points["dot", row.signature.dtype].append((work_of(row.signature), row.seconds))
+            points["dot", row.signature.dtype].append((matmul_sizes(row.signature), row.seconds))
         for row in profile.convolutions:
             for kind in (row.signature.kind, _ANY_CONVOLUTION):
-                point = (work_of(row.signature), row.seconds)
+                point = (matmul_sizes(row.signature), row.seconds)
                 points[kind, row.signature.dtype].append(point)
         sizes: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
         for row in profile.streams:
@@ -169,7 +169,7 @@ class MeasuredKernels:
         return np.stack([np.where(roles == role, local, 1).prod(axis=1) for role in Role], axis=1)
 
 
-def parts_of(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def factor_parts(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """In how many parts each factor of a contraction is split."""
     parts = [1] * len(shape.roles)
     for factor, size in zip(split, sizes, strict=True):

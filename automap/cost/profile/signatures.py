@@ -5,7 +5,7 @@ its device only. So kernels of one signature are measured once.
 
     dot           b products [m, k] x [k, n]: 2 b m n k operations
     convolution   the product of each of b groups with k = its input features times taps, n = its output
-                  features and m = batch times result positions                   -> in: `work_of`
+                  features and m = batch times result positions                   -> in: `matmul_sizes`
     other kernels family of the opcode, class of element type, bytes read and written
 
 Operand layouts are no part of a signature: a library's transposed products run at nearly the same
@@ -154,7 +154,7 @@ def _check_sizes(field: str, sizes: Sequence[int]) -> None:
         raise refuse(field, tuple(sizes), f"integers from 1 to {_MAX_SIZE}")
 
 
-def work_of(signature: DotSignature | ConvolutionSignature) -> Work:
+def matmul_sizes(signature: DotSignature | ConvolutionSignature) -> Work:
     """(b, m, n, k) of a contraction."""
     if isinstance(signature, DotSignature):
         return signature.batch, signature.m, signature.n, signature.k

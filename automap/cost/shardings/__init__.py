@@ -1,6 +1,6 @@
 """Which dimension, and which factor, each mesh axis splits: a point applied to rows.
 
-`automap.cost.shardings.contests`  operations whose factors several classes of one axis could split,
+`automap.cost.shardings.factor_choices`  operations whose factors several classes of one axis could split,
                                    and which of them costs least
 `automap.cost.shardings.imposed`   rows whose sharding the user's code decides
                                    (`automap.program.imposed`), and what that does to ranks

@@ -3,12 +3,14 @@
 For axis a with the ordered classes c_0, c_1, ...:   rank_a(c_i) = i,  rank_a(other) = infinity
     dim_of_axis[r, a]     argmin over dimensions d of rank_a(value_rows[r, d]), -1 if infinite
     factor_of_axis[r, a]  argmin over factors f of rank_a(op_rows[r, f]),       -1 if infinite
+
 Ties go to the first dimension or factor, or to the last for a class in
-`SplitClasses.last_dim_classes`; for values and ops of `automap.cost.shardings.rows` the other way round.
-Where classes of one axis meet in an op, `automap.cost.shardings.contests` says which factor it splits. The
-small part of class c stands in the rows as n_classes + 1 + c: it has the rank of c, or infinity if
-c is in `SplitClasses.small_whole_classes`. Rows that the user's code decides have ranks of their
-own (`automap.cost.shardings.imposed`).
+`SplitClasses.last_dim_classes`; for products that are only transposed the other way round
+(`automap.cost.shardings.rows`). Where classes of one axis meet in an operation,
+`automap.cost.shardings.factor_choices` says which factor it splits. The small part of class c
+stands in the rows as n_classes + 1 + c: it has the rank of c, or infinity if c is in
+`SplitClasses.small_whole_classes`. Rows that the user's code decides have ranks of their own
+(`automap.cost.shardings.imposed`).
 """
 
 from collections.abc import Sequence
@@ -21,12 +23,14 @@ from automap.cost.shardings.rows import Rows
 from automap.space.point import SplitClasses
 
 
+# Infinity, among ranks that are integers.
 _NEVER = 1 << 30
 
 
 @dataclass(frozen=True)
 class Shardings:
-    """Per row: the split dimension or factor of each axis (-1: none), and the number of parts.
+    """Per row: the split dimension or factor of each axis, -1 for none, `dim_of_axis` [value rows,
+    axes] and `factor_of_axis` [op rows, axes], and the number of parts.
 
     `sizes` are those of the mesh axes.
     """
@@ -49,16 +53,19 @@ def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) ->
     sizes = np.array(mesh.sizes, np.int64)
     dims, factors = [], []
     for axis, (name, size) in enumerate(mesh.axes):
-        rank, goes_last = _ranks_of_classes(n_classes, each, axis)
-        of_dims = _smallest(rank[:, rows.value_rows])
-        impose(of_dims, rows.imposed.values, name, _NEVER)
-        dims.append(_first(of_dims, goes_last, rows.turned_values))
-        of_factors = rank[:, rows.op_rows]
-        ranks = _smallest(of_factors)
-        impose(ranks, rows.imposed.ops, name, _NEVER)
-        factors.append(_first(ranks, goes_last, rows.turned_ops))
-        of_weights = np.minimum(of_factors[..., 0], of_factors[..., 2])
-        rows.contests.choose(factors[-1], ranks, of_weights, dims[-1], size)
+        rank, goes_last = _class_ranks(n_classes, each, axis)
+        # A dimension has up to three classes (compute, storage, regional): the first listed counts.
+        dim_ranks = _smallest(rank[:, rows.value_rows])
+        impose(dim_ranks, rows.imposed.values, name, _NEVER)
+        dims.append(_first(dim_ranks, goes_last, rows.transposed_values))
+        class_ranks = rank[:, rows.op_rows]
+        factor_ranks = _smallest(class_ranks)
+        impose(factor_ranks, rows.imposed.ops, name, _NEVER)
+        factors.append(_first(factor_ranks, goes_last, rows.transposed_ops))
+        # Decisions about weights are of compute and regional classes: storage is no compute.
+        weight_ranks = np.minimum(class_ranks[..., 0], class_ranks[..., 2])
+        rows.factor_choices.choose(factors[-1], factor_ranks, weight_ranks, dims[-1], size)
+    # [points, rows, axes] -> [points * rows, axes]: rows of point p begin at p * (number of rows).
     dim_of_axis = np.stack(dims, axis=-1).reshape(-1, len(sizes))
     factor_of_axis = np.stack(factors, axis=-1).reshape(-1, len(sizes))
     return Shardings(
@@ -70,13 +77,14 @@ def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) ->
     )
 
 
-def _ranks_of_classes(
+def _class_ranks(
     n_classes: int, each: Sequence[SplitClasses], axis: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks on an axis, [points, classes and their small parts], and whether a rank is in
     `SplitClasses.last_dim_classes`, [points, ranks + 1].
     """
     most = max(len(split_classes.classes[axis]) for split_classes in each)
+    # Index n_classes is the padding of rows: it keeps rank infinity.
     rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
     goes_last = np.zeros((len(each), most + 1), bool)
     for ranks, is_last, split_classes in zip(rank, goes_last, each, strict=True):
@@ -95,18 +103,19 @@ def _smallest(ranks: np.ndarray) -> np.ndarray:
     return smallest
 
 
-def _first(ranks: np.ndarray, goes_last: np.ndarray, turned: np.ndarray) -> np.ndarray:
+def _first(ranks: np.ndarray, goes_last: np.ndarray, is_transposed: np.ndarray) -> np.ndarray:
     """The position of each row's smallest rank, -1 if it has none, [points, rows]; of equal ones
     the first or the last.
 
-    Rows that are `turned` take the other of equal ones.
+    Rows that are `is_transposed` take the other of equal ones.
     """
     best = ranks.argmin(axis=2)
     smallest = np.take_along_axis(ranks, np.expand_dims(best, 2), axis=2)[..., 0]
-    if goes_last.any() or turned.any():
+    if goes_last.any() or is_transposed.any():
         from_end = ranks.shape[2] - 1 - ranks[..., ::-1].argmin(axis=2)
+        # Column `none` of `goes_last` is always False: it stands for rows without a rank.
         none = goes_last.shape[1] - 1
         at = np.where(smallest < _NEVER, smallest, none)
         is_last = np.take_along_axis(goes_last, at, axis=1)
-        best = np.where(is_last ^ turned, from_end, best)
+        best = np.where(is_last ^ is_transposed, from_end, best)
     return np.where(smallest < _NEVER, best, -1)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from automap.cost.edges import Edges
-from automap.cost.edges.halos import Windows, exchanges
+from automap.cost.edges.halos import Windows, halo_exchanges
 from automap.cost.shardings import Shardings
 from automap.cost.traffic.flows import (
     ALL_GATHER,
@@ -57,7 +57,7 @@ def exchanged(edges: Edges, windows: Windows, sharding: Shardings) -> tuple[Entr
     for axis, size in enumerate(sharding.sizes):
         factor = sharding.factor_of_axis[edges.op_row, axis]
         local /= np.where(holds(edges, factor), size, 1)
-    found = exchanges(windows, edges, sharding.factor_of_axis, sharding.sizes, local)
+    found = halo_exchanges(windows, edges, sharding.factor_of_axis, sharding.sizes, local)
     edge = found.edge
     permutes = Entries(
         kind=np.full(len(edge), PERMUTE),

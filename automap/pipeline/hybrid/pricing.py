@@ -149,11 +149,11 @@ class Pricer:
         timing, n_items = profile.timing, profile.n_items
         sharding = shardings(tables, self.space.problem.n_classes, split_classes)
         evaluator, priced = self._priced(inner, sharding, microbatches)
-        found, in_each = priced.found, self._in_each(priced.found, inner)
-        seconds = priced.of_collective * found.count
+        found, in_each = priced.collectives, self._in_each(priced.collectives, inner)
+        seconds = priced.collective_seconds * found.count
         is_update = found.phase == Phase.UPDATE
         wait = self._waiting_share(evaluator, priced, in_each)
-        run = priced.of_kernel[timing.row] * timing.runs
+        run = priced.kernel_seconds[timing.row] * timing.runs
         kernels, waits = [], []
         for is_backward, side in ((False, "forward"), (True, "backward")):
             chosen = timing.is_backward == is_backward
@@ -202,7 +202,7 @@ class Pricer:
             classes=((timing.batch_class,), *inner.split_classes.classes),
         )
         split = shardings(tables, self.space.problem.n_classes, in_parts)
-        return evaluator, evaluator.timed(sharding, found, evaluator.roofline.seconds(split))
+        return evaluator, evaluator.combine(sharding, found, evaluator.roofline.seconds(split))
 
     def _in_each(self, found: Collectives, inner: InnerPlan) -> np.ndarray:
         """Whether each entry is done in every microbatch, [entries]; the others once in a step.
@@ -223,11 +223,11 @@ class Pricer:
 
     def _waiting_share(self, evaluator: Evaluator, priced: Priced, in_each: np.ndarray) -> float:
         """w."""
-        found, of_collective = priced.found, priced.of_collective * in_each
+        found, of_collective = priced.collectives, priced.collective_seconds * in_each
         busy = float(of_collective @ found.count)
         if not busy or evaluator.backend.collectives == "in line":
             return 1.0
-        of_kernel = np.where(self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.of_kernel)
+        of_kernel = np.where(self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds)
         return waiting_seconds(self.tables.order, of_kernel, found, of_collective) / busy
 
     def _by_item(self, found: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:

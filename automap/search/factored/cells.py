@@ -125,9 +125,9 @@ class Rows:
         """Op rows of which several factors may be split along one axis, with their tensors' value
         rows.
         """
-        tables, contests = self.evaluator.tables, self.evaluator.tables.contests
+        tables, contests = self.evaluator.tables, self.evaluator.tables.factor_choices
         tensors: list[list[int]] = [[] for _ in contests.op_row]
-        for contest, row in zip(contests.contest.tolist(), contests.value_row.tolist()):
+        for contest, row in zip(contests.choice.tolist(), contests.value_row.tolist()):
             tensors[contest].append(row)
         return {
             row: tuple(of)

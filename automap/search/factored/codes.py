@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from automap.cost.shardings import shardings
-from automap.cost.shardings.contests import Contests
+from automap.cost.shardings.factor_choices import FactorChoices
 from automap.cost.shardings.imposed import ImposedRow, ImposedRows
 from automap.search.factored.cells import Cell, Rows
 from automap.search.factored.stored import LeafStorage
@@ -168,10 +168,10 @@ def splits_by_code(
     copies = replace(
         tables,
         value_rows=copied(tables.value_rows[group.value_rows]),
-        turned_values=np.tile(tables.turned_values[group.value_rows], n_copies),
-        turned_ops=np.tile(tables.turned_ops[group.op_rows], n_copies),
+        transposed_values=np.tile(tables.transposed_values[group.value_rows], n_copies),
+        transposed_ops=np.tile(tables.transposed_ops[group.op_rows], n_copies),
         op_rows=copied(tables.op_rows[group.op_rows]),
-        contests=_copied_contests(group, n_copies),
+        factor_choices=_copied_contests(group, n_copies),
         imposed=ImposedRows(
             _copied_imposed(tables.imposed.values, group.value_rows, n_copies),
             _copied_imposed(tables.imposed.ops, group.op_rows, n_copies),
@@ -217,15 +217,15 @@ def _copied_imposed(
     )
 
 
-def _copied_contests(group: Group, n_copies: int) -> Contests:
+def _copied_contests(group: Group, n_copies: int) -> FactorChoices:
     """The contests of a group's op rows, for each copy of the rows."""
-    contests = group.rows.evaluator.tables.contests
+    contests = group.rows.evaluator.tables.factor_choices
     is_open = np.isin(contests.op_row, group.op_rows) & np.isin(
         contests.op_row, list(group.rows.contested)
     )
     of = np.flatnonzero(is_open)
     number = np.cumsum(is_open) - 1
-    tensors = np.flatnonzero(is_open[contests.contest])
+    tensors = np.flatnonzero(is_open[contests.choice])
 
     def each(column: np.ndarray, step: int) -> np.ndarray:
         return (np.arange(n_copies)[:, None] * step + column).ravel()
@@ -235,11 +235,11 @@ def _copied_contests(group: Group, n_copies: int) -> Contests:
 
     op_row = np.searchsorted(group.op_rows, contests.op_row[of])
     value_row = np.searchsorted(group.value_rows, contests.value_row[tensors])
-    return Contests(
+    return FactorChoices(
         op_row=each(op_row, len(group.op_rows)),
         follows_weight=repeated(contests.follows_weight[of]),
         is_reduced=repeated(contests.is_reduced[of]),
-        contest=each(number[contests.contest[tensors]], len(of)),
+        choice=each(number[contests.choice[tensors]], len(of)),
         value_row=each(value_row, len(group.value_rows)),
         factor_of_dim=repeated(contests.factor_of_dim[tensors]),
         holds=repeated(contests.holds[tensors]),

@@ -185,7 +185,7 @@ class CopiedCells:
             groups=table.groups[which],
             written_bytes=table.written_bytes[:, which],
             written_factors=table.written_factors[:, which],
-            turned_bytes=table.turned_bytes[:, which],
+            transposed_bytes=table.transposed_bytes[:, which],
             cut_dims=table.cut_dims[:, which],
             traffic_kernel=of,
             traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),

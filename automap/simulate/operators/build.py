@@ -101,7 +101,7 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
             if made is not None and (made.operator, made.labels) != (target, read.labels):
                 builder.edges.append(_edge(builder, made, target, read, ConsumerStep.NEXT_STEP))
     # Nothing leaves its loop here, and terms are added in the type that they are made in.
-    names = merged_sums(problem.graph, "loops first").name_of
+    names = merged_sums(problem.graph, "loops first").sum_by_term
     sums = {m.operator: names[value] for value, m in builder.written.items() if value in names}
     return added_at_the_end(
         OperatorGraph(

@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 import numpy as np
 
-from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, Profile
+from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, MemoryTimeline
 
 
 POSITIONS, ROWS, EDGES = 12, 3, 3
@@ -62,7 +62,7 @@ def _walked(b, parts, gathered, is_repeat):
 @given(profiles())
 def test_the_peak_is_that_of_a_walk(case):
     buffers, parts, gathered, is_repeat = case
-    profile = Profile(buffers, ROWS, EDGES)
+    profile = MemoryTimeline(buffers, ROWS, EDGES)
     alive, forward = _walked(buffers, parts, gathered, is_repeat)
     np.testing.assert_allclose(profile.peak_bytes(parts, gathered, is_repeat), alive.max())
     memory = profile.memory(parts, gathered, is_repeat)

@@ -9,7 +9,7 @@ import sys
 
 ROOT = Path(__file__).resolve().parents[3]
 _USE = """
-import automap.cost.schedule.walk
+import automap.cost.schedule.overlap
 import numpy as np
 from automap.simulate.tasks import Tasks, simulate
 one = np.zeros(1, np.int32)

@@ -45,7 +45,7 @@ def picoseconds(step, args, topology, parts=1, dim=2):
     cost = Evaluator(build_tables(problem, "tpu"), problem.n_classes, topology)
     space, mesh = Space(problem), Mesh(("data",), (parts,))
     split = () if parts == 1 else (problem.compute_classes(problem.graph.inputs[0])[dim],)
-    found = cost.priced(space.split_classes(space.point(mesh, [split]))).of_kernel
+    found = cost.price_point(space.split_classes(space.point(mesh, [split]))).kernel_seconds
     found = found * cost.tables.kernels.count
     numbers = math.prod(problem.graph.values[problem.graph.inputs[0]].dims) / parts
     return float(found.sum()) / numbers * 1e12
@@ -129,6 +129,6 @@ def test_a_search_splits_caches_where_tiles_stay_whole(heads, dim):
     auto(context)
     evaluator, cache = context.evaluator, problem.graph.inputs[0]
     assert context.best is not None
-    sharding = evaluator.priced(context.space.split_classes(context.best.point)).sharding
+    sharding = evaluator.price_point(context.space.split_classes(context.best.point)).sharding
     row = evaluator.tables.row_of_value[cache]
     assert sharding.dim_of_axis[row].tolist() == [dim]

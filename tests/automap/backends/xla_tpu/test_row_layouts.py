@@ -138,7 +138,9 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     tables = build_tables(problem, "tpu")
     cost, space = Evaluator(tables, problem.n_classes, V5E), Space(problem)
     (uses,) = (t for t in tables.kernels.effects if isinstance(t, TableUses))
-    sharding = cost.priced(space.split_classes(space.point(Mesh(("data",), (8,)), [()]))).sharding
+    sharding = cost.price_point(
+        space.split_classes(space.point(Mesh(("data",), (8,)), [()]))
+    ).sharding
     op_rows = tables.kernels.op_row[tables.kernels.traffic_kernel[uses.access]]
     factors = sharding.factor_of_axis[op_rows]
     found = uses.in_memory(
@@ -164,5 +166,7 @@ def test_what_is_turned_takes_its_time():
     expected = turned / (device.hbm_bytes_per_s * dict(device.class_efficiency)["turn"])
     for tile, seconds in ((128, expected), (1, device.launch_seconds)):
         topology = replace(V5E, device=replace(device, matmul_tile=tile))
-        found = Evaluator(tables, problem.n_classes, topology).priced(split_classes).of_kernel
+        found = (
+            Evaluator(tables, problem.n_classes, topology).price_point(split_classes).kernel_seconds
+        )
         assert found.max() == pytest.approx(seconds, rel=0.01)

@@ -22,7 +22,7 @@ def _reductions(step, order, n_inputs=3):
     for op in graph.ops:
         if op.opcode == "dot":
             value = op.outputs[0]
-            name = sums.name_of[value]
+            name = sums.sum_by_term[value]
             trips, number = found.get(name, (0, 0))
             found[name] = max(trips, sums.trips(value, op.trip_count)), number + 1
     return sorted(found.values())
@@ -54,7 +54,7 @@ def test_reduced_and_scattered_terms_are_merged_too():
         )
 
     graph = problem_of(step, (X, X, X)).graph
-    names = merged_sums(graph, "loops first").name_of
+    names = merged_sums(graph, "loops first").sum_by_term
     of = {
         kind: [names.get(op.outputs[0]) for op in graph.ops if op.opcode == kind]
         for kind in ("reduce", "scatter")

@@ -81,6 +81,8 @@ def test_large_zeros_take_the_time_that_the_compiler_estimates(name, sizes, mill
     problem, topology = loops((sizes[0], sizes[0]), *sizes[1:], "bfloat16"), get_topology(name)
     tables, space = build_tables(problem, "tpu"), Space(problem)
     split_classes = space.split_classes(space.point(Mesh(("data",), (8,)), [()]))
-    seconds = Evaluator(tables, problem.n_classes, topology).priced(split_classes).of_kernel
+    seconds = (
+        Evaluator(tables, problem.n_classes, topology).price_point(split_classes).kernel_seconds
+    )
     (found,) = set(seconds[tables.kernels.is_fill])
     assert found * 1e3 == pytest.approx(milliseconds, rel=0.4)

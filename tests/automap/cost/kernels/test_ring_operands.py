@@ -68,7 +68,7 @@ def test_a_product_with_a_kernel_does_not_write_what_the_kernels_gradient_reads(
     products = np.flatnonzero(table.product_edge >= 0)
     once = [4 * ROWS * SUMMED, 4 * ROWS * SUMMED, 0]
     assert table.written_bytes[0, products].tolist() == once
-    assert table.turned_bytes[0, products].tolist() == [2 * n for n in once]
+    assert table.transposed_bytes[0, products].tolist() == [2 * n for n in once]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -88,8 +88,8 @@ def test_operands_whose_last_dimension_is_cut_are_turned_once(turned):
     table = build_tables(problem_of(step, (x, {"x": x, "g": g})), "tpu").kernels
     first, second = np.flatnonzero(table.product_edge >= 0)
     assert table.cut_dims[:, first].tolist() == [0b01, 0b10]
-    assert table.turned_bytes[:, first].tolist() == [8 * ROWS * SUMMED, 8 * ROWS * COLUMNS]
-    assert table.turned_bytes[:, second].tolist() == [0, 8 * ROWS * COLUMNS]
+    assert table.transposed_bytes[:, first].tolist() == [8 * ROWS * SUMMED, 8 * ROWS * COLUMNS]
+    assert table.transposed_bytes[:, second].tolist() == [0, 8 * ROWS * COLUMNS]
 
 
 def test_a_dimension_that_is_not_last_is_cut_as_it_is():

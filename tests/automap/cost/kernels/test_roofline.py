@@ -63,7 +63,7 @@ def product_seconds(rows, summed, columns, topology):
     shapes = {"w": (summed, columns), "x": (rows, summed)}
     w, x = (jax.ShapeDtypeStruct(shapes[name], "float32") for name in ("w", "x"))
     cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
-    seconds = cost.priced(whole(space)).of_kernel
+    seconds = cost.price_point(whole(space)).kernel_seconds
     is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
     (found,) = seconds[is_product]
     return float(found)
@@ -86,7 +86,7 @@ def test_parts_are_rounded_up_not_the_whole():
     for tile in (64, 128):
         cost, space = evaluator(step, args, machine("v5e:2x4", matmul_tile=tile, **FAST_MEMORY))
         (point,) = PRESETS["megatron"].points(space, mesh)
-        costs[tile] = cost.priced(space.split_classes(point)).of_kernel
+        costs[tile] = cost.price_point(space.split_classes(point)).kernel_seconds
     # The hidden dimension is 64 on each device: a whole tile of 64, half of one of 128.
     tables = cost.tables.kernels
     hidden = [
@@ -108,7 +108,7 @@ def test_a_class_of_kernels_has_its_own_share_of_the_memory(efficiency, share):
     topology = machine("v5e:2x4", memory_efficiency=0.5, class_efficiency=efficiency)
     cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
     n_bytes = 4 * (1024 * 4096 + 4096)
-    longest = cost.priced(whole(space)).of_kernel.max()
+    longest = cost.price_point(whole(space)).kernel_seconds.max()
     assert longest == pytest.approx(n_bytes / (BYTES_PER_S * share))
 
 
@@ -143,13 +143,13 @@ def test_what_is_scattered_into_is_rounded_up_to_the_tiles_of_the_memory(
     (scatter,) = (n for n, shape in enumerate(kernels.shape) if shape.family == "scatter")
     # Zeros, and what is added to some rows of them.
     n_bytes = 4 * held * (rows + looked_up)
-    found = cost.priced(space.split_classes(point)).of_kernel[scatter]
+    found = cost.price_point(space.split_classes(point)).kernel_seconds[scatter]
     assert found == pytest.approx(n_bytes / (BYTES_PER_S * 0.25), rel=0.01)
 
 
 def test_no_kernel_takes_less_than_its_launch():
     cost, space = evaluator(*mlp(), machine("v5e:2x4", launch_seconds=1.0))
-    assert (cost.priced(whole(space)).of_kernel == 1.0).all()
+    assert (cost.price_point(whole(space)).kernel_seconds == 1.0).all()
 
 
 def test_near_values_that_fit_on_the_chip_move_no_bytes():
@@ -170,7 +170,7 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
         topology = machine("v5e:2x4", flops_per_s=(("f32", 1e30),), on_chip_bytes=on_chip)
         cost, space = evaluator(step, args, topology)
         table = cost.tables.kernels
-        total = float(cost.priced(whole(space)).of_kernel @ table.count) * BYTES_PER_S
+        total = float(cost.price_point(whole(space)).kernel_seconds @ table.count) * BYTES_PER_S
         accesses = float(table.traffic_bytes.sum()) - inputs
         assert accesses >= near
         assert total == pytest.approx(inputs + leaves * accesses, rel=1e-6)
@@ -189,8 +189,8 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     cost, space = evaluator(*decoder(), topology)
     mesh = Mesh(("data", "model"), sizes)
     (point,) = PRESETS["sequence-parallel"].points(space, mesh)
-    priced = cost.priced(space.split_classes(point))
-    table, found = cost.tables.kernels, priced.found
+    priced = cost.price_point(space.split_classes(point))
+    table, found = cost.tables.kernels, priced.collectives
     is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
     entry_of = {int(found.edge[i]): int(i) for i in np.flatnonzero(is_scatter)}
     products = [k for k, edge in enumerate(table.product_edge.tolist()) if edge in entry_of]
@@ -211,9 +211,9 @@ def test_the_shards_of_a_ring_are_multiplied_once_and_added_as_float32():
     """Two are read and one is written for each element; what it scatters is float32 as well."""
     found, rings, alone, products, entries, _ = ringed(LONG, machine("v5e:2x4"))
     more = 3 * found.n_bytes[entries] / BYTES_PER_S
-    assert rings.of_kernel[products] == pytest.approx(alone[products] + more)
+    assert rings.kernel_seconds[products] == pytest.approx(alone[products] + more)
     others = np.setdiff1d(np.arange(len(alone)), products)
-    assert (rings.of_kernel[others] == alone[others]).all()
+    assert (rings.kernel_seconds[others] == alone[others]).all()
 
 
 def test_products_whose_sum_is_scattered_go_round_a_ring_each():
@@ -239,13 +239,13 @@ def test_products_whose_sum_is_scattered_go_round_a_ring_each():
     }
     cost, space = evaluator(step, (params, {"x": array(4, rows, 8)}), machine("v5e:2x4"))
     (point,) = PRESETS["sequence-parallel"].points(space, Mesh(("data", "model"), (2, 4)))
-    priced = cost.priced(space.split_classes(point))
-    assert np.count_nonzero(priced.found.scattered_again.mask) == 1
-    more = (priced.of_kernel - cost.roofline.seconds(priced.sharding)) * BYTES_PER_S
+    priced = cost.price_point(space.split_classes(point))
+    assert np.count_nonzero(priced.collectives.scattered_again.mask) == 1
+    more = (priced.kernel_seconds - cost.roofline.seconds(priced.sharding)) * BYTES_PER_S
     # Additions, and float32 weights that are rounded; what the blocks hold is kept as bfloat16.
     each = 3 * 4 * (4 / 2 * rows * width) + 2 * width * hidden / 4
     assert more[more > 0] == pytest.approx([each] * 3, rel=1e-2)
-    assert np.count_nonzero(priced.beside) == 2
+    assert np.count_nonzero(priced.overlapped_seconds) == 2
 
 
 @pytest.mark.parametrize(("name", "is_ringed"), [("v5e:2x4", True), ("8xh100", False)])
@@ -257,22 +257,22 @@ def test_only_tpus_make_rings(name, is_ringed):
         step, args = mlp(batch=summed, width=64)
         cost, space = evaluator(step, args, machine(name, **FAST_MEMORY))
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-        priced = cost.priced(space.split_classes(point))
-        assert priced.beside.any() == makes_ring
+        priced = cost.price_point(space.split_classes(point))
+        assert priced.overlapped_seconds.any() == makes_ring
 
 
 @pytest.mark.parametrize(("share", "makes_ring"), [(1.01, True), (0.99, False)])
 def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring):
     topology = machine("v5e:2x4")
     _, rings, alone, products, entries, each = ringed(share * NUMBERS.ring_flops_per_byte, topology)
-    assert ((rings.of_kernel > alone)[products] == makes_ring).all()
-    assert rings.beside[entries] == pytest.approx(makes_ring * each[entries])
+    assert ((rings.kernel_seconds > alone)[products] == makes_ring).all()
+    assert rings.overlapped_seconds[entries] == pytest.approx(makes_ring * each[entries])
 
 
 def test_two_devices_make_no_ring():
     _, rings, alone, _, _, _ = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY), sizes=(4, 2))
-    assert (rings.of_kernel == alone).all()
-    assert not rings.beside.any()
+    assert (rings.kernel_seconds == alone).all()
+    assert not rings.overlapped_seconds.any()
 
 
 def test_a_ring_launches_three_kernels_in_each_round():
@@ -280,7 +280,7 @@ def test_a_ring_launches_three_kernels_in_each_round():
     launched = ringed(LONG, machine("v5e:2x4", launch_seconds=1e-5))
     products = alone[3]
     assert (launched[2][products] == alone[2][products]).all()
-    more = launched[1].of_kernel[products] - alone[1].of_kernel[products]
+    more = launched[1].kernel_seconds[products] - alone[1].of_kernel[products]
     assert more == pytest.approx(3 * 4 / 2 * 1e-5, rel=1e-3)
 
 
@@ -290,7 +290,7 @@ def test_a_ring_writes_its_operands_first():
     """
     _, plain, _, products, _, _ = ringed(LONG, machine("v5e:2x4"))
     _, written, _, _, _, _ = ringed(LONG, machine("v5e:2x4"), written=1e6)
-    more = (written.of_kernel - plain.of_kernel)[products] * BYTES_PER_S
+    more = (written.kernel_seconds - plain.of_kernel)[products] * BYTES_PER_S
     assert {round(n) for n in more} <= {round(1e6 / 8 + 1e6 / 4), round(2e6 / 8)}
 
 
@@ -305,7 +305,7 @@ def test_a_ring_turns_the_operand_whose_last_dimension_it_cuts():
         topology = replace(topology, device=replace(topology.device, hbm_bytes_per_s=BYTES_PER_S))
         cost, space = evaluator(*mlp(batch=rows, width=width, hidden=hidden), topology)
         (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-        seconds.append(cost.priced(space.split_classes(point)).of_kernel)
+        seconds.append(cost.price_point(space.split_classes(point)).kernel_seconds)
     more = (seconds[1] - seconds[0]) * BYTES_PER_S / (1 / 0.25 - 1 / 0.5)
     # Both are kept split along the hidden dimension, which is the last one of what flows forth and
     # back.
@@ -316,7 +316,7 @@ def test_narrow_shards_are_rounded_up_to_tiles_in_pairs():
     wide = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY))
     tiled = ringed(LONG, machine("v5e:2x4", matmul_tile=4096, **FAST_MEMORY))
     for (_, rings, alone, products, _, _), is_tiled in ((wide, False), (tiled, True)):
-        ratio = rings.of_kernel[products] / alone[products]
+        ratio = rings.kernel_seconds[products] / alone[products]
         assert (ratio > 1.05).all() == is_tiled
 
 
@@ -336,7 +336,7 @@ def test_what_every_trip_reads_stays_on_the_chip_longer():
     for share in (1 / 8, 16.0):
         topology = machine("v5e:2x4", on_chip_bytes=round(weight / share), launch_seconds=0.0)
         cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
-        seconds = cost.priced(whole(space)).of_kernel
+        seconds = cost.price_point(whole(space)).kernel_seconds
         is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
         moved[share] = float(seconds[is_product].sum()) * BYTES_PER_S
     assert moved[16.0] >= weight
@@ -352,7 +352,7 @@ def test_new_memory_costs_its_first_touch():
     new_bytes = memory.peak_bytes - sum(memory.input_bytes)
     assert new_bytes > 0
     assert after.step_seconds - before.step_seconds == pytest.approx(new_bytes * 1e-6)
-    assert fresh.fresh_seconds(fresh.priced(unsplit)) == pytest.approx(new_bytes * 1e-6)
+    assert fresh.fresh_seconds(fresh.price_point(unsplit)) == pytest.approx(new_bytes * 1e-6)
 
 
 @pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
@@ -360,14 +360,14 @@ def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
     cost, space = evaluator(*mlp(), get_topology(platform))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
-    priced = cost.priced(space.split_classes(point))
-    found = priced.found
+    priced = cost.price_point(space.split_classes(point))
+    found = priced.collectives
     chosen = np.flatnonzero(found.combinable & (found.kind == ALL_GATHER))
     link = collective_cost(CollectiveKind.ALL_GATHER, cost.topology, (8,), [0])
     alone = link.seconds(found.n_bytes[chosen])
-    assert len(chosen) and (priced.of_collective[chosen] < alone).all() == is_merged
+    assert len(chosen) and (priced.collective_seconds[chosen] < alone).all() == is_merged
     if not is_merged:
-        np.testing.assert_allclose(priced.of_collective[chosen], alone)
+        np.testing.assert_allclose(priced.collective_seconds[chosen], alone)
 
 
 @pytest.mark.parametrize("depth", [2, 5])
@@ -388,7 +388,10 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     cost, space = evaluator(step, (weights, batch), get_topology("v5e:2x4"))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["data-parallel"].points(space, mesh)
-    found, seconds = (priced := cost.priced(space.split_classes(point))).found, priced.of_collective
+    found, seconds = (
+        (priced := cost.price_point(space.split_classes(point))).found,
+        priced.collective_seconds,
+    )
     chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
     (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
     n_bytes = 4 * depth * (64 * 64 + 2 * 64)

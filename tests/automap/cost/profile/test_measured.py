@@ -9,8 +9,8 @@ from automap.api.call_plans import cache_key
 from automap.config import Options, read_options
 from automap.cost.evaluate import Evaluator
 from automap.cost.profile import KernelProfile
-from automap.cost.profile.measured import parts_of
-from automap.cost.profile.signatures import DotSignature, StreamSignature, work_of
+from automap.cost.profile.measured import factor_parts
+from automap.cost.profile.signatures import DotSignature, StreamSignature, matmul_sizes
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.space.presets import PRESETS
@@ -39,13 +39,15 @@ def local_signatures(evaluator, split_classes):
     moved = table.moved_bytes(sharding.parts_of_value)
     for row, shape, n_bytes in zip(table.op_row, table.shape, moved, strict=True):
         split = sharding.factor_of_axis[row].tolist()
-        yield shape.local(parts_of(shape, split, MESH.sizes) if shape.kind else (), int(n_bytes))
+        yield shape.local(
+            factor_parts(shape, split, MESH.sizes) if shape.kind else (), int(n_bytes)
+        )
 
 
 def seconds_at(signature):
     if isinstance(signature, StreamSignature):
         return max(signature.n_bytes, 1) / BANDWIDTH
-    return 2.0 * np.prod(work_of(signature), dtype=float) / RATE
+    return 2.0 * np.prod(matmul_sizes(signature), dtype=float) / RATE
 
 
 @pytest.mark.parametrize("make", [mlp, decoder, images])
@@ -101,7 +103,7 @@ def test_convolutions_fall_back_to_other_convolutions_of_their_type():
     profile = EMPTY.with_times([(found[0], seconds_at(found[0]))])
     table = evaluator.tables.kernels
     kernels = [i for i, shape in enumerate(table.shape) if shape.kind]
-    seconds = replace(evaluator, kernel_profile=profile).priced(split_classes).of_kernel
+    seconds = replace(evaluator, kernel_profile=profile).price_point(split_classes).kernel_seconds
     expected = [seconds_at(s) for s in found]
     np.testing.assert_allclose(seconds[kernels], expected, rtol=1e-6)
 

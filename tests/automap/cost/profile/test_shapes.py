@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from automap.cost.profile import KernelProfile
-from automap.cost.profile.measured import MeasuredKernels, parts_of
+from automap.cost.profile.measured import MeasuredKernels, factor_parts
 from automap.cost.profile.shapes import KernelShape
 from automap.cost.profile.signatures import (
     ConvolutionSignature,
@@ -19,7 +19,7 @@ from automap.cost.profile.signatures import (
     Spatial,
     StreamSignature,
     element_class,
-    work_of,
+    matmul_sizes,
 )
 from automap.cost.tables import build_tables
 from hlo_tools.graph import DTYPE_BITS
@@ -50,10 +50,10 @@ def test_batched_products_with_several_dimensions_of_a_role():
     (shape,) = function_shapes(
         lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (4, 10, 6, 8), (4, 12, 6, 8)
     )
-    assert work_of(shape.local([1] * len(shape.sizes), 0)) == (24, 10, 12, 8)  # type: ignore[arg-type]
+    assert matmul_sizes(shape.local([1] * len(shape.sizes), 0)) == (24, 10, 12, 8)  # type: ignore[arg-type]
     heads = shape.sizes.index(6)
     parts = [3 if f == heads else 1 for f in range(len(shape.sizes))]
-    assert work_of(shape.local(parts, 0)) == (8, 10, 12, 8)  # type: ignore[arg-type]
+    assert matmul_sizes(shape.local(parts, 0)) == (8, 10, 12, 8)  # type: ignore[arg-type]
 
 
 def test_what_does_not_divide_is_rounded_up():
@@ -87,7 +87,7 @@ def test_the_work_of_convolutions(image, kernel, options, work):
     (shape,) = function_shapes(lambda x, w: convolve(x, w, **dict(options)), image, kernel)
     signature = shape.local([1] * len(shape.sizes), 0)
     assert isinstance(signature, ConvolutionSignature)
-    assert work_of(signature) == work
+    assert matmul_sizes(signature) == work
 
 
 @pytest.mark.parametrize(("image", "kernel", "options", "work"), CONVOLUTIONS)
@@ -135,11 +135,11 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
     for row, kernel in enumerate(rows):
         shape = table.shape[kernel]
         for split in product(sorted({-1, *splittable(shape)}), repeat=2):
-            local = shape.local(parts_of(shape, split, (2, 4)), 0)
+            local = shape.local(factor_parts(shape, split, (2, 4)), 0)
             assert not isinstance(local, StreamSignature)
             splits = np.full((len(rows), 2), -1)
             splits[row] = split
-            assert tuple(measured._work(splits, (2, 4))[row]) == work_of(local)
+            assert tuple(measured._work(splits, (2, 4))[row]) == matmul_sizes(local)
 
 
 def test_whole_work_is_the_flops_that_are_counted():
@@ -148,7 +148,7 @@ def test_whole_work_is_the_flops_that_are_counted():
     for shape, flops in zip(table.shape, table.flops.tolist(), strict=True):
         if shape.kind:
             local = shape.local([1] * len(shape.sizes), 0)
-            assert 2 * np.prod(work_of(local)) == flops  # type: ignore[arg-type]
+            assert 2 * np.prod(matmul_sizes(local)) == flops  # type: ignore[arg-type]
 
 
 def test_a_split_kernel_gradient_has_fewer_taps():

@@ -73,7 +73,7 @@ def test_a_constraint_costs_what_resharding_costs(spec, moves):
 def test_ranks_of_an_imposed_row():
     never = 100
     ranks = np.array([[0, 1, never], [0, 1, 2]])
-    places = Places(fixed=(0, 2), of_axis=(("a", 2),))
+    places = Places(fixed=(0, 2), axis_places=(("a", 2),))
     impose(ranks, [ImposedRow(1, places)], "a", never)
     assert ranks.tolist() == [[0, 1, never], [never, 1, -1]]
     impose(ranks, [ImposedRow(0, places)], "b", never)

@@ -32,17 +32,17 @@ def test_parts_of_no_whole_tiles_are_copied_where_they_are_gathered_side_by_side
     split = problem.compute_classes(problem.graph.inputs[1 - dim])[dim]
     split_classes = space.split_classes(space.point(Mesh(("model",), (8,)), [(split,)]))
     evaluator = Evaluator(tables, problem.n_classes, V5E)
-    priced = evaluator.priced(split_classes)
+    priced = evaluator.price_point(split_classes)
     n_bytes = 2 * 4 * 64 * columns
     seconds = max(n_bytes / V5E.device.memory_bytes_per_s("copy"), V5E.device.launch_seconds)
     expected = seconds * (is_copied and dim == 1)
     copies = copy_seconds(
-        tables.operands, tables.results, priced.sharding, priced.found, V5E.device
+        tables.operands, tables.results, priced.sharding, priced.collectives, V5E.device
     )
-    assert copies @ priced.found.count == pytest.approx(expected)
+    assert copies @ priced.collectives.count == pytest.approx(expected)
     device = replace(V5E.device, matmul_tile=1)
-    without = replace(evaluator, topology=replace(V5E, device=device)).priced(split_classes)
-    np.testing.assert_allclose(priced.of_collective, without.of_collective + copies)
+    without = replace(evaluator, topology=replace(V5E, device=device)).price_point(split_classes)
+    np.testing.assert_allclose(priced.collective_seconds, without.collective_seconds + copies)
 
 
 @pytest.mark.parametrize(("dims", "is_copied"), [((0, 2), True), ((1, 2), True), ((0, 1), False)])
@@ -62,11 +62,11 @@ def test_what_moves_from_the_last_dimension_or_to_it_is_copied(dims, is_copied):
         space.point(Mesh(("model",), (8,)), [(classes[first], classes[second])])
     )
     evaluator = Evaluator(tables, problem.n_classes, V5E)
-    priced = evaluator.priced(split_classes)
-    is_exchange = priced.found.kind == ALL_TO_ALL
+    priced = evaluator.price_point(split_classes)
+    is_exchange = priced.collectives.kind == ALL_TO_ALL
     assert is_exchange.any()
     copies = copy_seconds(
-        tables.operands, tables.results, priced.sharding, priced.found, V5E.device
+        tables.operands, tables.results, priced.sharding, priced.collectives, V5E.device
     )[is_exchange]
     each = 2 * 4 * 64 * 32 * 1024 / 8 / V5E.device.memory_bytes_per_s("copy")
     np.testing.assert_allclose(copies, each * is_copied)

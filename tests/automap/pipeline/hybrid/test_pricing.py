@@ -56,9 +56,11 @@ def test_kernels_are_those_of_the_evaluator(gpt, preset, mesh):
         gpt.profile.timing.tables, gpt.space.problem.n_classes, gpt.evaluator(4).topology
     )
     estimate = evaluator.evaluate(inner.split_classes)
-    priced = gpt.evaluator(4).priced(inner.split_classes)
+    priced = gpt.evaluator(4).price_point(inner.split_classes)
     of_update = float(
-        (priced.of_collective * priced.found.count)[priced.found.phase == Phase.UPDATE].sum()
+        (priced.collective_seconds * priced.collectives.count)[
+            priced.collectives.phase == Phase.UPDATE
+        ].sum()
     )
     kernels = (
         float((costs.forward + costs.backward - costs.waiting).sum())
@@ -131,9 +133,9 @@ def test_split_parameters_are_gathered_in_both_passes_of_every_microbatch(gpt):
         costs = gpt.costs(inner, microbatches)
         assert costs.gathered_bytes.max() > 0
         evaluator, priced = gpt._priced(
-            inner, gpt.evaluator(4).priced(inner.split_classes).sharding, microbatches
+            inner, gpt.evaluator(4).price_point(inner.split_classes).sharding, microbatches
         )
-        found = priced.found
+        found = priced.collectives
         is_gather = (found.kind == ALL_GATHER) & found.on_operand
         # Bytes do not depend on the microbatches, and both passes have them.
         total = [

@@ -16,7 +16,9 @@ def test_the_least_that_keeps_a_limit(limit):
     features, every = model.features, list(product(*map(range, factored.variables.sizes)))
     seconds, n_bytes = np.zeros(features.count), np.zeros(features.count)
     seconds[: features.value_rows] = 1.0
-    rows, copies, _ = context.evaluator.profile.at(len(context.evaluator.profile.positions) // 2)
+    rows, copies, _ = context.evaluator.memory_timeline.at(
+        len(context.evaluator.memory_timeline.positions) // 2
+    )
     n_bytes[features.value_rows : features.kept] = np.concatenate([rows, copies])
     tables, parts = factored.tables(seconds), [p.table(n_bytes) for p in factored.terms]
     allowed = [x for x in every if math.isfinite(total(tables, x))]

@@ -93,7 +93,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     apart = costs(evaluator, features, context.space.split_classes(point), limit)
     assert apart.seconds.sum() == pytest.approx(seconds, rel=1e-9)
     slot = int(apart.excess.argmax())
-    rows, copies, kept = evaluator.profile.at(slot)
+    rows, copies, kept = evaluator.memory_timeline.at(slot)
     weights = np.zeros(features.count)
     weights[features.value_rows : features.kept] = np.concatenate([rows, copies])
     weights[features.kept : features.kept + len(kept)] = kept

@@ -52,7 +52,9 @@ def seconds(batch, side, features, taps, groups, *, tile=128, what="forward"):
     is_product = [s.convolution is not None for s in cost.tables.kernels.shape]
     return [
         float(
-            cost.priced(space.split_classes(space.point(mesh, [split]))).of_kernel[is_product].sum()
+            cost.price_point(space.split_classes(space.point(mesh, [split])))
+            .kernel_seconds[is_product]
+            .sum()
         )
         for split in ((), (of_features,))
     ]
