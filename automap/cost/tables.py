@@ -17,10 +17,13 @@ from functools import cached_property
 import numpy as np
 
 from automap.backends import backend_for
-from automap.cost.edges import Edges
-from automap.cost.edges.halos import Windows, build_windows
-from automap.cost.edges.operands import operand_edges
-from automap.cost.edges.results import result_edges
+from automap.cost.edges import (
+    Edges,
+    Windows,
+    build_windows,
+    operand_edges,
+    result_edges,
+)
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.table import KernelTable, kernel_table
 from automap.cost.memory import BufferTable, buffer_table

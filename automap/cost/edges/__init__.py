@@ -1,12 +1,13 @@
 """Edges: every place where a tensor meets an operation, folded to distinct rows.
 
-`automap.cost.edges.halos`     what devices exchange with their neighbours before a window slides
-                               over an image that is split
-`automap.cost.edges.operands`  where operations read tensors, and the copies that gathering makes
-`automap.cost.edges.results`   where operations make tensors, and what is summed there
-`automap.cost.edges.sums`      sums that backends do not reduce where the plan makes them
+`automap.cost.edges.halos`  what devices exchange with their neighbours before a window slides over
+                            an image that is split
+`automap.cost.edges.sums`   sums that backends do not reduce where the plan makes them
 """
 
+from automap.cost.edges.halos import Windows, build_windows, halo_exchanges
+from automap.cost.edges.operands import operand_edges
+from automap.cost.edges.results import result_edges
 from automap.cost.edges.table import (
     CHOOSING_OPCODES,
     Copies,
@@ -23,7 +24,12 @@ __all__ = [
     "Copies",
     "Edges",
     "Partials",
+    "Windows",
+    "build_windows",
     "gathered_bytes",
-    "majors",
+    "halo_exchanges",
     "highest_rank",
+    "majors",
+    "operand_edges",
+    "result_edges",
 ]

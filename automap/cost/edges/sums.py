@@ -7,7 +7,7 @@ Compilers turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop 
 
 (XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion). So a value that is only added to others of its kind is
 a *term*, all terms of one sum have one name (those are added first that come before any that is
-reduced otherwise, `automap.cost.traffic.flows.without_merged_terms`), and a sum may be reduced at the trip
+reduced otherwise, `automap.cost.traffic.flows.clear_merged_terms`), and a sum may be reduced at the trip
 count outside of a loop instead of its own; reduce-scatters stay where they are, and so does what is
 sliced before it is added. A scatter-add is first merged with what it is added to, whatever that is.
 

@@ -14,6 +14,7 @@ from automap.cost.edges import Edges
 from automap.cost.shardings import Shardings
 
 
+# Indices into `KINDS`: columns of numbers are compared with them.
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, PERMUTE = range(5)
 
 
@@ -43,7 +44,7 @@ def holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
     return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
 
 
-def without_repeats(
+def clear_repeats(
     mask: np.ndarray, edges: Edges, n_bytes: np.ndarray, target: np.ndarray | None = None
 ) -> np.ndarray:
     """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are.
@@ -51,6 +52,7 @@ def without_repeats(
     Edges with a `target` repeat only those that have the same.
     """
     later, earlier = edges.repeats.T
+    # Equal bytes as well as axes: the same tensor may be gathered with other axes left split.
     is_repeat = (
         (mask[later] != 0) & (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
     )
@@ -60,7 +62,7 @@ def without_repeats(
     return is_repeat
 
 
-def without_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> None:
+def clear_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) -> None:
     """Clear the masks of terms that are added to the others of their sum before all of it is
     reduced.
 
@@ -69,12 +71,13 @@ def without_merged_terms(mask: np.ndarray, edges: Edges, n_bytes: np.ndarray) ->
     """
     later, earlier = edges.repeats.T
     is_alike = (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
+    # A term is merged if it is like each one before it, of which there has to be one.
     is_merged = np.bincount(later, minlength=len(mask)) > 0
     is_merged[later[~is_alike]] = False
     mask[is_merged] = 0
 
 
-def gathers_apart(
+def gathers_by_dim(
     mask: np.ndarray, n_bytes: np.ndarray, gathered_dim: np.ndarray, sizes: np.ndarray
 ) -> list[Flow]:
     """The all-gathers of `mask`, one for each dimension of a tensor, the last dimension first.
@@ -82,6 +85,7 @@ def gathers_apart(
     `gathered_dim` [axes, edges] is the dimension an axis is gathered from, -1 for none or if all at
     once.
     """
+    # Only tensors that are gathered on more than one dimension need several collectives.
     first = np.where(gathered_dim < 0, gathered_dim.max(initial=0) + 1, gathered_dim).min(axis=0)
     is_several = (mask != 0) & ((gathered_dim > first) & (gathered_dim >= 0)).any(axis=0)
     flows = [Flow(ALL_GATHER, np.where(is_several, 0, mask), n_bytes)]
@@ -92,13 +96,17 @@ def gathers_apart(
     for dim in range(int(gathered_dim.max()) + 1):
         here = (gathered_dim == dim) & is_several
         flows.append(Flow(ALL_GATHER, (here * bits).sum(axis=0), before))
+        # `before` is the size that this gather ends with: the dimensions before it, gathered
+        # later, are still split.
         before = before / np.where(here, sizes[:, None], 1).prod(axis=0)
     return flows
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Collectives of one table of edges, as columns: one entry per edge and kind that communicates."""
+    """Collectives of one table of edges, as columns: one entry per edge and kind that
+    communicates.
+    """
 
     kind: np.ndarray
     mask: np.ndarray
@@ -111,17 +119,19 @@ class Entries:
 
 def entries(edges: Edges, flows: Sequence[Flow]) -> Entries:
     """Where some axis takes part."""
-    found = [np.flatnonzero(flow.mask) for flow in flows]
-    edge = np.concatenate(found)
-    kind = np.repeat([flow.kind for flow in flows], [len(f) for f in found])
+    edges_by_flow = [np.flatnonzero(flow.mask) for flow in flows]
+    edge = np.concatenate(edges_by_flow)
+    kind = np.repeat([flow.kind for flow in flows], [len(chosen) for chosen in edges_by_flow])
     return Entries(
         kind=kind,
-        mask=np.concatenate([flow.mask[f] for flow, f in zip(flows, found)]),
-        n_bytes=np.concatenate([flow.n_bytes[f] for flow, f in zip(flows, found)]),
+        mask=np.concatenate([flow.mask[chosen] for flow, chosen in zip(flows, edges_by_flow)]),
+        n_bytes=np.concatenate(
+            [flow.n_bytes[chosen] for flow, chosen in zip(flows, edges_by_flow)]
+        ),
         count=np.concatenate(
             [
-                (edges.trips if flow.count is None else flow.count)[f]
-                for flow, f in zip(flows, found)
+                (edges.trips if flow.count is None else flow.count)[chosen]
+                for flow, chosen in zip(flows, edges_by_flow)
             ]
         ),
         phase=edges.phase[edge],
