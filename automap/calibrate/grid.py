@@ -1,7 +1,7 @@
 """What is measured: on every machine shapes of dots, sizes of streams and of collectives, as
 tables; for a user's step its kernels.
 
-Dots are all products of the listed b, m, n and k; `automap.cost.profile.interpolate` reads other
+Dots are all products of the listed b, m, n and k; `automap.cost.profile.measured` reads other
 shapes from them. A step's kernels are those at the local shapes of its presets on every mesh of a
 topology. Kernels bound by memory are measured at the powers of two around their bytes: their times
 are read from a curve                                                  -> in: `target_signatures`
@@ -19,7 +19,7 @@ from automap.calibrate.timing import Effort
 from automap.cost.collectives import CollectiveKind
 from automap.cost.evaluate import Evaluator
 from automap.cost.profile import Transfer
-from automap.cost.profile.measured import parts_of
+from automap.cost.profile.measured import factor_parts
 from automap.cost.profile.signatures import (
     DotSignature,
     ElementClass,
@@ -170,7 +170,7 @@ def _signatures(evaluator: Evaluator, split_classes: SplitClasses) -> Iterator[S
     octave = 2 ** np.ceil(np.log2(np.maximum(moved, 1))).astype(np.int64)
     for shape, factors, n_bytes in zip(table.shape, split, octave.tolist(), strict=True):
         # A shape with a kind is measured as it is, any other by its bytes.
-        parts = parts_of(shape, factors, split_classes.mesh.sizes) if shape.kind else ()
+        parts = factor_parts(shape, factors, split_classes.mesh.sizes) if shape.kind else ()
         yield shape.local(parts, n_bytes)
         if not shape.kind:
             yield shape.local((), max(n_bytes // 2, 1))

@@ -23,7 +23,7 @@ from automap.calibrate.grid import level_by_axis
 from automap.calibrate.machine import LocalMachine
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.profile import DotTime, KernelProfile, StreamTime, TransferTime
-from automap.cost.profile.signatures import work_of
+from automap.cost.profile.signatures import matmul_sizes
 from automap.errors import CalibrationError, PlanError
 from automap.topology.model import Device, Level, Source, Topology
 
@@ -110,7 +110,7 @@ def fit_device(profile: KernelProfile, *, memory_bytes: int, source: tuple[Sourc
 
 def _large_rates(rows: Sequence[DotTime]) -> list[float]:
     """Operations per second of the dots of one type that have much to do."""
-    operations = [2.0 * np.prod(work_of(row.signature), dtype=float) for row in rows]
+    operations = [2.0 * np.prod(matmul_sizes(row.signature), dtype=float) for row in rows]
     least = max(operations) * _LARGE_SHARE
     return [n / row.seconds for n, row in zip(operations, rows, strict=True) if n >= least]
 

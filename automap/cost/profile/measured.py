@@ -1,9 +1,25 @@
 """Measured seconds in the place of the roofline's, for a whole table of kernels at once.
 
-    contraction   t(b, m, n, k) of its algorithm and type; of its type's convolutions where the algorithm was not
-                  measured; the roofline where there is none of them              -> in: `_contractions`
-    other kernel  t(bytes) of its family and class of elements, or of elementwise kernels of the class, or of wide
-                  floats; the roofline where there is none                        -> in: `_curve_of`
+    contraction   t(b, m, n, k) of its algorithm and type; of its type's convolutions where the
+                  algorithm was not measured; the roofline where there is none of them
+                                                                         -> in: `Models.rate_model`
+    other kernel  t(bytes) of its family and class of elements, or of elementwise kernels of the
+                  class, or of wide floats; the roofline where there is none
+                                                                       -> in: `Models.stream_curve`
+
+Contractions (`RateModel`). A measured point i has x_i = log (b, m, n, k) and the rate
+r_i = 2 b m n k / t_i. At x, with d_i = |x - x_i| and over the `NEIGHBOURS` nearest points,
+
+    log r(x) = sum_i d_i^-POWER log r_i / sum_i d_i^-POWER,   t(x) = max(2 b m n k / r(x), launch)
+
+(Shepard 1968): exact at measured points, between the least and the greatest rate of the neighbours,
+and on a device of one rate that rate. A shape costs at least what any measured shape inside it
+costs, and at most what any that contains it does, where the measurements themselves do not
+contradict that                                                      -> in: `RateModel._bounded`
+
+Kernels bound by memory (`StreamCurve`). log t is linear in log bytes between measured sizes, made
+monotone by the running maximum; t is that of the smallest below it, and grows as bytes do above the
+largest.
 
 A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept
 by (kernel, mesh, that choice), and an evaluation looks them up.
@@ -16,12 +32,19 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.cost.profile.interpolate import RateModel, StreamCurve
 from automap.cost.profile.record import KernelProfile
 from automap.cost.profile.shapes import KernelShape
-from automap.cost.profile.signatures import ElementClass, Family, Role, Work, matmul_sizes
+from automap.cost.profile.signatures import (
+    ElementClass,
+    Family,
+    MatmulSizes,
+    Role,
+    matmul_sizes,
+)
 
 
+NEIGHBOURS = 8
+POWER = 3.0
 _ANY_CONVOLUTION = "convolution"
 _FALLBACK: tuple[tuple[Family | None, ElementClass | None], ...] = (
     (None, None),
@@ -32,6 +55,75 @@ _FALLBACK: tuple[tuple[Family | None, ElementClass | None], ...] = (
 
 
 @dataclass(frozen=True)
+class RateModel:
+    """Measured contractions of one algorithm and element type: `sizes` [points, 4] (b, m, n, k),
+    `seconds` [points].
+    """
+
+    sizes: np.ndarray
+    seconds: np.ndarray
+
+    @classmethod
+    def fit(cls, points: Sequence[tuple[MatmulSizes, float]]) -> "RateModel":
+        """The model of measured (sizes, seconds); of equal sizes the mean seconds in logs."""
+        sizes, which = np.unique(
+            np.array([s for s, _ in points], float), axis=0, return_inverse=True
+        )
+        logs = np.log([seconds for _, seconds in points])
+        each = np.bincount(which.ravel(), logs) / np.bincount(which.ravel())
+        return cls(sizes, np.exp(each))
+
+    def predict(self, sizes: np.ndarray) -> np.ndarray:
+        """Seconds of contractions, float [queries], of `sizes` [queries, 4]."""
+        log_sizes, log_query = np.log(self.sizes), np.log(sizes)
+        # Role by role, [queries, points]: one array of [queries, points, 4] would be much larger.
+        distance = np.sqrt(
+            sum((log_query[:, role, None] - log_sizes[:, role]) ** 2 for role in range(len(Role)))
+        )
+        count = min(NEIGHBOURS, len(self.sizes))
+        near = np.argpartition(distance, count - 1, axis=1)[:, :count]
+        weight = np.take_along_axis(distance, near, axis=1)
+        # At a measured point d = 0: the smallest d whose weight is still finite, twice over, as
+        # weights are added and multiplied. Its seconds are put in exactly at the end.
+        weight = np.maximum(weight, np.finfo(float).tiny ** (1 / (2 * POWER))) ** -POWER
+        # log (b m n k / t): the factor 2 of both sides cancels.
+        log_rate = log_sizes.sum(axis=1) - np.log(self.seconds)
+        at = (weight * log_rate[near]).sum(axis=1) / weight.sum(axis=1)
+        seconds = self._bounded(sizes, np.exp(log_query.sum(axis=1) - at))
+        nearest = distance.argmin(axis=1)
+        return np.where((sizes == self.sizes[nearest]).all(axis=1), self.seconds[nearest], seconds)
+
+    def _bounded(self, sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        inside = (self.sizes <= sizes[:, None]).all(axis=2)
+        around = (self.sizes >= sizes[:, None]).all(axis=2)
+        low = np.where(inside, self.seconds, 0.0).max(axis=1)
+        high = np.where(around, self.seconds, np.inf).min(axis=1)
+        # Measurements that contradict each other (low > high) bound nothing.
+        return np.where(low <= high, np.clip(seconds, low, high), seconds)
+
+
+@dataclass(frozen=True)
+class StreamCurve:
+    """Measured streaming kernels: `n_bytes` ascending [points], `seconds` ascending [points]."""
+
+    n_bytes: np.ndarray
+    seconds: np.ndarray
+
+    @classmethod
+    def fit(cls, points: Sequence[tuple[int, float]]) -> "StreamCurve":
+        """The curve of measured (bytes, seconds)."""
+        rows = np.array(sorted(points), float)
+        return cls(rows[:, 0], np.maximum.accumulate(rows[:, 1]))
+
+    def predict(self, n_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of kernels that move `n_bytes`, float [queries]."""
+        # `interp` holds the last value beyond the largest size: there seconds grow as bytes do.
+        above = np.maximum(n_bytes / self.n_bytes[-1], 1.0)
+        log_bytes = np.log(np.maximum(n_bytes, self.n_bytes[0]))
+        return np.exp(np.interp(log_bytes, np.log(self.n_bytes), np.log(self.seconds))) * above
+
+
+@dataclass(frozen=True)
 class Models:
     """A profile as models: rates by (kind, type), curves by (family, class)."""
 
@@ -39,31 +131,33 @@ class Models:
     curves: Mapping[tuple[str, str], StreamCurve]
 
     @classmethod
-    def of(cls, profile: KernelProfile) -> "Models":
+    def fit(cls, profile: KernelProfile) -> "Models":
         """The models of a profile."""
-        points: dict[tuple[str, str], list[tuple[Work, float]]] = defaultdict(list)
+        points: dict[tuple[str, str], list[tuple[MatmulSizes, float]]] = defaultdict(list)
         for row in profile.dots:
             points["dot", row.signature.dtype].append((matmul_sizes(row.signature), row.seconds))
         for row in profile.convolutions:
+            # Once for its own algorithm, and once for those that were not measured.
             for kind in (row.signature.kind, _ANY_CONVOLUTION):
                 point = (matmul_sizes(row.signature), row.seconds)
                 points[kind, row.signature.dtype].append(point)
         sizes: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
         for row in profile.streams:
             s = row.signature
+            # A kernel that moves nothing still takes its launch: 1 byte, as curves are in logs.
             sizes[s.family, s.elements].append((max(s.n_bytes, 1), row.seconds))
         return cls(
-            {key: RateModel.of(rows) for key, rows in points.items()},
-            {key: StreamCurve.of(rows) for key, rows in sizes.items()},
+            {key: RateModel.fit(rows) for key, rows in points.items()},
+            {key: StreamCurve.fit(rows) for key, rows in sizes.items()},
         )
 
-    def rate_of(self, shape: KernelShape) -> RateModel | None:
+    def rate_model(self, shape: KernelShape) -> RateModel | None:
         """The model of a contraction, None if nothing like it was measured."""
         kinds = (shape.kind,) if shape.kind == "dot" else (shape.kind, _ANY_CONVOLUTION)
-        found = (self.rates[k, shape.dtype] for k in kinds if (k, shape.dtype) in self.rates)
-        return next(found, None)
+        known = (self.rates[k, shape.dtype] for k in kinds if (k, shape.dtype) in self.rates)
+        return next(known, None)
 
-    def curve_of(self, shape: KernelShape) -> StreamCurve | None:
+    def stream_curve(self, shape: KernelShape) -> StreamCurve | None:
         """The model of a kernel bound by memory, None if nothing like it was measured."""
         keys = ((family or shape.family, kind or shape.elements) for family, kind in _FALLBACK)
         return next((self.curves[key] for key in keys if key in self.curves), None)
@@ -76,6 +170,7 @@ class MeasuredKernels:
     shapes: Sequence[KernelShape]
     op_row: np.ndarray
     profile: KernelProfile
+    # (contraction, mesh sizes, which factor each axis splits as one number) -> seconds.
     _known: dict[tuple[int, tuple[int, ...], int], float] = field(default_factory=dict, repr=False)
 
     def override(
@@ -96,20 +191,21 @@ class MeasuredKernels:
             seconds[kernels] = curve.predict(moved_bytes[kernels])
         if len(self._contractions):
             split = factor_of_axis[self.op_row[self._contractions]]
-            seconds[self._contractions] = self._of_contractions(split, sizes)
+            seconds[self._contractions] = self._contraction_seconds(split, sizes)
         return seconds
 
     @cached_property
     def _models(self) -> Models:
-        return Models.of(self.profile)
+        return Models.fit(self.profile)
 
     @cached_property
     def _streams(self) -> list[tuple[StreamCurve, np.ndarray]]:
         """Each curve with the kernels it is for."""
+        # By identity: curves are arrays, which have no hash, and few kernels share few of them.
         kernels: dict[int, list[int]] = defaultdict(list)
         curves: dict[int, StreamCurve] = {}
         for index, shape in enumerate(self.shapes):
-            curve = None if shape.kind else self._models.curve_of(shape)
+            curve = None if shape.kind else self._models.stream_curve(shape)
             if curve is not None:
                 kernels[id(curve)].append(index)
                 curves[id(curve)] = curve
@@ -118,13 +214,13 @@ class MeasuredKernels:
     @cached_property
     def _contractions(self) -> np.ndarray:
         """Kernels that a measured rate is known for."""
-        found = [i for i, s in enumerate(self.shapes) if s.kind and self._models.rate_of(s)]
-        return np.array(found, np.int64)
+        known = [i for i, s in enumerate(self.shapes) if s.kind and self._models.rate_model(s)]
+        return np.array(known, np.int64)
 
     @cached_property
-    def _rows_of_rate(self) -> list[tuple[RateModel, np.ndarray]]:
+    def _rate_rows(self) -> list[tuple[RateModel, np.ndarray]]:
         """Each rate with the contractions it is for, as a mask over `_contractions`."""
-        rates = [self._models.rate_of(self.shapes[i]) for i in self._contractions]
+        rates = [self._models.rate_model(self.shapes[i]) for i in self._contractions]
         used = [rate for rate in self._models.rates.values() if any(rate is r for r in rates)]
         return [(rate, np.array([rate is r for r in rates])) for rate in used]
 
@@ -141,8 +237,9 @@ class MeasuredKernels:
             roles[row, : len(shape.sizes)] = shape.roles
         return sizes, roles
 
-    def _of_contractions(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    def _contraction_seconds(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of `_contractions`, of which each axis splits the factors `split`."""
+        # The factors of all axes as the digits of one number; digit 0 is of an axis that splits none.
         width = self._factors[0].shape[1] + 1
         codes = np.zeros(len(split), np.int64)
         for axis in range(len(sizes)):
@@ -150,27 +247,28 @@ class MeasuredKernels:
         keys = [(row, sizes, code) for row, code in enumerate(codes.tolist())]
         missing = np.array([key not in self._known for key in keys])
         if missing.any():
-            work = self._work(split, sizes)
-            for rate, rows in self._rows_of_rate:
+            local = self._local_sizes(split, sizes)
+            for rate, rows in self._rate_rows:
                 wanted = np.flatnonzero(rows & missing)
                 if len(wanted):
-                    found = rate.predict(work[wanted]).tolist()
-                    self._known.update(zip((keys[row] for row in wanted), found, strict=True))
+                    seconds = rate.predict(local[wanted]).tolist()
+                    self._known.update(zip((keys[row] for row in wanted), seconds, strict=True))
         return np.array([self._known[key] for key in keys])
 
-    def _work(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    def _local_sizes(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
         """(b, m, n, k) of `_contractions` on a device, int [contractions, 4]."""
         whole, roles = self._factors
         parts = np.ones_like(whole)
         for axis, size in enumerate(sizes):
             rows = np.flatnonzero(split[:, axis] >= 0)
             parts[rows, split[rows, axis]] *= size
+        # Parts are rounded up: the largest part is the one that the step waits for.
         local = -(-whole // parts)
         return np.stack([np.where(roles == role, local, 1).prod(axis=1) for role in Role], axis=1)
 
 
 def factor_parts(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """In how many parts each factor of a contraction is split."""
+    """In how many parts each factor of a contraction is split, an entry for each factor."""
     parts = [1] * len(shape.roles)
     for factor, size in zip(split, sizes, strict=True):
         if factor >= 0:

@@ -1,11 +1,14 @@
 """The profile: measured seconds of kernels on one kind of device, kept in a file.
 
-    dots, convolutions, streams   (signature, seconds); each signature once (`automap.cost.profile.signatures`)
-    transfers                     (collective, mesh, axis, bytes, seconds): of the links, not of the device
+    dots, convolutions, streams   (signature, seconds); each signature once
+                                  (`automap.cost.profile.signatures`)
+    transfers                     (collective, mesh, axis, bytes, seconds): of the links, not of the
+                                  device
 
-One file per (device, version of JAX): another version compiles other kernels. `device` is the catalogue's name
-of a known device, else made of JAX's device_kind; N fake CPU devices share a processor, so that their kernels are
-measured while all N work, and the device is called cpu-N                         -> in: `device_name`
+One file per (device, version of JAX): another version compiles other kernels. `device` is the
+catalogue's name of a known device, else made of JAX's device_kind; N fake CPU devices share a
+processor, so that their kernels are measured while all N work, and the device is called cpu-N
+                                                                          -> in: `device_name`
 
 The file is JSON, {"format": "automap-profile", "version": 1, ...fields}; reading runs no code,
 writing is atomic.
@@ -84,7 +87,9 @@ class StreamTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A collective over one axis of a mesh of `sizes`; `n_bytes` as in `automap.cost.collectives`."""
+    """A collective over one axis of a mesh of `sizes`; `n_bytes` as in
+    `automap.cost.collectives`.
+    """
 
     kind: str
     sizes: tuple[int, ...]
@@ -146,7 +151,7 @@ class KernelProfile:
         """This profile and newer times, which win over its own."""
         rows: dict[str, list[Any]] = {name: [] for name in _ROWS}
         for signature, seconds in times:
-            name, row = _ROW_OF[type(signature)]
+            name, row = _ROWS_BY_SIGNATURE[type(signature)]
             rows[name].append(row(signature=signature, seconds=seconds))
         return replace(self, **{n: _merged(getattr(self, n), new) for n, new in rows.items()})
 
@@ -154,6 +159,7 @@ class KernelProfile:
         """Both profiles; of a signature in both, the newer time. Raises `ProfileError` for two
         devices.
         """
+        # Another JAX may compile other kernels, so its times are no newer times of these.
         mine, other = ((p.device, p.jax_version) for p in (self, newer))
         if mine != other:
             raise ProfileError(f"profiles of {mine} and {other}: allowed: one device, one JAX")
@@ -166,11 +172,11 @@ class KernelProfile:
     def check_suits(self, topology: Topology) -> None:
         """Raise `InputError` if a topology's devices are others than the measured ones."""
         device = topology.device.name
+        # N CPU devices are measured together, as "cpu-N": they share one processor.
         if self.device not in (device, f"{device}-{topology.device_count}"):
             raise InputError(
                 f"profile of {self.device!r}, topology {topology.name} of {device!r}: allowed: a "
-                "profile of "
-                "the topology's device; run `automap calibrate` there"
+                "profile of the topology's device; run `automap calibrate` there"
             )
 
     def save(self, path: str | Path) -> None:
@@ -199,16 +205,18 @@ class KernelProfile:
         return decode(cls, {k: v for k, v in node.items() if k not in ("format", "version")}, "")
 
 
-_ROW_OF: Final[dict[type, tuple[str, type]]] = {
+# The list of a profile that a signature stands in, and the type of its rows.
+_ROWS_BY_SIGNATURE: Final[dict[type, tuple[str, type]]] = {
     DotSignature: ("dots", DotTime),
     ConvolutionSignature: ("convolutions", ConvolutionTime),
     StreamSignature: ("streams", StreamTime),
     Transfer: ("transfers", TransferTime),
 }
-_ROWS: Final = tuple(name for name, _ in _ROW_OF.values())
+_ROWS: Final = tuple(name for name, _ in _ROWS_BY_SIGNATURE.values())
 
 
 def _merged(old: Sequence[_Row], new: Sequence[_Row]) -> tuple[_Row, ...]:
+    # Of equal signatures the later one stays, at the place of the first: files change little.
     return tuple({row.signature: row for row in (*old, *new)}.values())
 
 

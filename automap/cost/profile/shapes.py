@@ -27,7 +27,7 @@ from hlo_tools.module import ConvDims
 from hlo_tools.rules import Rule
 
 
-_FAMILY_OF_OPCODE: Final[Mapping[str, Family]] = {
+_OPCODE_FAMILIES: Final[Mapping[str, Family]] = {
     "reduce": "reduce",
     "gather": "gather",
     "dynamic-slice": "gather",
@@ -73,6 +73,7 @@ class KernelShape:
             return StreamSignature(family=self.family, elements=self.elements, n_bytes=n_bytes)
         if self.convolution is not None and self.places is not None:
             return self._local_convolution(self.convolution, self.places, [*parts, 1])
+        # A role may have several factors, as a batch of heads and examples.
         sizes = [1] * len(Role)
         for role, size, part in zip(self.roles, self.sizes, parts, strict=True):
             sizes[role] *= -(-size // part)
@@ -83,6 +84,7 @@ class KernelShape:
         self, whole: ConvolutionSignature, places: _Places, parts: Sequence[int]
     ) -> ConvolutionSignature:
         """`parts` ends with a one, which factor -1 finds."""
+        # Each size of the signature is that of one group times the groups: split both apart.
         by_feature = whole.feature_groups > 1
         features = -(-whole.feature_groups // parts[places.group]) if by_feature else 1
         batches = 1 if by_feature else -(-whole.batch_groups // parts[places.group])
@@ -115,7 +117,8 @@ class KernelShape:
 
 def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
     """The shape of the kernel that `op` is; `dtype` as in `KernelTable`, "" if memory bounds it."""
-    family: Family = _FAMILY_OF_OPCODE.get(op.opcode, "elementwise")
+    # Opcodes that are no family of their own are fused with elementwise ones, and run like them.
+    family: Family = _OPCODE_FAMILIES.get(op.opcode, "elementwise")
     element = graph.values[op.outputs[0]].dtype if op.outputs else "f32"
     plain = KernelShape("", dtype, family, element_class(element))
     if not dtype:
@@ -149,6 +152,7 @@ def _extent(factor: int, tensors: Sequence[Sequence[int]], rule: Rule) -> int:
     """Elements of a convolution's factor: of the result if it has it, else of the kernel."""
     for dims, sizes in ((rule.results[0], tensors[2]), (rule.operands[1], tensors[1])):
         for dim, size in zip(dims, sizes, strict=True):
+            # Only a dimension that the factor has for itself says its size.
             if dim == (factor,):
                 return size
     return rule.factors[factor].size
@@ -189,6 +193,7 @@ def _places(whole: ConvolutionSignature, numbers: ConvDims, rule: Rule) -> _Plac
         batch=_last(result[numbers.output_batch]),
         in_features=_last(right[numbers.kernel_input_feature]),
         out_features=_last(outputs) if whole.out_features > groups else -1,
+        # The kernel's output features are (group, features of the group), the group major.
         group=outputs[0] if outputs and groups > 1 else -1,
         spatial=tuple(
             _last(left[source] or result[target])

@@ -4,8 +4,8 @@ FlexFlow's assumption A1 (Jia et al. 2019, section 5): the time of an op depends
 its device only. So kernels of one signature are measured once.
 
     dot           b products [m, k] x [k, n]: 2 b m n k operations
-    convolution   the product of each of b groups with k = its input features times taps, n = its output
-                  features and m = batch times result positions                   -> in: `matmul_sizes`
+    convolution   the product of each of b groups with k = its input features times taps, n = its
+                  output features and m = batch times result positions     -> in: `matmul_sizes`
     other kernels family of the opcode, class of element type, bytes read and written
 
 Operand layouts are no part of a signature: a library's transposed products run at nearly the same
@@ -31,11 +31,12 @@ ElementClass = Literal["wide float", "narrow float", "integer"]
 _NARROW_BITS: Final = 16
 # A window of more taps than this slides a kernel's gradient over an image.
 _MAX_TAPS: Final = 16
+# Products of four sizes stay far from the largest float.
 _MAX_SIZE: Final = 2**40
 
 
 class Role(IntEnum):
-    """What a factor of a contraction is; indexes `Work`."""
+    """What a factor of a contraction is; indexes `MatmulSizes`."""
 
     BATCH = 0
     M = 1
@@ -43,7 +44,7 @@ class Role(IntEnum):
     K = 3
 
 
-Work = tuple[int, int, int, int]
+MatmulSizes = tuple[int, int, int, int]
 """(b, m, n, k): b products of [m, k] and [k, n]."""
 
 
@@ -77,6 +78,7 @@ class Spatial:
     @property
     def padding_high(self) -> int:
         """The padding after the last element with which the window makes `made` results."""
+        # Dilation spreads the taps, or the elements, with gaps between them.
         window = (self.taps - 1) * self.window_dilation + 1
         extent = (self.read - 1) * self.base_dilation + 1
         return (self.made - 1) * self.stride + window - extent - self.padding_low
@@ -154,11 +156,12 @@ def _check_sizes(field: str, sizes: Sequence[int]) -> None:
         raise refuse(field, tuple(sizes), f"integers from 1 to {_MAX_SIZE}")
 
 
-def matmul_sizes(signature: DotSignature | ConvolutionSignature) -> Work:
+def matmul_sizes(signature: DotSignature | ConvolutionSignature) -> MatmulSizes:
     """(b, m, n, k) of a contraction."""
     if isinstance(signature, DotSignature):
         return signature.batch, signature.m, signature.n, signature.k
     s = signature
+    # One of both is 1: JAX and XLA allow groups of features or of the batch, not of both.
     groups = max(s.feature_groups, s.batch_groups)
     return (
         groups,
@@ -170,6 +173,7 @@ def matmul_sizes(signature: DotSignature | ConvolutionSignature) -> Work:
 
 def element_class(dtype: str) -> ElementClass:
     """The class of an HLO element type."""
+    # HLO's floats are f32, bf16, f8e4m3 and the like, its complex numbers c64 and c128.
     if dtype[0] not in ("f", "b", "c"):
         return "integer"
     return "narrow float" if DTYPE_BITS[dtype] <= _NARROW_BITS else "wide float"

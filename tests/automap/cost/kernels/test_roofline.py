@@ -389,7 +389,7 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["data-parallel"].points(space, mesh)
     found, seconds = (
-        (priced := cost.price_point(space.split_classes(point))).found,
+        (priced := cost.price_point(space.split_classes(point))).collectives,
         priced.collective_seconds,
     )
     chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
