@@ -1,7 +1,5 @@
 """Edges: every place where a tensor meets an operation, folded to distinct rows.
 
-`automap.cost.edges.halos`  what devices exchange with their neighbours before a window slides over
-                            an image that is split
 `automap.cost.edges.sums`   sums that backends do not reduce where the plan makes them
 """
 

@@ -1,0 +1,42 @@
+"""A machine of round numbers, so that seconds can be said in closed form."""
+
+from dataclasses import replace
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.space.space import Space
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.steps import problem_of
+
+
+FLOPS_PER_S, BYTES_PER_S = 1e12, 1e9
+# Nothing is rounded up, kept on the chip or launched for free: the roofline alone.
+PLAIN = {
+    "hbm_bytes_per_s": BYTES_PER_S,
+    "flops_per_s": (("f32", FLOPS_PER_S), ("bf16", FLOPS_PER_S)),
+    "matmul_efficiency": 1.0,
+    "memory_efficiency": 1.0,
+    "class_efficiency": (),
+    "launch_seconds": 1e-12,
+    "on_chip_bytes": 0,
+    "matmul_tile": 1,
+}
+FAST_MEMORY = {"hbm_bytes_per_s": 1e30}
+
+
+def machine(name, **changed):
+    topology = get_topology(name)
+    return replace(topology, device=replace(topology.device, **{**PLAIN, **changed}))
+
+
+def evaluator(step, args, topology):
+    problem = problem_of(step, args)
+    tables = build_tables(problem, topology.platform)
+    return Evaluator(tables, problem.n_classes, topology), Space(problem)
+
+
+def whole(space):
+    """Nothing is split on eight devices."""
+    mesh = Mesh(("data",), (8,))
+    return space.split_classes(space.point(mesh, [()]))

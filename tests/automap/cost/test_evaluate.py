@@ -1,0 +1,72 @@
+"""What the evaluator adds to kernels and links: first touches and merged messages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.collectives import CollectiveKind, collective_cost
+from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE
+from automap.space.presets import PRESETS
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.automap.cost.kernels.plain import evaluator, machine, whole
+from tests.steps import decoder, mlp
+
+
+def test_new_memory_costs_its_first_touch():
+    (plain, space), (fresh, _) = (
+        evaluator(*decoder(), machine("cpu:8", fresh_seconds_per_byte=rate)) for rate in (0.0, 1e-6)
+    )
+    unsplit = whole(space)
+    memory, before, after = plain.memory(unsplit), plain.evaluate(unsplit), fresh.evaluate(unsplit)
+    new_bytes = memory.peak_bytes - sum(memory.input_bytes)
+    assert new_bytes > 0
+    assert after.step_seconds - before.step_seconds == pytest.approx(new_bytes * 1e-6)
+    assert fresh.fresh_seconds(fresh.price_point(unsplit)) == pytest.approx(new_bytes * 1e-6)
+
+
+@pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
+def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
+    cost, space = evaluator(*mlp(), get_topology(platform))
+    mesh = Mesh(("data",), (8,))
+    (point,) = PRESETS["zero-3"].points(space, mesh)
+    priced = cost.price_point(space.split_classes(point))
+    found = priced.collectives
+    chosen = np.flatnonzero(found.combinable & (found.kind == ALL_GATHER))
+    link = collective_cost(CollectiveKind.ALL_GATHER, cost.topology, (8,), [0])
+    alone = link.seconds(found.n_bytes[chosen])
+    assert len(chosen) and (priced.collective_seconds[chosen] < alone).all() == is_merged
+    if not is_merged:
+        np.testing.assert_allclose(priced.collective_seconds[chosen], alone)
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
+    shapes = {"w": (depth, 64, 64), "b": (depth, 64), "c": (depth, 64)}
+    weights = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+
+    def step(state, batch):
+        def layer(x, p):
+            return jnp.tanh(x @ p["w"] + p["b"]) * p["c"], None
+
+        def loss(p):
+            return jax.lax.scan(layer, batch, p)[0].sum()
+
+        return jax.tree.map(jnp.subtract, state, jax.grad(loss)(state)), loss(state)
+
+    batch = jax.ShapeDtypeStruct((4096, 64), "float32")
+    cost, space = evaluator(step, (weights, batch), get_topology("v5e:2x4"))
+    mesh = Mesh(("data",), (8,))
+    (point,) = PRESETS["data-parallel"].points(space, mesh)
+    found, seconds = (
+        (priced := cost.price_point(space.split_classes(point))).collectives,
+        priced.collective_seconds,
+    )
+    chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
+    (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
+    n_bytes = 4 * depth * (64 * 64 + 2 * 64)
+    assert float((found.n_bytes * found.count)[chosen].sum()) == n_bytes
+    # Per trip one message for the matrix and one for both vectors.
+    expected = 2 * depth * line.alpha_seconds + line.beta_seconds_per_byte * n_bytes
+    assert float((seconds * found.count)[chosen].sum()) == pytest.approx(expected)
