@@ -7,7 +7,7 @@ import pytest
 from automap.backends import BACKENDS, version_warnings
 from automap.backends.fitted import SharedNumbers, TileNumbers, entries
 from automap.backends.xla_tpu import LIBTPU
-from scripts.fit_backends import errors_of
+from scripts.fit_backends import fit_errors
 
 
 FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BACKENDS.values()}
@@ -23,7 +23,7 @@ def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
 
 
 def test_numbers_hold_where_measurements_were_kept():
-    rows = {(row.name, row.device): row for row in errors_of(LIBTPU)}
+    rows = {(row.name, row.device): row for row in fit_errors(LIBTPU)}
     assert rows["ring_flops_per_byte", "v5e"].worst == pytest.approx(0.01, abs=0.005)
     assert rows["small_tile_bytes", "v5e"].worst < 0.08
     assert rows["small_tile_bytes", "v5p"].worst == pytest.approx(0.195, abs=0.01)
