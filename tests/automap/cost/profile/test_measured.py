@@ -154,7 +154,7 @@ def test_a_device_of_one_rate_has_that_rate_everywhere(points, query, rate):
 @given(st.dictionaries(shape, seconds, min_size=1, max_size=20), shape)
 def test_rates_lie_between_those_of_measured_ones(points, query):
     model = RateModel.fit(list(points.items()))
-    rates = operations(model.work) / model.seconds
+    rates = operations(model.sizes) / model.seconds
     (found,) = model.predict(np.array([query]))
     inside = [t for p, t in points.items() if np.all(np.array(p) <= query)]
     around = [t for p, t in points.items() if np.all(np.array(p) >= query)]
