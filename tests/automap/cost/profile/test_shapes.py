@@ -139,7 +139,7 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
             assert not isinstance(local, StreamSignature)
             splits = np.full((len(rows), 2), -1)
             splits[row] = split
-            assert tuple(measured._work(splits, (2, 4))[row]) == matmul_sizes(local)
+            assert tuple(measured._local_sizes(splits, (2, 4))[row]) == matmul_sizes(local)
 
 
 def test_whole_work_is_the_flops_that_are_counted():
