@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from automap.config import Options
-from automap.cost.memory import ACTIVATION_KIND, Memory, Profile
+from automap.cost.memory import ACTIVATION_KIND, Memory, MemoryTimeline
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.traffic import Collectives
 from automap.program.problem import Problem
@@ -96,14 +96,15 @@ class _Step:
         rows, batches = self.context.evaluator.tables.value_rows, batch_classes(self.problem)
         return np.asarray(np.isin(rows, batches).reshape(len(rows), -1).any(axis=1))
 
-    def peak_bytes(self, scale: float, profile: Profile | None = None) -> float:
+    def peak_bytes(self, scale: float, timeline: MemoryTimeline | None = None) -> float:
         """The peak if all that holds examples were `scale` times as large."""
         # Bytes of a device are bytes over parts, so dividing the parts by s makes a row s times as
         # large. What edges copy is in bytes already.
         scale_by_row = np.where(self.holds_examples, scale, 1.0)
         scale_by_edge = scale_by_row[self.context.evaluator.tables.operands.value_row]
-        collectives, profile = self._collectives, profile or self.context.evaluator.profile
-        return profile.peak_bytes(
+        timeline = timeline or self.context.evaluator.memory_timeline
+        collectives = self._collectives
+        return timeline.peak_bytes(
             self.sharding.parts_of_value / scale_by_row,
             collectives.copied * scale_by_edge,
             collectives.is_repeat,
@@ -112,12 +113,12 @@ class _Step:
     @cached_property
     def without_activations_bytes(self) -> float:
         """The peak if nothing that the forward pass makes took memory."""
-        profile = self.context.evaluator.profile
-        buffers = profile.buffers
+        timeline = self.context.evaluator.memory_timeline
+        buffers = timeline.buffers
         # The buffers stay in the schedule, with no bytes: what is alive beside them does not
         # change.
         left = np.where(buffers.kind == ACTIVATION_KIND, 0.0, buffers.n_bytes)
-        return self.peak_bytes(1.0, replace(profile, buffers=replace(buffers, n_bytes=left)))
+        return self.peak_bytes(1.0, replace(timeline, buffers=replace(buffers, n_bytes=left)))
 
     @property
     def state_bytes(self) -> float:
@@ -132,10 +133,10 @@ def _parts_text(memory: Memory) -> str:
     first.
     """
     parts = {
-        "parameters": memory.bytes_of("parameter"),
-        "optimizer state": memory.bytes_of("optimizer state"),
-        "other state": memory.bytes_of("other state"),
-        "the batch": memory.bytes_of("batch"),
+        "parameters": memory.role_bytes("parameter"),
+        "optimizer state": memory.role_bytes("optimizer state"),
+        "other state": memory.role_bytes("other state"),
+        "the batch": memory.role_bytes("batch"),
         "results of the forward pass": memory.activation_bytes,
         "gradients and other temporaries": memory.temporary_bytes,
     }

@@ -224,7 +224,9 @@ class SameWork:
     def _shares(self, count: int) -> Mapping[int, float]:
         """Number of devices that do the same -> share of the step's FLOPs."""
         evaluator, problem = self.context.evaluator, self.context.space.problem
-        parts = evaluator.priced(self.context.space.split_classes(self.point)).sharding.parts_of_op
+        parts = evaluator.price_point(
+            self.context.space.split_classes(self.point)
+        ).sharding.parts_of_op
         row = evaluator.tables.row_of_op
         shares: Counter[int] = Counter()
         for index, (op, rule) in enumerate(

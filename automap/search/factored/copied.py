@@ -22,8 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from automap.backends.effects import CopiedAccesses
-from automap.cost.edges import Edges
-from automap.cost.edges.halos import Windows
+from automap.cost.edges import Edges, Windows
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.kernels.table import KernelTable
 from automap.cost.shardings import Shardings, joint_shardings
@@ -254,7 +253,11 @@ class Batches:
 
 def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Priced]:
     """The parts of each of n points, with edges numbered as in the evaluator's own tables."""
-    tables, collectives_of_all, again = evaluator.tables, priced.found, priced.found.scattered_again
+    tables, collectives_of_all, again = (
+        evaluator.tables,
+        priced.collectives,
+        priced.collectives.scattered_again,
+    )
     n_edges = np.where(
         collectives_of_all.on_operand, len(tables.operands.count), len(tables.results.count)
     )
@@ -272,8 +275,8 @@ def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Price
             collectives_of_all.combinable,
             edge,
             collectives_of_all.on_operand,
-            priced.of_collective,
-            priced.beside,
+            priced.collective_seconds,
+            priced.overlapped_seconds,
         )
     ]
     rows = [
@@ -283,7 +286,7 @@ def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Price
             collectives_of_all.copied,
             again.mask,
             again.n_bytes,
-            priced.of_kernel,
+            priced.kernel_seconds,
         )
     ]
     for sharding, (*own, of_collective, beside), (is_repeat, copied, *scattered, of_kernel) in zip(

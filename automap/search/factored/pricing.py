@@ -127,8 +127,8 @@ def cell_costs(
             parts_of_op=np.where(factors >= 0, sizes, 1).prod(axis=1),
         )
     )
-    collectives, of_kernel = priced.found, priced.of_kernel * tables.kernels.count
-    seconds = priced.of_collective * collectives.count
+    collectives, of_kernel = priced.collectives, priced.kernel_seconds * tables.kernels.count
+    seconds = priced.collective_seconds * collectives.count
     operand_seconds, result_seconds = (
         np.bincount(collectives.edge[here], seconds[here], len(edges.count))
         for here, edges in (

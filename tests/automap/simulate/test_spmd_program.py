@@ -73,7 +73,7 @@ def cases(name, topology):
 @pytest.mark.parametrize("name", TARGETS)
 def test_in_line_the_simulated_step_is_the_predicted_one(name, topology):
     for preset, split_classes, evaluator in cases(name, topology):
-        program = device_program(evaluator.tables, evaluator.priced(split_classes))
+        program = device_program(evaluator.tables, evaluator.price_point(split_classes))
         simulated = simulate_spmd(program, evaluator.topology.platform)
         expected = evaluator.evaluate(split_classes).step_seconds
         assert simulated.timeline.makespan_seconds == pytest.approx(expected, rel=1e-9), preset
@@ -86,7 +86,7 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
     for preset, split_classes, evaluator in cases(name, topology):
         estimate = evaluator.evaluate(split_classes)
         busy = estimate.collective_seconds + estimate.hidden_seconds
-        program = device_program(evaluator.tables, evaluator.priced(split_classes))
+        program = device_program(evaluator.tables, evaluator.price_point(split_classes))
         compute = total_seconds(program, NodeKind.KERNEL, NodeKind.SPARE)
         assert compute == pytest.approx(estimate.compute_seconds)
         assert total_seconds(program, NodeKind.COLLECTIVE) == pytest.approx(busy)
@@ -97,7 +97,7 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
 
 def test_kernels_wait_for_the_collectives_of_what_they_read():
     _, split_classes, evaluator = next(c for c in cases("mlp", "8xh100") if c[0] == "megatron")
-    priced = evaluator.priced(split_classes)
+    priced = evaluator.price_point(split_classes)
     program = device_program(evaluator.tables, priced)
     graph = evaluator.tables.program.problem.graph
     (summed,) = [  # of the second product's partial sums
