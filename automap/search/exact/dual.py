@@ -42,17 +42,17 @@ def costs(
     evaluator: Evaluator, features: FeatureOffsets, split_classes: SplitClasses, limit_bytes: float
 ) -> Costs:
     """Of a plan."""
-    priced, tables = evaluator.priced(split_classes), evaluator.tables
-    collectives = priced.found
-    each = priced.of_collective * collectives.count
+    priced, tables = evaluator.price_point(split_classes), evaluator.tables
+    collectives = priced.collectives
+    each = priced.collective_seconds * collectives.count
     # Numbered as in `FeatureOffsets`: kernels first, then operand edges, then result edges.
     seconds = np.zeros(features.value_rows)
-    seconds[: features.operands] = priced.of_kernel * tables.kernels.count
+    seconds[: features.operands] = priced.kernel_seconds * tables.kernels.count
     first = np.where(collectives.on_operand, features.operands, features.results)
     np.add.at(seconds, first + collectives.edge, each)
     # Bytes that a later edge finds gathered by an earlier one, and that live from one to the other.
     kept = collectives.copied[tables.operands.repeats[:, 1]] * collectives.is_repeat
-    live = evaluator.profile.live(priced.sharding.parts_of_value, collectives.copied, kept)
+    live = evaluator.memory_timeline.live(priced.sharding.parts_of_value, collectives.copied, kept)
     # Over the limit where it is above 0; relative, so that a price is seconds per memory limit.
     return Costs(seconds, live / limit_bytes - 1)
 
@@ -129,7 +129,7 @@ class Dual:
         """The weight of each feature of memory in the bytes at a position."""
         # The schedule is the same for all plans, and a position is asked about in every round.
         if position not in self._alive:
-            rows, copies, kept = self.evaluator.profile.at(position)
+            rows, copies, kept = self.evaluator.memory_timeline.at(position)
             repeat_weights = np.zeros(self.features.count - self.features.kept)
             repeat_weights[: len(kept)] = kept
             self._alive[position] = np.concatenate([rows, copies, repeat_weights])
