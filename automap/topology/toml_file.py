@@ -87,7 +87,7 @@ def read_machine(path: str | Path) -> Topology | Graph:
     except FileError as error:
         raise TopologyError(f"topology file {shown}: {error}; {_REMEDY}") from error
     with within(f"topology file {shown}: "):
-        # A byte that is no UTF-8 becomes a replacement character, which TOML takes in strings only.
+        # A byte that is no UTF-8 becomes a replacement character, which TOML takes in strings.
         return parse_machine(content.decode("utf-8", errors="replace"))
 
 
