@@ -37,12 +37,12 @@ from automap.space.presets import PRESETS
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.topology.model import Platform
-from automap.verify.collectives import (
+from scripts.tables import made_by, markdown, replace_table
+from scripts.transfers import (
     Transfer,
     compiled_transfers,
     predicted_transfers,
 )
-from scripts.tables import made_by, markdown, replace_table
 
 
 DEVICES = 8

@@ -16,9 +16,8 @@ from automap.step.call import TracedCall
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
-from automap.verify.collectives import OTHER_DEVICES, joined_axes
 from automap.verify.compilers import COMPILER_BY_PLATFORM
-from automap.verify.compiling import ask
+from automap.verify.compiling import OTHER_DEVICES, ask, joined_axes
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 from hlo_tools.compiled.collectives import compiled_collectives

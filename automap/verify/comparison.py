@@ -2,7 +2,7 @@
 
     memory        predicted peak against the compiler's; error = (predicted - compiled) / compiled
     collectives   per kind and axes, tensors and bytes of one step on both sides, after what the
-                  backend is known to do differently (`automap.verify.collectives`)
+                  backend is known to do differently (`Backend.compiled`)
                                                                         -> in: `collective_rows`
     places        the largest compiled tensors of the rows that differ, with the line of the user's
                   code that they were made for                          -> in: `differing_places`

@@ -4,10 +4,14 @@
 
 Whether it fits: the TPU compiler refuses what does not; for the others it fits if the bytes of a
 device's buffers are within the device's memory                         -> in: `_fits`
+A program has groups of partitions where a plan has axes of its mesh    -> in: `joined_axes`
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
 from pathlib import Path
 import re
 from typing import Final
@@ -18,7 +22,6 @@ from automap.jaxpr.names import readable
 from automap.jaxpr.sites import parse_site
 from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, program_name, save_cached
-from automap.verify.collectives import joined_axes
 from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
@@ -27,6 +30,7 @@ from automap.verify.program import ExportedStep, PlannedProgram
 from automap.verify.witness import CompiledRecord, Witness
 from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
+from hlo_tools.module import Groups
 from hlo_tools.read.proto import decode_module
 
 
@@ -39,6 +43,8 @@ _UNIT_BYTES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # What the exported step's own wrappers put before its names.
 _WRAPPER: Final = re.compile(r"^.*call_exported(?:/(?:jit\([^/]*\)/)?)?")
 _MAX_NAME_CHARACTERS: Final = 200
+OTHER_DEVICES: Final = ("?",)
+"""Axes of a collective whose groups are no set of mesh axes."""
 
 
 def ask(
@@ -147,6 +153,47 @@ def _records(
         for (kind, joined, n, site, name), count in counts.items()
     )
     return tuple(sorted(records, key=lambda r: (-r.bytes * r.count, r.kind, r.axes, r.site)))
+
+
+@cache
+def joined_axes(
+    groups: Groups | None, axes: tuple[tuple[str, int], ...], *, is_pairs: bool
+) -> tuple[str, ...]:
+    """The mesh axes that a collective's groups join; `OTHER_DEVICES` if they are no set of axes."""
+    names = tuple(name for name, size in axes if size > 1)
+    if groups is None:
+        return names
+    # Partition d is device d of the mesh, row-major: the last axis varies fastest.
+    coordinates = list(product(*(range(size) for _, size in axes)))
+    if not all(0 <= device < len(coordinates) for group in groups for device in group):
+        return OTHER_DEVICES
+    # A permutation has pairs (source, target) where others have groups: it runs over the axes along
+    # which any pair moves.
+    if is_pairs:
+        moved = {
+            name
+            for source, target in groups
+            for (name, _), a, b in zip(axes, coordinates[source], coordinates[target])
+            if a != b
+        }
+        return tuple(name for name in names if name in moved)
+    # The fewest axes first: axes of size 1 may join any set of axes without changing its groups.
+    wanted = {frozenset(group) for group in groups}
+    for count in range(len(axes) + 1):
+        for chosen in combinations(range(len(axes)), count):
+            if _groups_over(chosen, coordinates) == wanted:
+                return tuple(axes[a][0] for a in chosen if axes[a][1] > 1)
+    return OTHER_DEVICES
+
+
+def _groups_over(
+    chosen: Sequence[int], coordinates: Sequence[tuple[int, ...]]
+) -> set[frozenset[int]]:
+    groups: dict[tuple[int, ...], set[int]] = {}
+    for device, place in enumerate(coordinates):
+        rest = tuple(c for a, c in enumerate(place) if a not in chosen)
+        groups.setdefault(rest, set()).add(device)
+    return {frozenset(group) for group in groups.values()}
 
 
 def _first_name(op_name: str) -> str:

@@ -18,8 +18,8 @@ from automap.program import trace_step
 from automap.search.context import Candidate
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import compiled_transfers, predicted_transfers
 from hlo_tools.analyses.phases import Phase
+from scripts.transfers import compiled_transfers, predicted_transfers
 from tests.steps import images
 
 

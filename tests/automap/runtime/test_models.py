@@ -28,8 +28,8 @@ from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import compiled_transfers, predicted_transfers
 from models.training import random_batch
+from scripts.transfers import compiled_transfers, predicted_transfers
 
 
 TOPOLOGY = get_topology("cpu:8")

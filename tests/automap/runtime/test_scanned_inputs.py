@@ -19,7 +19,7 @@ from automap.search.context import Candidate
 from automap.space.point import Level, Point
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import compiled_transfers, predicted_transfers
+from scripts.transfers import compiled_transfers, predicted_transfers
 
 
 WORDS, WIDTH, BATCH, STEPS = 64, 32, 16, 5

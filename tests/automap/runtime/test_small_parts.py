@@ -20,9 +20,9 @@ from automap.search.context import Candidate
 from automap.search.moves import SmallPartsChange, moves
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import compiled_transfers, predicted_transfers
 from models.moe import TINY, init, moe_tiny
 from models.training import random_batch
+from scripts.transfers import compiled_transfers, predicted_transfers
 
 
 EXPERTS = "[0]['params']['layers'][*]['experts']['down'][0]"

@@ -22,7 +22,7 @@ from automap.planner.sharding import find
 from automap.program import read_workload, trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import compiled_transfers, predicted_transfers
+from scripts.transfers import compiled_transfers, predicted_transfers
 
 
 AXES = {"data": 4, "model": 2}

@@ -20,7 +20,7 @@ from automap.runtime.pipeline.runner import run_step
 from automap.runtime.pipeline.step import check_separable
 from automap.step.step import traced_call
 from automap.topology.mesh import Mesh
-from automap.verify.collectives import Transfer, compiled_transfers
+from scripts.transfers import Transfer, compiled_transfers
 from tests.automap.runtime.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
 from tests.automap.runtime.pipeline.running import assert_same
 
