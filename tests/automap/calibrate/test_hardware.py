@@ -64,13 +64,13 @@ def test_links_are_recovered_with_outliers(name):
         ),
     )
     transfers = tuple(grid_transfers(measurement_grid("cuda", "full"), topology))
-    level_of = level_by_axis(topology)
+    level_by_axes = level_by_axis(topology)
     outliers = np.random.default_rng(0).random(len(transfers)) < 0.05
     for index, level in enumerate(true.levels):
         rows = EMPTY.with_times(
             (t, seconds * (20 if odd else 1))
             for (t, seconds), odd in zip(collective_times(true, transfers), outliers, strict=True)
-            if level_of[t.sizes, t.axis] == index
+            if level_by_axes[t.sizes, t.axis] == index
         ).transfers
         fitted = fit_level(topology, index, rows)
         assert fitted.latency_seconds == pytest.approx(level.latency_seconds, rel=0.05)

@@ -45,8 +45,8 @@ def test_a_loop_of_steps(name, preset, n_steps):
     many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((n_steps, *x.shape), x.dtype), args[1])
     outcome = find(trace_step(steps, (args[0], many)), TOPOLOGY, Options(mesh=MESH, preset=preset))
     plan = Plan.from_record(build_plan(outcome))
-    role_of = {leaf.path: leaf.role for leaf in plan.inputs}
-    for path, role in role_of.items():
+    roles = {leaf.path: leaf.role for leaf in plan.inputs}
+    for path, role in roles.items():
         if ".mu" in path or ".nu" in path:
             assert role == "optimizer state"
         elif "['params']" in path:

@@ -130,16 +130,14 @@ def test_every_entry_is_sourced_and_its_example_is_its_own():
         assert get_machine(entry.example) == entry.machine
         graph = isinstance(entry.machine, Graph)
         for link in entry.machine.links if graph else entry.machine.levels:
-            assert spoken_of(link) == {"all"} or {"bytes_per_s", "latency_seconds"} <= spoken_of(
-                link
-            )
+            assert covered(link) == {"all"} or {"bytes_per_s", "latency_seconds"} <= covered(link)
         for kind in entry.machine.kinds if graph else [entry.machine.device]:
             there = [f for f in dataclasses.fields(kind) if getattr(kind, f.name) != f.default]
             numbers = {f.name for f in there} - {"name", "source"}
-            assert spoken_of(kind) == {"all"} or spoken_of(kind) >= numbers
+            assert covered(kind) == {"all"} or covered(kind) >= numbers
 
 
-def spoken_of(row):
+def covered(row):
     return {name for source in row.source for name in source.field.split(", ")}
 
 

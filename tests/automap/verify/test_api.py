@@ -113,11 +113,11 @@ def test_wrong_plans_are_refused():
         automap.verify(plan, *mlp(batch=32), cache=False)
     with pytest.raises(PlanError, match="computes something else"):
         automap.verify(plan, lambda state, batch: (state, batch["x"].sum()), args, cache=False)
-    of_file = dataclasses.replace(
+    file_plan = dataclasses.replace(
         plan, workload=dataclasses.replace(plan.workload, jaxpr_sha256=None)
     )
     with pytest.raises(InputError, match="there is no step to compile; plan module:function"):
-        automap.verify(of_file, step, args, cache=False)
+        automap.verify(file_plan, step, args, cache=False)
 
 
 @pytest.mark.parametrize(
