@@ -178,3 +178,20 @@ GPUS: Final[tuple[Device, ...]] = (
     ),
 )  # fmt: skip
 """In the order shown to users: by age."""
+
+# A longer name before one that is a part of it.
+GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
+    ("Tesla K80", "k80"),
+    ("P100-SXM2-16GB", "p100"),
+    ("TITAN Xp", "titan-xp"),
+    ("RTX 2080 Ti", "2080ti"),
+    ("V100-SXM2-32GB", "v100-32gb"),
+    ("V100-SXM3-32GB", "v100-32gb"),
+    ("V100-SXM2-16GB", "v100"),
+    ("A100-SXM4-80GB", "a100"),
+    ("H100 80GB HBM3", "h100"),
+    ("H200", "h200"),
+    ("GB200", "gb200"),
+    ("B200", "b200"),
+)
+"""A part of JAX's device_kind -> GPU of the catalogue; the first that matches."""

@@ -8,36 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 import logging
-from typing import Any, Final
+from typing import Any
 
 from automap.errors import TopologyError
 from automap.topology.cpu import cpu_devices
 from automap.topology.gpu import gpu_hosts
+from automap.topology.gpu_devices import GPU_KINDS
 from automap.topology.model import Topology
-from automap.topology.tpu import GENERATIONS, grid_topology
-
-
-TPU_KINDS: Final[dict[str, str]] = {
-    "TPU v4": "v4",
-    "TPU v5": "v5p",
-    "TPU v5p": "v5p",
-    "TPU v5 lite": "v5e",
-    "TPU v5e": "v5e",
-    "TPU v6 lite": "v6e",
-    "TPU v6e": "v6e",
-    "TPU7x": "tpu7x",
-}
-"""JAX's device_kind -> TPU generation."""
-
-GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
-    ("V100-SXM2-32GB", "v100-32gb"),
-    ("V100-SXM3-32GB", "v100-32gb"),
-    ("V100-SXM2-16GB", "v100"),
-    ("A100-SXM4-80GB", "a100"),
-    ("H100 80GB HBM3", "h100"),
-    ("H200", "h200"),
-)
-"""A part of JAX's device_kind -> GPU of the catalogue; the first that matches."""
+from automap.topology.tpu import GENERATIONS, TPU_KINDS, grid_topology
 
 
 def local_topology() -> Topology:

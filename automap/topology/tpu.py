@@ -59,10 +59,12 @@ class Generation:
     """One TPU generation: how its chips are joined.
 
     `chip_bytes_per_s` is a chip's ICI bandwidth in one direction over all its links, `max_chips`
-    the largest slice, `dies` the JAX devices of a chip.
+    the largest slice, `dies` the JAX devices of a chip; `kinds` is what JAX calls its devices
+    (`device_kind`).
     """
 
     name: str
+    kinds: tuple[str, ...]
     grid: Literal["flat", "cubes"]
     chip_bytes_per_s: float
     max_chips: int
@@ -89,6 +91,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
     for generation in (
         Generation(
             name="v4",
+            kinds=("TPU v4",),
             grid="cubes",
             chip_bytes_per_s=300e9,
             max_chips=4096,
@@ -97,6 +100,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
         ),
         Generation(
             name="v5e",
+            kinds=("TPU v5 lite", "TPU v5e"),
             grid="flat",
             chip_bytes_per_s=200e9,
             max_chips=256,
@@ -105,6 +109,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
         ),
         Generation(
             name="v5p",
+            kinds=("TPU v5", "TPU v5p"),
             grid="cubes",
             chip_bytes_per_s=600e9,
             max_chips=6144,
@@ -113,6 +118,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
         ),
         Generation(
             name="v6e",
+            kinds=("TPU v6 lite", "TPU v6e"),
             grid="flat",
             chip_bytes_per_s=400e9,
             max_chips=256,
@@ -121,6 +127,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
         ),
         Generation(
             name="tpu7x",
+            kinds=("TPU7x",),
             grid="cubes",
             chip_bytes_per_s=600e9,
             max_chips=9216,
@@ -131,6 +138,10 @@ GENERATIONS: Final[dict[str, Generation]] = {
         ),
     )
 }
+TPU_KINDS: Final[dict[str, str]] = {
+    kind: generation.name for generation in GENERATIONS.values() for kind in generation.kinds
+}
+"""JAX's device_kind -> TPU generation."""
 
 
 def tpu_slice(name: str, dims_text: str) -> Topology:

@@ -34,8 +34,9 @@ from automap.errors import InputError, PlanError, ProfileError
 from automap.plan import file as plan_file
 from automap.plan.checks import check_numbers, check_version, refuse, repeated
 from automap.plan.codec import decode, encode
-from automap.topology.local import GPU_KINDS, TPU_KINDS
+from automap.topology.gpu_devices import GPU_KINDS
 from automap.topology.model import Topology
+from automap.topology.tpu import TPU_KINDS
 
 
 FORMAT: Final = "automap-profile"

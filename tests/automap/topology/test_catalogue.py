@@ -14,6 +14,8 @@ from automap.topology import (
     get_topology,
     topology_from_devices,
 )
+from automap.topology.gpu_devices import GPUS
+from automap.verify.gpu_targets import GPU_TARGETS
 
 
 def shape(topology):
@@ -185,6 +187,13 @@ def test_local_gpus_are_grouped_by_process():
     assert topology_from_devices(gpus) == get_topology("2x8xh100")
     with pytest.raises(TopologyError, match="GPUs by process"):
         topology_from_devices(gpus[:-1])
+
+
+@pytest.mark.parametrize("gpu", [device.name for device in GPUS])
+def test_local_gpus_of_the_catalogue_are_recognized(gpu):
+    """By the name that CUDA gives them, as XLA's compiler is told it."""
+    kind = GPU_TARGETS[gpu].description if gpu in GPU_TARGETS else "Tesla K80"
+    assert topology_from_devices([device(kind, "gpu", process_index=0)]).device.name == gpu
 
 
 def test_local_unknown_kinds_are_refused():
