@@ -64,6 +64,7 @@ def plan_call(
     `TopologyError` for options that do not suit the step, `CompilerError` for a compiler that is
     missing or fails.
     """
+    # Lowering and reading the program takes seconds for a large model, before there is a search.
     with SearchProgress(options.budget_seconds) as progress:
         workload = lower_call(
             call,
@@ -81,6 +82,7 @@ def plan_call(
                 on_stages=progress.update_stages,
             )
             return Plan.from_record(planned)
+        # All that was priced, and not the best plan alone: a compiler may refuse the best.
         outcome = find(workload, topology, options, on_progress=progress.update)
     return Plan.from_record(confirmed_plan(outcome, call, options, confirmation))
 
@@ -95,6 +97,7 @@ def cache_key(
     """The name under which a plan is kept, without ending; `mesh` and `ends` are those of the
     step's own shardings.
     """
+    # Whatever the plan depends on, or a changed option would load the old plan.
     parts = {
         "jaxpr": jaxpr_sha256,
         "shardings": repr((mesh, ends)),
@@ -103,6 +106,7 @@ def cache_key(
         "options": asdict(options),
         "versions": [_own_version(), jax.__version__],
     }
+    # Hexadecimal, so that it is a file's name on every system.
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -117,6 +121,7 @@ def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) 
     if not path.is_file():
         return None
     try:
+        # The folder is anyone's: the file is held against the step as one from elsewhere would be.
         plan = Plan.load(path)
         check_is_planned(plan, call, reemitter)
         check_program(plan, call)
@@ -128,6 +133,7 @@ def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) 
 def save_cached(folder: Path, key: str, plan: PlanRecord) -> None:
     """Keep a plan under `key`, or warn that it is not kept: a `CacheWarning`."""
     try:
+        # A plan that cannot be kept is worth a warning and no more: the step runs.
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / f"{key}.json", layout(plan.to_json()), links="replace")
     except (PlanError, OSError) as error:

@@ -51,6 +51,7 @@ def with_options(
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         signature = signature.replace(parameters=[*_parameters(signature, options, rest)])
+        # What `inspect.signature` and editors ask for; the function itself still takes `**options`.
         attributes = vars(function)
         attributes["__signature__"] = signature
         function.__doc__ = _docstring(inspect.getdoc(function) or "", (*own, *options))
@@ -63,6 +64,7 @@ def _parameters(
     signature: inspect.Signature, options: Sequence[Option], rest: str | None
 ) -> Iterator[inspect.Parameter]:
     for parameter in signature.parameters.values():
+        # The options stand where `**options` stood, so that what comes before keeps its place.
         if parameter.kind is not parameter.VAR_KEYWORD:
             yield parameter
             continue
@@ -79,6 +81,7 @@ def _docstring(text: str, options: Sequence[Option]) -> str:
     """A docstring with an entry for each option in the place of the entry `**options`."""
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"{_ENTRY}**options:"))
+    # The entry may go on over several indented lines.
     end = first + 1
     while lines[end : end + 1] and lines[end].startswith(_CONTINUED):
         end += 1
@@ -92,6 +95,7 @@ def _entry(option: Option) -> list[str]:
         width=_COLUMNS - len(_ENTRY),
         initial_indent=_ENTRY,
         subsequent_indent=_CONTINUED,
+        # A path or a spec that is broken could not be copied.
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -1,8 +1,9 @@
 """`parallelize`, the decorator: a step that plans itself at its first call, and runs its plan.
 
-A call of a kind (trees, shapes and types of its arguments) that has no plan yet gets, in this order,
+A call of a kind (trees, shapes and types of its arguments) that has no plan yet gets, in this
+order,
 
-    the plan of another kind of call that is for this one too     -> in: `ParallelStep._kept_for`
+    the plan of another kind of call that is for this one too     -> in: `ParallelStep._known_for`
     the plan that the cache folder has for it
     a new one                                                     -> in: `ParallelStep._new_for`
 """
@@ -53,18 +54,29 @@ def parallelize(
     own options).
 
     Args:
-        step: the function, when used without parentheses.
+        step: the function, when used without parentheses. Its arguments and results may be any
+            trees of arrays.
         topology: as for `plan`; "local" is what JAX sees.
         cache_dir: a folder to keep plans in; a later process loads them instead of searching.
-        devices: devices to run on, by default all that JAX sees.
+        devices: devices to run on, by default all that JAX sees; as many as the topology has.
         **options: described in `automap.config`; each has an entry here.
         **jit_options: of `jax.jit`, for a step that is not jitted: `donate_argnums`,
             `static_argnums`...
 
     Returns:
         A `ParallelStep`, or the decorator that makes one.
+
+    Raises:
+        InputError: a bad option; at the first call a step that cannot be traced, or shardings in
+            its code that no plan can have.
+        InfeasiblePlanError: at the first call, no plan fits the memory of the devices.
+        NotSeparableError: at the first call, a pipeline of a step that needs all samples at once.
+        MeshMismatchError: at the first call, another number of devices than the topology has.
+        ProfileError: a profile that cannot be read.
+        TopologyError: at the first call, an unknown topology, or a mesh that does not fit it.
     """
     names = {option.name for option in described_options()}
+    # What is no option of a plan is one of `jax.jit`, which refuses what it does not know.
     given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
     make = partial(
         ParallelStep,
@@ -99,6 +111,7 @@ class ParallelStep:
         self._options = options
         self._cache_dir = cache_dir
         self._devices = devices
+        # A plan for each kind of call; on an object they are shared by all of the class's objects.
         self._planned: LRUCache[PlannedStep | PipelinedStep] = LRUCache()
         # Attributes of a callable object are its own.
         update_wrapper(self, step, updated=())
@@ -109,6 +122,7 @@ class ParallelStep:
         """
         if instance is None:
             return self
+        # Shallow: the object's step, and the plans of all objects.
         method = copy(self)
         method.step = self.step.as_method(instance)
         return method
@@ -139,24 +153,27 @@ class ParallelStep:
     def plan_for(self, *args: Any, **kwargs: Any) -> Plan:
         """Plan for arguments that may be `jax.ShapeDtypeStruct`s, and run nothing.
 
-        Before `init`, it lets the state be born where the plan stores it.
+        Before `init`, it lets the state be made where the plan stores it. Raises what a first call
+        raises.
         """
         return Plan.from_record(self._for(self.step.enter(args, kwargs)).plan)
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`init_fn(*args, **kwargs)` with every array born sharded, or on the stage of a pipeline
-        that owns it.
+        """`init_fn(*args, **kwargs)` with every array made sharded from the start, or on the stage
+        of a pipeline that owns it: no device ever has all of it.
 
         If a plan is known whose step takes the result as one argument, or the elements of a tuple
-        as several, arrays are born where it stores them; otherwise split as evenly as they can be,
+        as several, arrays are made where it stores them; otherwise split as evenly as they can be,
         and the first step moves them. Modules of libraries are returned as what they are; those
         among the arguments may be changed in place.
         """
         form = self.step.argument_form(init_fn)
         positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
         make = partial(form.traced_result, positional, {**named, STATIC: rest})
+        # Where an array is to be made has to be known before it is made.
         shapes = jax.eval_shape(make)
         shardings = even_shardings(shapes, self._devices or jax.devices())
+        # The plan of the latest call that takes such a state.
         for planned in self._planned.latest_first():
             returned = planned_shardings(planned.plan, planned.input_shardings, shapes.returned)
             if returned is not None:
@@ -168,11 +185,13 @@ class ParallelStep:
         planned = self._planned.get(entered.signature)
         if planned is None:
             call = entered.traced()
-            planned = self._kept_for(entered, call) or self._new_for(entered, call)
+            # Tracing is cheap beside planning, and what was traced tells whether a known plan is
+            # for it.
+            planned = self._known_for(entered, call) or self._new_for(entered, call)
             self._planned.add(entered.signature, planned)
         return planned
 
-    def _kept_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep | None:
+    def _known_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep | None:
         """What runs a plan that there is and that is also for this call."""
         for planned in self._planned.latest_first():
             # Other trees and shapes are another plan's, whatever the step computes.
@@ -185,13 +204,19 @@ class ParallelStep:
         topology = as_topology(self._topology)
         kept = [planned.plan for planned in self._planned.latest_first()]
         if kept:
-            text = f"{self.step.name} is planned once more, for other arguments: {difference(kept, call)}"
-            counts = f"{len(kept)} plans are kept, at most {MAX_ENTRIES}"
-            warnings.warn(f"{text}; {counts}", PlanWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.step.name} is planned once more, for other arguments: "
+                f"{difference(kept, call)}; {len(kept)} plans are kept, at most {MAX_ENTRIES}",
+                PlanWarning,
+                # The user's call: `__call__`, `_for` and this method are between.
+                stacklevel=4,
+            )
         if self._cache_dir is None:
             return self._taking(
                 plan_call(call, topology, self._options, self.step.name), entered, call
             )
+        # The digest of the equations is a part of the key, so the step is taken apart before it is
+        # lowered.
         reemitter = Reemitter(call.jaxpr, user_rules(self._options.rules))
         digest, mesh = jaxpr_sha256(reemitter.flat), mesh_of_call(call, reemitter)
         key = cache_key(digest, topology, self._options, mesh, call.ends)

@@ -37,12 +37,15 @@ class Plan(FromRecord, PlanRecord):
         """`step` as this plan says, called like it; `options` are those of `jax.jit`.
 
         A step that is jitted already keeps its own options, donation included. `devices` (default:
-        all that JAX sees) may be real, fake, or of an ahead-of-time topology. The result also has
-        `lower(*args)`, unless the plan is a pipeline. Raises `MeshMismatchError` for another number
-        of devices and, at the first call, `PlanError` for a step or arguments that are not those of
-        the plan, `NotSeparableError` for a pipeline of a step that needs all samples at once. What
-        a step can be, and in what its arguments may differ from the planned ones, is in
-        docs/how-to/steps.md.
+        all that JAX sees) may be real, fake, or of an ahead-of-time topology; they are as many as
+        the plan's mesh has. The result takes and returns what the step does: global arrays, sharded
+        as `inputs` and `outputs` say; arguments that are sharded otherwise are moved. It also has
+        `lower(*args)`, unless the plan is a pipeline.
+
+        Raises `MeshMismatchError` for another number of devices and, at the first call, `PlanError`
+        for a step or arguments that are not those of the plan, `NotSeparableError` for a pipeline
+        of a step that needs all samples at once. What a step can be, and in what its arguments may
+        differ from the planned ones, is in docs/how-to/steps.md.
         """
         # A plan is read and explained without tracing anything.
         from automap.runtime.run import step_under_plan

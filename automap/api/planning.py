@@ -37,10 +37,16 @@ def plan(
     device.
 
     Args:
-        step: a function of arrays, or one that `jax.jit` has wrapped.
-        args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
-        kwargs: its keyword arguments.
+        step: a function of trees of arrays, or one that `jax.jit` has wrapped.
+        args: its positional arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, of which
+            shapes and types alone are read.
+        kwargs: its keyword arguments, the same.
         **options: described in `automap.config`; each has an entry here.
+
+    Returns:
+        A plan with a spec for every input and output in flattened argument order: for each
+        dimension None or the mesh axes that split it, major first. Predicted seconds are of one
+        step, predicted bytes of one device.
 
     Raises:
         NotSeparableError: a pipeline of a step that needs all samples at once.
@@ -68,6 +74,7 @@ def _plan_step(
     given = as_step(step, mesh=options.axes)
     call = given.enter(args, kwargs).traced()
     planned = plan_call(call, topology, options, given.name, confirmation)
+    # Now rather than at the first run: a pipeline that cannot be run is no plan.
     if planned.pipeline is not None:
         check_separable(call, planned.pipeline)
     return planned

@@ -45,7 +45,7 @@ class Simulation(FromRecord, SimulationRecord):
 
 
 class PipelineSimulation(FromRecord, PipelineSimulationRecord):
-    """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes mean."""
+    """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes are."""
 
     __slots__ = ()
 
@@ -80,7 +80,8 @@ def simulate(
             for a pipeline.
 
     Returns:
-        A `PipelineSimulation` for a plan with a pipeline, a `Simulation` for any other.
+        A `PipelineSimulation` for a plan with a pipeline, a `Simulation` for any other. Times are
+        seconds from the beginning of the step, on one device and its links or on all stages.
 
     Raises:
         PlanError: a plan of another step, or an older one that has not recorded what is needed.
@@ -103,6 +104,7 @@ def simulate(
                 "automap.simulate(plan, step, args, topology=..., profile=...)"
             )
         return Simulation.from_record(simulate_recorded(plan))
+    # Priced again, as another machine or profile has other seconds for the same point.
     workload = planned_workload(plan, step, tuple(args), kwargs or {})
     return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
 
@@ -112,6 +114,7 @@ def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, obje
     seconds.
     """
     for name, value in options.items():
+        # `--arg` without arguments is an empty tuple, which asks for nothing.
         if value:
             space = "hybrid" if record.is_sharded_inside else "pipeline"
             raise InputError(
@@ -122,7 +125,9 @@ def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, obje
 
 
 def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
-    """The step of a plan that is one program, by its own record. Raises `PlanError` if it has none."""
+    """The step of a plan that is one program, by its own record. Raises `PlanError` if there is
+    none.
+    """
     if plan.program is None:
         raise PlanError(
             "program: missing: the plan was written by an earlier automap, which did not record "
@@ -131,6 +136,7 @@ def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
         )
     machine = Topology.from_dict(plan.topology)
     record = _simulation(plan, plan.program, machine, ())
+    # The two are written beside each other, so they differ only in a file that somebody has edited.
     then = plan.predicted.compute_seconds
     if math.isclose(record.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
         return record
@@ -156,6 +162,7 @@ def simulated(
     known = None if profile is None else KernelProfile.load(profile)
     point = rebuilt(plan, workload, machine, known)
     reemitter = workload.reemitter
+    # The same path as a plan's own tasks take, so that both ways to simulate agree.
     program = recorded_program(
         point.evaluator,
         point.priced,

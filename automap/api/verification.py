@@ -58,6 +58,11 @@ def verify(
         numerics: whether to run the step beside the planned one on fake CPU devices.
         numerics_limit: GiB that this may take; a larger model is skipped.
 
+    Returns:
+        What the compiler says (bytes of one device, seconds of the compilation), the collectives
+        that it made beside those that were predicted, and how far the results of the planned step
+        are from those of the single-device step.
+
     Raises:
         CompilerError: a compiler that is missing, fails, or is not done in time.
         InputError: a bad option, or a step that cannot be traced or exported.
@@ -66,6 +71,7 @@ def verify(
     name = check_options(plan, compiler, timeout, numerics_limit)
     call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
     program = planned_program(plan, call)
+    # None keeps nothing and looks nowhere.
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
     sources = program.reemitter.source_by_path

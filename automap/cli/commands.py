@@ -31,6 +31,7 @@ class OneOf(click.ParamType):
 
     def __init__(self, *tables: Mapping[str, str]) -> None:
         """Tables of names with a line on each; a name of several has the first one's."""
+        # Reversed, so that the first table's line is the one that is left.
         self._lines = {name: line for table in reversed(tables) for name, line in table.items()}
 
     def shell_complete(
@@ -51,6 +52,7 @@ class WrittenPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The absolute path."""
+        # While the command line is read, before a target changes the folder.
         return super().convert(os.path.abspath(value), param, ctx)
 
 
@@ -58,6 +60,7 @@ def table(title: str, names: Mapping[str, str]) -> str:
     """A paragraph of help with a line for each name."""
     width = max(map(len, names))
     rows = (f"  {name:{width}}  {line}" for name, line in names.items())
+    # The control character tells click to leave the lines as they are.
     return "\n".join(("\b", f"{title}:", *rows))
 
 
@@ -65,6 +68,7 @@ def flag(option: Option) -> click.Option:
     """The option of the command; its value has the option's name."""
     name = option.flag or f"--{option.name.replace('_', '-')}"
     is_switch = option.type is bool
+    # Only these are shown in the help; a default of nothing is said in the sentence.
     has_default = not (is_switch or option.default is None or option.default == ())
     return click.Option(
         [name, option.name],
@@ -79,10 +83,13 @@ def flag(option: Option) -> click.Option:
 
 
 def _click_type(option: Option) -> Any:
+    # Names complete in a shell and are checked by `Options`, which knows in which space each is
+    # allowed.
     if option.choices:
         return OneOf(*(known.names for known in option.choices))
     if get_origin(option.type) is Literal:
         return click.Choice(get_args(option.type))
+    # Of a union, as `str | Path | None`, the kind of value that a text on the command line is.
     types = get_args(option.type) or (option.type,)
     if Path in types:
         return click.Path(dir_okay=False)
@@ -91,11 +98,13 @@ def _click_type(option: Option) -> Any:
     return float if float in types else int
 
 
+# Shared by several commands: click's options have no state, so one object may be in many.
 TARGET: Final = click.Argument(["target"])
 TARGET_OPTION: Final = click.Option(
     ["--target"],
     metavar="TARGET",
-    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported or called",
+    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported "
+    "or called",
 )
 ARGUMENTS: Final = click.Option(
     ["--arg", "arguments"],
@@ -196,7 +205,8 @@ TOPOLOGIES: Final = Command(
 VERIFY: Final = Command(
     "verify",
     runs="automap.cli.run.verify",
-    summary="Compile a plan ahead of time, without the hardware, and hold it against its prediction.",
+    summary="Compile a plan ahead of time, without the hardware, and hold it against its "
+    "prediction.",
     details=(
         "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it "
         "does not fit, 3 if it fits and "
@@ -231,7 +241,8 @@ VERIFY: Final = Command(
 SIMULATE: Final = Command(
     "simulate",
     runs="automap.cli.run.simulate",
-    summary="Run a plan's step task by task on one device and its links; no accelerator is touched.",
+    summary="Run a plan's step task by task on one device and its links; no accelerator is "
+    "touched.",
     details=(
         "The plan has the seconds of its tasks. For those of another machine or profile, --target "
         "names what was "
@@ -264,12 +275,13 @@ SIMULATE: Final = Command(
         click.Option(
             ["--trace"],
             type=WrittenPath(dir_okay=False),
-            help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) or chrome://tracing "
-            "(Load)",
+            help="write the timeline here: open it at https://ui.perfetto.dev (Open trace file) "
+            "or chrome://tracing (Load)",
         ),
         click.Option(
             ["--topology"],
-            help="another machine with as many devices, as `automap plan` takes it; needs --target; not for a pipeline",
+            help="another machine with as many devices, as `automap plan` takes it; needs "
+            "--target; not for a pipeline",
         ),
         TARGET_OPTION,
         ARGUMENTS,

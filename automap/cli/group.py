@@ -22,6 +22,7 @@ from automap.terminal import say
 from hlo_tools.collector import skip_final_collection
 
 
+# Of all commands; click has no default for either that one could change.
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -37,9 +38,12 @@ class Group(click.Group):
         **extra: Any,
     ) -> Any:
         """Run the command line and exit; `args` are None in the process that is the command."""
+        # In a process of its own: a test that calls `main` goes on afterwards, and wants its
+        # collector back.
         if args is None:
             skip_final_collection()
         try:
+            # The streams first, so that what is said of a signal goes where messages go.
             with without_notices(), own_stdout(), interruptible(), warnings.catch_warnings():
                 warnings.showwarning = _say_warning(warnings.showwarning)
                 status = self._status(args, prog_name, complete_var, extra)
@@ -59,11 +63,14 @@ class Group(click.Group):
         extra: dict[str, Any],
     ) -> int:
         try:
+            # Not standalone: click would print what ends a command and exit by its own numbers.
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except click.ClickException as error:
             text = io.StringIO()
+            # With the usage line, as click shows it, but through `say`, which leaves nothing in it
+            # that a terminal obeys.
             error.show(text)
             say(text.getvalue().rstrip())
             return ExitStatus.BAD_INPUT
@@ -74,6 +81,7 @@ class Group(click.Group):
         except (_NobodyReads, BrokenPipeError):
             _drop_what_is_left()
             return ExitStatus.NOBODY_READS
+        # A disk that is full, a terminal that is gone: no error of ours, and no traceback.
         except OSError as error:
             what = error.strerror or str(error)
             say(f"automap: {what}: {error.filename!r}" if error.filename else f"automap: {what}")
@@ -96,6 +104,7 @@ class Group(click.Group):
             ctx.exit(error.exit_status)
         except KeyboardInterrupt as error:
             ctx.exit(_say_interrupted(error))
+        # `main` has a message and a status for each of these.
         except (click.ClickException, click.exceptions.Exit, click.Abort, _NobodyReads, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - nothing else may look like a plan that does not fit
@@ -148,6 +157,7 @@ def _drop_what_is_left() -> None:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):
         return
+    # The interpreter flushes stdout when it ends, and would print an exception then.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, descriptor)
     os.close(nothing)
@@ -186,6 +196,7 @@ def deferred_run(module: str) -> Callable[..., Any]:
     """`run` of a module that is imported at the call."""
 
     def run(**given: Any) -> Any:
+        # A signal in the middle of an import ends the process at once: see `automap.interrupts`.
         with importing():
             run_given = import_module(module).run
         return run_given(**given)

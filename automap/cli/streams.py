@@ -54,6 +54,7 @@ def own_stdout() -> Iterator[None]:
         yield
         return
     before.flush()
+    # A second descriptor of the real output, before the number 1 is given to stderr.
     descriptor = os.dup(_STDOUT)
     _send_to_stderr()
     sys.stdout = os.fdopen(
@@ -61,11 +62,13 @@ def own_stdout() -> Iterator[None]:
         "w",
         encoding=before.encoding,
         errors="backslashreplace",
+        # By lines on a terminal, as Python does; in a pipe results are written in one piece.
         buffering=1 if before.isatty() else -1,
     )
     try:
         yield
     finally:
+        # Python's object first, then the number: whatever prints in between is not lost.
         own, sys.stdout = sys.stdout, before
         os.dup2(descriptor, _STDOUT)
         # What could not be written was said when it was flushed.
@@ -79,6 +82,7 @@ def leave_stdout() -> None:
     """
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
+    # The interpreter prints and flushes once more when it ends.
     sys.stdout = sys.stderr
     with suppress(OSError):
         _send_to_stderr()
@@ -109,11 +113,13 @@ def without_notices() -> Iterator[None]:
     if not (hasattr(os, "fork") and _is_standard_error()):
         yield
         return
+    # What was said before has to come out before the child hands on anything.
     before.flush()
     descriptor = os.dup(_STDERR)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        # The child would never see the end of a pipe that it holds open for writing itself.
         os.close(writer)
         _hand_on(reader, descriptor)
     os.close(reader)
@@ -145,7 +151,11 @@ def _is_standard_error() -> bool:
 
 
 def _hand_on(reader: int, to: int) -> None:
-    """The child: ends, and the process with it, when nobody has the pipe open for writing any more."""
+    """The child: ends, and the process with it, when nobody has the pipe open for writing any
+    more.
+    """
+    # Ctrl-C goes to all processes of a terminal: this one outlives the command, to hand on what
+    # that says of it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Nobody may wait for the end of the command's output because this process has it open.
@@ -155,16 +165,19 @@ def _hand_on(reader: int, to: int) -> None:
     rest = b""
     try:
         while chunk := os.read(reader, _READ_BYTES):
+            # Whole lines only: a notice is known by how its line begins.
             *lines, rest = (rest + chunk).split(b"\n")
             kept = b"".join(line + b"\n" for line in lines if not is_notice(line))
             _write(to, kept)
         _write(to, b"" if is_notice(rest) else rest)
     finally:
+        # Without Python's way out, which would run what the parent has registered.
         os._exit(0)
 
 
 def _write(to: int, data: bytes) -> None:
     while data:
+        # A write to a pipe may take a part only.
         data = data[os.write(to, data) :]
 
 

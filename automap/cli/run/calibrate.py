@@ -23,6 +23,7 @@ def run(
     """Measure this machine, write its files and print what it can do."""
     if output is not None:
         check_can_be_written("-o", output)
+    # The flag is a pair, --quick and --full, for which click knows only true and false.
     depth: Depth = "quick" if is_quick else "full"
     done = calibrate(
         device_count=device_count, depth=depth, targets=targets, profile_path=profile_path
@@ -41,7 +42,10 @@ def _warnings(session: Session) -> Iterator[str]:
     if session.is_interrupted:
         yield "interrupted: what was measured is kept; the same command goes on from there"
     if session.noisy:
-        yield f"{len(session.noisy)} times vary by half or more: is the device busy with something else?"
+        yield (
+            f"{len(session.noisy)} times vary by half or more: is the device busy with something "
+            "else?"
+        )
     if session.skipped:
         item, reason = session.skipped[0]
         yield f"{len(session.skipped)} not measured; the first: {item}: {reason}"
@@ -51,8 +55,14 @@ def _summary(topology: Topology) -> Iterator[str]:
     device = topology.device
     yield f"{topology.name}: {device.memory_bytes / 2**30:.1f} GiB a device"
     for dtype, peak in device.flops_per_s:
-        yield f"  {dtype}: {peak / 1e9:.4g} GFLOP/s, large products reach {device.matmul_efficiency:.0%}"
-    yield f"  memory: {device.hbm_bytes_per_s / 1e9:.4g} GB/s, large kernels reach {device.memory_efficiency:.0%}"
+        yield (
+            f"  {dtype}: {peak / 1e9:.4g} GFLOP/s, large products reach "
+            f"{device.matmul_efficiency:.0%}"
+        )
+    yield (
+        f"  memory: {device.hbm_bytes_per_s / 1e9:.4g} GB/s, large kernels reach "
+        f"{device.memory_efficiency:.0%}"
+    )
     yield f"  launch: {device.launch_seconds * 1e6:.3g} us"
     if device.fresh_seconds_per_byte:
         yield f"  new memory: {device.fresh_seconds_per_byte * 2**20 * 1e3:.3g} ms a MiB"

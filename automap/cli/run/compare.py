@@ -25,6 +25,7 @@ def run(**given: Any) -> None:
             on_progress=progress.update,
             on_stages=progress.update_stages,
         )
+    # In the order of the rows, not of their seconds: two comparisons can be read side by side.
     table = Table("plan", "step", "peak memory", "fits")
     for row in comparison.rows:
         step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"

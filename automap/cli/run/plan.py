@@ -35,11 +35,13 @@ def run(
 ) -> None:
     """Plan, keep the plan and print it."""
     if output is not None:
+        # Before minutes of planning rather than after.
         check_can_be_written("-o", output)
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     with ExitStack() as until_the_end:
         plan = _plan(given, confirmation if verify else None, until_the_end)
         # A plan that was found is kept and printed.
+        # Ctrl-C ends the search and no more: what it had is written and printed.
         until_the_end.enter_context(noted())
         if output is not None:
             plan.save(output)
@@ -78,12 +80,14 @@ def _plan(
                 with contained():
                     check_separable(call, plan.pipeline)
             return plan
+        # A compiler is given the step, which a program file does not have.
         if call is None:
             raise InputError(
                 f"--verify: {request.target} is a program without a step; plan module:function, "
                 "which returns the step, to verify it"
             )
         outcome = find(workload, topology, options, on_progress=progress.update)
+    # The step is the user's code: what it prints goes to stderr.
     with contained():
         return confirmed_plan(outcome, call, options, confirmation, on_witness=_say_compiled)
 

@@ -41,11 +41,13 @@ def run(
     as_json: bool,
 ) -> None:
     """Simulate a plan, write its trace and print what it says."""
+    # Nothing is run on a device; only the topology of this machine is read from JAX.
     if topology != "local":
         leave_accelerators_alone()
     if trace is not None:
         check_can_be_written("--trace", trace)
     plan = PlanRecord.load(plan_file)
+    # By the flags that messages name.
     options = {"--topology": topology, "--profile": profile}
     simulation = (
         _of_record(plan, options | {"--arg": arguments})
@@ -87,6 +89,7 @@ def _of_target(
             raise InputError(f"--arg {arguments[0]!r}: {target} is a program, not a function")
         workload = planned_program_file(plan, target)
         return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
+    # The target is imported and called, and the step that it returns traced.
     with contained(), saying_the_arguments(plan, arguments):
         step, args = load_step(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

@@ -3,8 +3,9 @@
     what is to be planned    -> in: `read_request`, and the workload of it -> in: `read_target`
     the step of a plan file  -> in: `load_step`
 
-What a plan file names is never imported, called or opened. Only `--target` says what is run, and `--arg` what with. Where they are missing, the message has the
-words that the plan itself suggests, for people to read before they type them -> in: `needs_target`
+What a plan file names is never imported, called or opened. Only `--target` says what is run, and
+`--arg` what with. Where they are missing, the message has the words that the plan itself suggests,
+for people to read before they type them                              -> in: `needs_target`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ def names_and_values(texts: Sequence[str], option: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise InputError(f"{option} {text!r}: expected name=value")
+        # The same twice is no contradiction: scripts put options together.
         if values.setdefault(name, value) != value:
             raise InputError(f"{option} {text!r}: {name} is given as {values[name]} already")
     return values
@@ -61,6 +63,7 @@ def is_program_file(target: str) -> bool:
 
 def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
     """The error where `--target` is missing; `why` says what for."""
+    # Text of the file: quoted for a shell, and printed as visible characters only.
     words = ["--target", plan.workload.target]
     for name, value in plan.workload.arguments:
         words += ["--arg", f"{name}={value}"]
@@ -100,6 +103,7 @@ def read_request(given: dict[str, Any]) -> Request:
     """What was asked for, checked; the topology, target and options as the command has them."""
     target, arguments = given.pop("target"), given.pop("arguments")
     name = given.pop("topology")
+    # "local" is what JAX sees, so only there it may look.
     if name != "local":
         leave_accelerators_alone()
     topology = get_topology(name)
@@ -114,6 +118,8 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
     if is_program_file(target):
         return read_workload(target, rules, options.layers), None
     given = names_and_values(request.arguments, "--arg")
+    # Importing and calling a target runs the user's code, which may print, change the folder or
+    # exit.
     with contained():
         step, args = load_target(target, given)
         call = traced_call(step, args, mesh=options.axes, name=target)
@@ -135,6 +141,7 @@ def saying_the_arguments(plan: PlanRecord, given: Sequence[str]) -> Iterator[Non
     try:
         yield
     except PlanError as error:
+        # The arguments are not the reason.
         if planned == names_and_values(given, "--arg"):
             raise
         texts = [f"--arg {name}={value}" for name, value in planned.items()]

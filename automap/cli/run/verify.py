@@ -34,6 +34,7 @@ def run(
     """
     leave_accelerators_alone()
     plan = PlanRecord.load(plan_file)
+    # What would fail is said first, before the target is imported, which may take a minute.
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
     if target is None:
@@ -45,6 +46,7 @@ def run(
         say_json(verification.to_json())
     else:
         say_result(verification.explain())
+    # After the report: the status says the same for scripts.
     click.get_current_context().exit(_status(verification))
 
 
