@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 
+# What type checkers and editors see of the names that `__getattr__` gives.
 if TYPE_CHECKING:
     from automap.api.parallel import ParallelStep as ParallelStep, parallelize as parallelize
     from automap.api.plan import Plan as Plan
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# A public name -> the module that defines it: see CONTRIBUTING, "a public name".
 _MODULE_OF: Final = {
     "AutomapError": "automap.errors",
     "CompilerError": "automap.errors",
@@ -73,12 +75,14 @@ class _Face(ModuleType):
         """A public name, kept once it is loaded."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'automap' has no attribute {name!r}")
+        # Once: from then on Python finds the name without asking here.
         value = getattr(import_module(_MODULE_OF[name]), name)
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, unless a submodule would take the place of a public function."""
+        # Python sets `automap.plan` to the package of that name when that is loaded.
         if not (name in _MODULE_OF and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
@@ -87,4 +91,6 @@ class _Face(ModuleType):
         return sorted({*super().__dir__(), *_MODULE_OF})
 
 
+# A module's class may be changed to one of its subclasses (Python's data model says so);
+# `__getattr__` alone could be a function of the module, `__setattr__` could not.
 sys.modules[__name__].__class__ = _Face

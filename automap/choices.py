@@ -13,12 +13,15 @@ from typing import Any, Final, Literal
 from automap.errors import InputError
 
 
+# Literals and not enums: users write these as texts, in Python as on the command line.
 SearchSpace = Literal["sharding", "pipeline", "hybrid"]
 Layers = Literal["folded", "apart"]
 UnknownOps = Literal["replicate", "refuse"]
 CompilerName = Literal["cpu", "gpu", "tpu"]
 
+# A search that is done ends before it; when it is over the best plan so far is taken.
 DEFAULT_BUDGET_SECONDS: Final = 30.0
+# A large model takes XLA many minutes, and a compilation that is ended has to begin again.
 DEFAULT_COMPILE_TIMEOUT_SECONDS: Final = 3600.0
 DEFAULT_VERIFY_TOP: Final = 3
 DEFAULT_NUMERICS_GIB: Final = 4.0
@@ -62,6 +65,7 @@ def check_known(what: str, name: str, known: Iterable[str], of: str = "") -> Non
     """Raise `InputError` for a name that is none of `known`, which it lists; `of` says where it is
     unknown.
     """
+    # All names are listed: there are few, and one of them was meant.
     if name not in known:
         raise InputError(f"unknown {what} {name!r}{of}; allowed: {', '.join(known)}")
 
@@ -114,6 +118,7 @@ class Option:
     flag: str | None = None
     metavar: str | None = None
     is_repeated: bool = False
+    # A function and not a type: a text may stand for nothing (auto), or for a file to be read.
     read: Callable[[Any], Any] = _as_given
 
     def text(self, surface: Surface) -> str:

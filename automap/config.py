@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 def _read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
     if given == "auto":
         return None
+    # The command's text, or the keyword's mapping; both end as texts, which are checked alike.
     pairs = (
         [tuple(part.partition("=")[::2]) for part in given.split(",")]
         if isinstance(given, str)
         else [(name, str(size)) for name, size in given.items()]
     )
     names = [name for name, _ in pairs]
+    # Names of axes stand in specs between commas and plus signs, so they have neither.
     is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
     if not is_read or not pairs or len(set(names)) != len(names):
         raise InputError(
@@ -96,6 +98,7 @@ _DESCRIPTION: Final = "option"
 
 def _described(option: Option) -> Any:
     """A field of `Options` that holds what is read of an option."""
+    # Read like any other value, so that a default cannot be of a form that a user's could not.
     return field(default=option.read(option.default), metadata={_DESCRIPTION: option})
 
 
@@ -276,6 +279,7 @@ class Options:
         _check_positive("budget", self.budget_seconds, "seconds")
         if self.memory_limit_bytes is not None:
             _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
+            # What a plan file can hold, and no fraction of a byte.
             if not 1 <= self.memory_limit_bytes <= MAX_INTEGER:
                 raise InputError(
                     f"memory limit {self.memory_limit_bytes / 2**30:g} GiB; allowed: from 1 to "
@@ -305,6 +309,7 @@ class Options:
         known = choices.PIPELINE_STRATEGIES if is_pipeline else choices.HYBRID_STRATEGIES
         where = " of pipelines" if is_pipeline else " of --space hybrid"
         choices.check_known("strategy", self.strategy, known, where)
+        # They say how one program is sharded; stages have meshes of their own.
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
             if value:
@@ -353,6 +358,7 @@ def read_options(**given: Unpack[OptionKeywords]) -> Options:
     Raises `InputError` for a value that is not allowed, `ProfileError` for a profile that cannot be
     read, `TypeError` for a keyword that is no option.
     """
+    # By the users' names, which have no units: `budget` is read into `budget_seconds`.
     known = {f.metadata[_DESCRIPTION].name: f for f in fields(Options)}
     for name in given:
         if name not in known:

@@ -20,6 +20,7 @@ from typing import Final, Self
 from automap.interrupts import Interrupts
 
 
+# So long waits who shares a machine half and half with another program.
 WALL_SECONDS_OF_A_BUDGET_SECOND: Final = 2.0
 
 
@@ -27,6 +28,7 @@ WALL_SECONDS_OF_A_BUDGET_SECOND: Final = 2.0
 class Clock:
     """What a deadline reads: two functions that return seconds from any fixed moment."""
 
+    # Of the thread, not of the process: threads of JAX and of a caller do not take from a search.
     processor_seconds: Callable[[], float] = time.thread_time
     wall_seconds: Callable[[], float] = time.monotonic
 
@@ -49,6 +51,7 @@ class Deadline:
     ) -> Self:
         """The end of a budget that begins now, or the user's Ctrl-C before it."""
         clock = clock or Clock()
+        # Readings of the clock and not lengths, so that asking costs one subtraction.
         wall_seconds = WALL_SECONDS_OF_A_BUDGET_SECOND * budget_seconds
         return cls(
             clock.processor_seconds() + budget_seconds,
@@ -71,6 +74,7 @@ class Deadline:
             return 0.0
         processor = self.processor_seconds - self.clock.processor_seconds()
         wall = self.wall_seconds - self.clock.wall_seconds()
+        # Both in seconds of the budget.
         return max(min(processor, wall / WALL_SECONDS_OF_A_BUDGET_SECOND), 0.0)
 
     @property
@@ -88,6 +92,7 @@ class Deadline:
     def share(self, share: float) -> Self:
         """An earlier end: after a share of what is left."""
         processor, wall = self.clock.processor_seconds(), self.clock.wall_seconds()
+        # A share of no end is no end.
         if math.isinf(self.processor_seconds):
             return self
         return type(self)(

@@ -5,6 +5,8 @@ from enum import IntEnum
 from typing import Final
 
 
+# 0 to 4 are what a script may want to tell apart; 70 is EX_SOFTWARE of sysexits.h, and 128 + n is a
+# process that signal n ended (2 SIGINT, 13 SIGPIPE, 15 SIGTERM).
 class ExitStatus(IntEnum):
     """Why a command ended. Those above 128 are what a shell reports of a process that a signal
     ended.

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, Final
 
 
+# Until the callback that swallowed the exception has returned.
 _AGAIN_SECONDS: Final = 0.02
 _STDERR: Final = 2
 _LAST_WORDS: Final = {
@@ -61,7 +62,10 @@ class EndsAtOnce:
         """Handle a signal."""
         if os.getpid() == self._process:
             with suppress(OSError):
+                # By its number: Python's stream may be half initialised, or be locked by what the
+                # signal interrupted.
                 os.write(_STDERR, _LAST_WORDS[signal.Signals(number)])
+        # At once, without handlers of the interpreter's end, which are of modules half imported.
         os._exit(_SIGNALLED_STATUS + number)
 
 
@@ -84,6 +88,7 @@ class Interrupts:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """The first Ctrl-C is noted, nothing more."""
+        # Nested: what was the case before is restored, as a search may be within one.
         before, self._is_noting = self._is_noting, True
         try:
             yield
@@ -102,10 +107,12 @@ class Interrupts:
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handler of SIGINT."""
         self._end_an_import(number, frame)
+        # Called for an exception that was lost: the user has not pressed Ctrl-C once more.
         if number in self._lost:
             self._lost.discard(number)
         else:
             self._count += 1
+        # The first one in a search is only counted; whoever presses twice wants out.
         if not (self._is_noting and self._count == 1):
             raise KeyboardInterrupt
 
@@ -123,6 +130,7 @@ class Interrupts:
         where it was lost.
         """
         self._lost.add(number)
+        # `interrupt_main` runs the handler in the main thread, as a signal would.
         timer = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main, [number])
         timer.daemon = True
         timer.start()
@@ -163,12 +171,15 @@ def noted() -> Iterator[Interrupts]:
 
 
 def _active() -> Interrupts | None:
+    # The process's handler is the only state: a method of the `Interrupts` in charge, so that no
+    # module needs a global.
     owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return owner if isinstance(owner, Interrupts) else None
 
 
 @contextmanager
 def _installed(interrupts: Interrupts, *numbers: signal.Signals) -> Iterator[None]:
+    # Python sets handlers in the main thread only; another one is not interrupted anyway.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -114,6 +114,7 @@ def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:
     read_modules = getattr(executable, "hlo_modules", None)
     serialize = getattr(executable, "serialize", None)
     try:
+        # One module for the step; several would be programs of which none is the whole.
         modules = read_modules() if read_modules is not None else ()
         return modules[0].as_serialized_hlo_module_proto() if len(modules) == 1 else None
     except (jax.errors.JaxRuntimeError, AttributeError):

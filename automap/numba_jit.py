@@ -138,6 +138,7 @@ def _namespaces(function: Callable[..., object]) -> Iterator[dict[str, Any]]:
     """The names of the function's module, of the modules of the compiled functions and named tuples
     among these, and so on from there.
     """
+    # A walk over modules: compiled functions call those of other files.
     left, seen = [function.__globals__], set[str]()
     while left:
         names = left.pop()

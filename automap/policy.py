@@ -45,4 +45,6 @@ class Policy:
 def default_policy() -> Policy:
     """The policy of the file."""
     entries = tomllib.loads(files("automap").joinpath("policy.toml").read_text("utf-8"))
+    # The entry's other keys (unit, why, set on) are for people. A missing entry is a KeyError here,
+    # and a test compares the names.
     return Policy(**{field.name: entries[field.name]["value"] for field in fields(Policy)})

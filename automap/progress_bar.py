@@ -22,15 +22,18 @@ class Bar:
 
     def __init__(self, first: str, *columns: ProgressColumn) -> None:
         """`first` is said until there is an update."""
+        # Stdout is the result's.
         console = Console(stderr=True)
         self.progress = Progress(
             SpinnerColumn(),
+            # Names of parameters have brackets, which rich would take for markup.
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             *columns,
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            # In a pipe there is nobody to look, and lines of a log would be many.
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task(first, total=None)

@@ -9,6 +9,7 @@ _SECOND_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns"))
 
 def seconds_text(seconds: float) -> str:
     """Seconds in the unit that suits them: `12.3 ms`."""
+    # The last size is 0, so that everything has a unit; it stands for nanoseconds.
     size, unit = next(row for row in _SECOND_UNITS if seconds >= row[0])
     return f"{seconds / (size or 1e-9):.4g} {unit}"
 

@@ -1,9 +1,8 @@
 """What is said on a terminal: results on stdout, everything else on stderr.
 
 Names in plans, programs, machines and modules come from files, which may hold what a terminal
-    obeys: escape sequences, control
-characters, marks that turn the direction of a line. Everything that is no visible character is
-    shown as its number -> in: `printable`
+obeys: escape sequences, control characters, marks that turn the direction of a line. Everything
+that is no visible character is shown as its number                          -> in: `printable`
 """
 
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any, Final
 import click
 
 
+# Most characters are plain ASCII: only the others are asked what they are.
 _NOT_PLAIN: Final = re.compile(r"[^\n\t\x20-\x7e]")
 
 
@@ -38,6 +38,7 @@ def say_result(text: str) -> None:
 
 def say_json(values: Mapping[str, Any]) -> None:
     """Print JSON, in which everything but DEL is a visible character of ASCII already."""
+    # NaN is no JSON: a reader would refuse the file.
     click.echo(json.dumps(values, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
 
 

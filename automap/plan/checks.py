@@ -104,6 +104,7 @@ def check_spec(
     `sizes` are the mesh axes. Refused: another length than the shape's, an empty list of axes,
     an unknown axis, an axis used twice, a dimension that its axes do not divide.
     """
+    # Inside of a step shapes are not in the plan: there the runtime finds out.
     if shape is not None and len(spec) != len(shape):
         raise refuse(path, spec, f"{len(shape)} entries, one per dimension of {list(shape)}")
     used: dict[str, int] = {}

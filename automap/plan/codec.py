@@ -34,6 +34,7 @@ def encode(value: Any) -> Any:
             key: encode(getattr(value, name))
             for key, (name, _) in _record_fields(type(value)).items()
         }
+    # Lists in JSON; records have tuples only, so that they are hashable.
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if value is None or isinstance(value, str | int | float | Mapping):
@@ -45,6 +46,7 @@ def decode(hint: Any, node: object, path: str) -> Any:
     """The value of type `hint` that JSON values stand for; `PlanError` names the field's path."""
     if dataclasses.is_dataclass(hint):
         return _record(hint, node, path)
+    # `tuple[int, ...]` is read as a tuple, `X | None` as a union, a plain type as itself.
     kind = get_origin(hint) or hint
     return _READERS[kind](hint, node, path)
 
@@ -64,6 +66,7 @@ def _record(record: Any, node: object, path: str) -> Any:
     if not isinstance(node, Mapping):
         raise refuse(path, node, f"an object with the fields {known}")
     prefix = f"{path}." if path else ""
+    # Before what is missing: a name that is spelled wrong is both, and this says more.
     for key in node:
         if key not in fields:
             raise PlanError(f"{prefix}{str(key)[:80]}: unknown field; allowed: {known}")

@@ -86,6 +86,7 @@ def _yes_or_no(fits: bool) -> str:  # noqa: FBT001 - it is what is said
 def _change(name: str, before: float, after: float, text: Callable[..., str]) -> list[str]:
     if before == after:
         return []
+    # From nothing there is no percentage.
     ratio = f" ({after / before - 1:+.1%})" if before else ""
     return [f"{name}: {text(before)} -> {text(after)}{ratio}"]
 
@@ -124,6 +125,7 @@ def _changed_rows(old: PlanRecord, new: PlanRecord) -> list[str]:
     """Entries of the lists that have no order: those of the old plan alone, then the new one's."""
     lines = []
     for title, list_rows in _ROWS.items():
+        # Dictionaries keep the order in which rows stand, and a row twice is one.
         before, after = dict.fromkeys(list_rows(old)), dict.fromkeys(list_rows(new))
         only = [f"    - {row}" for row in before if row not in after]
         only += [f"    + {row}" for row in after if row not in before]

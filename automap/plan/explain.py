@@ -65,6 +65,7 @@ def _links_text(plan: PlanRecord) -> list[str]:
     axes = []
     for axis, (name, _) in enumerate(plan.mesh.axes):
         over = [f"{s.level.name} {s.ranks}" for s in reversed(spans(topology, sizes, (axis,)))]
+        # An axis of one device runs over no links.
         axes += [f"{name} over {' and '.join(over)}"] if over else []
     return [f"  {'; '.join(axes)}"] if axes else []
 

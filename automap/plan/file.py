@@ -46,6 +46,7 @@ def parse(text: str | bytes, remedy: str = _REMEDY) -> object:
         raise PlanError(f"over {_MOST_VALUES} values; {remedy}")
     try:
         return json.loads(text, object_pairs_hook=_object_or_repeated_key)
+    # The parser calls itself for each level of brackets.
     except RecursionError:
         raise PlanError(f"lists and objects are nested too deeply; {remedy}") from None
     except ValueError as error:
@@ -53,6 +54,7 @@ def parse(text: str | bytes, remedy: str = _REMEDY) -> object:
 
 
 def _object_or_repeated_key(pairs: list[tuple[str, Any]]) -> object:
+    # Python's parser would keep the last of two equal keys without a word.
     again = repeated(key for key, _ in pairs)
     return RepeatedKey(again[1]) if again else dict(pairs)
 

@@ -54,6 +54,7 @@ class WorkloadRecord:
         check_sha256("hlo_sha256", self.hlo_sha256)
         if self.jaxpr_sha256 is not None:
             check_sha256("jaxpr_sha256", self.jaxpr_sha256)
+        # Rules are read again when the plan is applied, so a bad one is refused with the file.
         for index, (_, text) in enumerate(self.rules):
             try:
                 parse_notation(text)
@@ -75,6 +76,7 @@ class MeshRecord:
         """Raise `PlanError` for two axes of one name, or a size below one."""
         names = [name for name, _ in self.axes]
         for index, (name, size) in enumerate(self.axes):
+            # A spec names axes, so two of one name could not be told apart.
             if not name or name in names[:index]:
                 raise refuse(f"axes[{index}][0]", name, f"a name that differs from {names[:index]}")
             if size < 1:
@@ -108,6 +110,7 @@ class LeafRecord:
         """Raise `PlanError` for an unknown dtype or a negative size."""
         check_dtype("dtype", self.dtype)
         for dim, size in enumerate(self.shape):
+            # 0 is allowed: an array without elements is an input like any other.
             if size < 0:
                 raise refuse(f"shape[{dim}]", size, "an integer >= 0")
 

@@ -149,6 +149,7 @@ class PipelineRecord:
 
     def check_devices(self, count: int) -> None:
         """Refuse devices that a machine of `count` does not have, or that no stage uses."""
+        # The devices are those of the mesh: one that no stage uses would make it a smaller machine.
         used = sorted(device for stage in self.stages for device in stage.devices)
         if used != list(range(count)):
             raise refuse("pipeline.stages", used, f"all devices from 0 to {count - 1}")

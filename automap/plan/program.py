@@ -105,6 +105,7 @@ class ProgramRecord:
     def _check_tree(self) -> None:
         depth: list[int] = []
         runs: list[float] = []
+        # Depth and runs of each task so far: a task stands behind its loop, so one pass is enough.
         total_seconds = 0.0
         for task, loop in enumerate(self.within):
             if loop != OUTSIDE and not (0 <= loop < task and self.kind[loop] == "loop"):

@@ -157,6 +157,7 @@ class PlanRecord:
             got = data.get("format") if isinstance(data, Mapping) else data
             raise refuse("format", got, f'an object with "format": "{FORMAT}"')
         check_version(data.get("version"), VERSION, "upgrade automap, or plan again")
+        # What is left is exactly the record's own fields.
         fields = {key: data[key] for key in data if key not in ("format", "version")}
         try:
             return codec.decode(cls, fields, "")
@@ -216,6 +217,7 @@ def check_matches_leaves(
     `PlanError` that names the first differences: missing, extra, moved, another shape or dtype.
     """
     recorded = plan.inputs if which == "inputs" else plan.outputs
+    # By path and not by place, so that one leaf more does not make all behind it differ.
     planned = {leaf.path: _array(leaf.dtype, leaf.shape) for leaf in recorded}
     given = {path: _array(dtype, shape) for path, shape, dtype in leaves}
     differences = [f"{p}: missing, the plan has {a}" for p, a in planned.items() if p not in given]

@@ -31,6 +31,8 @@ class SearchProgress(Bar):
 
     def __enter__(self) -> Self:
         """Start drawing, and say when our own solvers are compiled."""
+        # The first search of a machine compiles its solvers, which takes seconds in which nothing
+        # is found.
         self._while_shown.enter_context(compilation_heard(self._say_compiling))
         return super().__enter__()
 
@@ -41,6 +43,7 @@ class SearchProgress(Bar):
         trace: TracebackType | None,
     ) -> None:
         """Clear the bar."""
+        # First, or a compilation after the search would draw on a bar that is gone.
         self._while_shown.close()
         super().__exit__(kind, error, trace)
 
@@ -53,7 +56,9 @@ class SearchProgress(Bar):
         if context.best is not None:
             best = context.best.estimate
             fits = "" if context.objective.fits(best) else ", does not fit yet"
-            text += f", best {best.step_seconds * 1e3:.3f} ms and {best.peak_bytes / 2**30:.2f} GiB{fits}"
+            gib = best.peak_bytes / 2**30
+            text += f", best {best.step_seconds * 1e3:.3f} ms and {gib:.2f} GiB{fits}"
+        # Seconds of processor time, as the budget is, and not of the clock.
         spent = self._budget_seconds - context.seconds_left
         self.progress.update(
             self.task, description=text, total=self._budget_seconds, completed=spent

@@ -27,14 +27,17 @@ def report(record: SimulationRecord) -> str:
 def _parts(record: SimulationRecord) -> Iterator[str]:
     mesh = " x ".join(f"{name}={size}" for name, size in record.mesh) or "of one device"
     step, predicted = record.step_seconds, record.predicted_seconds
-    yield f"{record.target} on {record.topology}, mesh {mesh}: one device of all, {len(record.events)} tasks"
-    yield _step_text(step, predicted)
-    yield f"  compute busy {seconds_text(record.compute_seconds)}{_share(record.compute_seconds, step)}"
     yield (
-        f"  link busy {seconds_text(record.collective_seconds)}{_share(record.collective_seconds, step)}: "
-        f"exposed {seconds_text(record.exposed_seconds)}{_share(record.exposed_seconds, step)}, "
-        "hidden "
-        f"{seconds_text(record.hidden_seconds)}"
+        f"{record.target} on {record.topology}, mesh {mesh}: one device of all, "
+        f"{len(record.events)} tasks"
+    )
+    yield _step_text(step, predicted)
+    compute, link = record.compute_seconds, record.collective_seconds
+    yield f"  compute busy {seconds_text(compute)}{_share(compute, step)}"
+    yield (
+        f"  link busy {seconds_text(link)}{_share(link, step)}: exposed "
+        f"{seconds_text(record.exposed_seconds)}{_share(record.exposed_seconds, step)}, "
+        f"hidden {seconds_text(record.hidden_seconds)}"
     )
 
 
@@ -64,12 +67,14 @@ def _section(
 ) -> Iterator[str]:
     if rows:
         yield f"longest {title}:"
+    # Fewer texts than rows: the rest are added up below.
     for row, text in zip(rows, shown, strict=False):
         yield f"  {seconds_text(row.seconds)}{_share(row.seconds, record.step_seconds)} {text}"
         yield f"    {row.op_name}" + (f" at {_source(row.source)}" if row.source else "")
     if len(rows) > len(shown):
         rest = sum(row.seconds for row in rows[len(shown) :])
-        yield f"  {seconds_text(rest)}{_share(rest, record.step_seconds)} {len(rows) - len(shown)} more"
+        share = _share(rest, record.step_seconds)
+        yield f"  {seconds_text(rest)}{share} {len(rows) - len(shown)} more"
 
 
 def _warnings(record: SimulationRecord) -> Iterator[str]:
@@ -91,10 +96,12 @@ def _collective(row: CollectiveRow) -> str:
 
 
 def _runs(runs: float) -> str:
+    # Not whole where a task of a long loop stands for several trips.
     return f"{runs:.0f} run{'' if round(runs) == 1 else 's'}"
 
 
 def _source(source: str) -> str:
+    # Shorter where the code is in the folder that people are in, and a path that editors open.
     return source.removeprefix(f"{Path.cwd()}/")
 
 

@@ -35,6 +35,7 @@ from automap.topology.model import PAIRS
 # Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
 _MOST_ROWS: Final = 40
 _PIPE_COLUMNS: Final = 1000
+# No ending is the end of another one, so their order does not matter.
 _UNITS: Final = (
     ("flops_per_s", 1e12, "TFLOP/s"),
     ("bytes_per_s", 1e9, "GB/s"),
@@ -68,6 +69,7 @@ def _show_title(machine: Topology | Graph, form: str) -> None:
     title = f"{machine.name}: {machine.device_count} devices, {machine.platform}{form}"
     _console().print(printable(title), markup=False)
     named = MACHINES.get(machine.name)
+    # A file may have the name of a machine of the catalogue and other numbers.
     if named is not None and named.build() == machine:
         _console().print(printable(f"{named.source.document}: {named.source.note}"), markup=False)
 
@@ -87,6 +89,7 @@ def _show_graph(graph: Graph) -> None:
 def _route_rows(graph: Graph) -> Iterator[tuple[str, ...]]:
     routes = shortest_routes(graph)
     for low, first in enumerate(graph.devices):
+        # Each pair once: messages take the same way back.
         for high in range(low + 1, graph.device_count):
             yield (
                 first.name,
@@ -128,6 +131,7 @@ def _show_rows(row: Device | Level | Link, title: str) -> None:
     rows = []
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)
+        # A table, such as FLOP/s by type, is a row for each of its entries.
         pairs = [(field.name, value)]
         if field.name in PAIRS:
             pairs = [(f"{field.name}.{key}", number) for key, number in value]
@@ -145,6 +149,7 @@ def _source_text(field: str, sources: Sequence[Source]) -> str:
     """What is said of a field: what names it fully, else what names its table, else what is about
     all.
     """
+    # The most exact source that there is: of this number, of its table, of everything.
     for wanted in (field, field.partition(".")[0], "all"):
         matching = [s for s in sources if wanted in s.field.split(", ")]
         if matching:
@@ -156,6 +161,7 @@ def _shown(field: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
     name = field.partition(".")[0]
+    # The unit is in the name of the field.
     for ending, divisor, unit in _UNITS:
         if name.endswith(ending):
             return f"{value / divisor:.4g} {unit}"

@@ -39,19 +39,25 @@ def _versions_text(versions: tuple[tuple[str, str], ...]) -> str:
 def _verdict(record: VerificationRecord) -> Iterator[str]:
     witness = record.witness
     title = COMPILERS[witness.compiler].title
+    # Only the compiler of the plan's own machine can say whether the plan fits there.
     if record.is_verdict:
         verdict = "fits" if witness.fits else "DOES NOT FIT"
         yield f"{record.target} on {witness.topology}: {verdict}, says {title}"
     else:
         own = COMPILERS[record.plan_compiler]
-        yield f"{record.target} on {witness.topology}: compiled by {title}, which is not that of {witness.topology}"
+        yield (
+            f"{record.target} on {witness.topology}: compiled by {title}, which is not that of "
+            f"{witness.topology}"
+        )
         yield (
             f"  whether it fits there only {own.title} can say, which fuses and schedules "
             "otherwise: verify without "
             f"--compiler{own.installing}. What holds there too: it can be partitioned so"
             + (", and results agree" if record.numerics and record.numerics.agrees else "")
         )
-    yield f"  {_versions_text(witness.versions)}; compiled in {seconds_text(witness.compile_seconds)}"
+    compiled_in = seconds_text(witness.compile_seconds)
+    yield f"  {_versions_text(witness.versions)}; compiled in {compiled_in}"
+    # Compilers say what does not fit in many lines, of which the first names the reason.
     if witness.refusal:
         yield f"  {witness.refusal.splitlines()[0]}"
 
@@ -61,11 +67,18 @@ def _memory(record: VerificationRecord) -> Iterator[str]:
     predicted = bytes_text(comparison.predicted_peak_bytes)
     limit = bytes_text(witness.memory_limit_bytes)
     if comparison.compiled_peak_bytes is None:
-        yield f"peak memory: predicted {predicted} of {limit}; the compiler does not say what it needs"
+        yield (
+            f"peak memory: predicted {predicted} of {limit}; the compiler does not say what it "
+            "needs"
+        )
         return
     compiled = bytes_text(comparison.compiled_peak_bytes)
+    # A compiler that refuses a plan says how much it lacks, and no parts.
     if witness.memory is None:
-        yield f"peak memory: predicted {predicted} of {limit}, the compiler would need at least {compiled}"
+        yield (
+            f"peak memory: predicted {predicted} of {limit}, the compiler would need at least "
+            f"{compiled}"
+        )
         return
     m = witness.memory
     if record.is_verdict:
@@ -94,12 +107,14 @@ def _collectives(comparison: Comparison, backend: Backend) -> Iterator[str]:
     if not comparison.rows:
         yield "collectives: none, as predicted"
         return
+    # Rows come with the largest difference first.
     differing = sum(not row.agrees for row in comparison.rows)
     yield "collectives: " + (
         f"{differing} of {len(comparison.rows)} kinds differ, the largest difference first"
         if differing
         else "as predicted"
     )
+    # What this compiler is known to do otherwise, so that nobody looks for it.
     if differing and backend.compiled.note:
         yield f"  ({backend.compiled.note})"
     yield from map(_row, comparison.rows[:_SHOWN_ROWS])
@@ -122,6 +137,7 @@ def _places(comparison: Comparison) -> Iterator[str]:
     if comparison.places:
         yield "largest compiled tensors of the kinds that differ:"
     for place in comparison.places:
+        # Equal tensors of repeated layers stand in one row.
         times = f"{place.count} x " if place.count > 1 else ""
         source = place.source.removeprefix(f"{Path.cwd()}/")
         where = f" at {source}" if source else ""
@@ -147,7 +163,10 @@ def _numerics(numerics: Numerics) -> Iterator[str]:
         else f"all {count} outputs agree with the single-device step"
     )
     if numerics.finite < 1:
-        yield f"  some results are not finite: only {numerics.finite:.1%} of the elements of one output are"
+        yield (
+            f"  some results are not finite: only {numerics.finite:.1%} of the elements of one "
+            "output are"
+        )
     for leaf in numerics.leaves[:_SHOWN_LEAVES]:
         mark = "" if leaf.agrees else "  DIFFERS"
         yield (
