@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 def _read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
     if given == "auto":
         return None
-    # The command's text, or the keyword's mapping; both end as texts, which are checked alike.
     pairs = (
         [tuple(part.partition("=")[::2]) for part in given.split(",")]
         if isinstance(given, str)
         else [(name, str(size)) for name, size in given.items()]
     )
     names = [name for name, _ in pairs]
-    # Names of axes stand in specs between commas and plus signs, so they have neither.
     is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
     if not is_read or not pairs or len(set(names)) != len(names):
         raise InputError(
@@ -98,7 +96,6 @@ _DESCRIPTION: Final = "option"
 
 def _described(option: Option) -> Any:
     """A field of `Options` that holds what is read of an option."""
-    # Read like any other value, so that a default cannot be of a form that a user's could not.
     return field(default=option.read(option.default), metadata={_DESCRIPTION: option})
 
 
@@ -279,7 +276,6 @@ class Options:
         _check_positive("budget", self.budget_seconds, "seconds")
         if self.memory_limit_bytes is not None:
             _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
-            # What a plan file can hold, and no fraction of a byte.
             if not 1 <= self.memory_limit_bytes <= MAX_INTEGER:
                 raise InputError(
                     f"memory limit {self.memory_limit_bytes / 2**30:g} GiB; allowed: from 1 to "
@@ -309,7 +305,6 @@ class Options:
         known = choices.PIPELINE_STRATEGIES if is_pipeline else choices.HYBRID_STRATEGIES
         where = " of pipelines" if is_pipeline else " of --space hybrid"
         choices.check_known("strategy", self.strategy, known, where)
-        # They say how one program is sharded; stages have meshes of their own.
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
             if value:

@@ -16,14 +16,18 @@ ROOT = Path(__file__).resolve().parents[3]
 # either device.
 NOTICES = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795523481.801936   20645 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.
-Failed to find host bounds for accelerator type: WARNING: could not determine TPU accelerator type, please set env var
+I0000 00:00:1795523481.801936   20645 cudart_stub.cc:31] Could not find cuda drivers on your \
+machine, GPU will not be used.
+Failed to find host bounds for accelerator type: WARNING: could not determine TPU \
+accelerator type, please set env var
 WARNING: Logging before InitGoogle() is written to STDERR
-E0000 00:00:1795523484.082080   20645 common_lib.cc:860] INVALID_ARGUMENT: Error: unexpected worker hostname 'WARNING'
+E0000 00:00:1795523484.082080   20645 common_lib.cc:860] INVALID_ARGUMENT: Error: unexpected \
+worker hostname 'WARNING'
 === Source Location Trace: ===
 learning/45eac/tfrc/runtime/libtpu_init_utils.cc:370
 W0326 10:11:12.131415   99 hlo_pass.cc:1] slow
-2026-11-24 10:00:00.1: E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:9261] Unable to register cuDNN factory
+2026-11-24 10:00:00.1: E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:9261] Unable to \
+register cuDNN factory
 """
 WORDS = """\
 F0000 00:00:1795523484.082080   20645 shape.cc:7] Check failed: it is fatal
@@ -85,7 +89,8 @@ def test_the_last_words_of_one_that_aborts_are_handed_on():
 
 
 def test_a_process_that_lives_on_is_not_waited_for():
-    body = "import subprocess\nwith without_notices():\n    child = subprocess.Popen(['sleep', '60'])\n"
+    body = "import subprocess\nwith without_notices():\n"
+    body += "    child = subprocess.Popen(['sleep', '60'])\n"
     done = _run(body + "child.kill()\nprint('done')")
     assert done.stdout == "done\n"
 

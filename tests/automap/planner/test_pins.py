@@ -20,12 +20,17 @@ PINS = {
     "order of axes": {W1: "null,model+data"},
     "orders that differ": {W1: "null,model+data", W2: "null,data+model"},
     "both orders of one dimension": {W1: "model+data,null", "[0]['m']['w1']": "data+model,null"},
-    "rows of parameters": {W1: "data,null", W2: "null,data", "[1]['x']": "data,null", "[1]['y']": "data,null"},
+    "rows of parameters": {
+        W1: "data,null",
+        W2: "null,data",
+        "[1]['x']": "data,null",
+        "[1]['y']": "data,null",
+    },
     "parameters and optimizer apart": {W1: "null,model", "[0]['m']['w1']": "model,null"},
     "optimizer only": {"[0]['m']['w2']": "model,data", W2: "null,null"},
     "rows over all": {W1: "data+model,null", W2: "data+model,null", "[1]['x']": "data+model,null"},
     "inputs apart": {"[1]['x']": "null,data", "[1]['y']": "data,null"},
-}  # fmt: skip
+}
 
 
 def arrays(args, seed=0):

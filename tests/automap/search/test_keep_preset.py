@@ -1,4 +1,4 @@
-"""A preset is kept unless another plan is faster, also if nothing stays in the memory on the chip."""
+"""A preset is kept unless another plan is faster, also if nothing stays on the chip."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ def space():
 
 
 def test_splits_inside_and_outside_of_a_region_divide_a_dimension_together(space):
-    """Of the eight experts: valid is what splits no input's dimension in more parts than divide it."""
+    """Valid is what splits none of the eight experts' dimensions in more parts than divide it."""
     problem = space.problem
     (inside,) = space.regional
     value, dim = next(

@@ -1,4 +1,4 @@
-"""Weighted sums of kernels and collectives never exceed a step in which they run beside each other."""
+"""Weighted sums of kernels and collectives never exceed a step in which both run at once."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Episodes over the decisions of a small step: what is seen, what is rewarded, what is never done."""
+"""Episodes over the decisions of a small step: what is seen and rewarded, what is never done."""
 
 import math
 
