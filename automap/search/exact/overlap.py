@@ -7,9 +7,9 @@ of kernels and v of collectives, all from 0 to 1,
     step >= sum of w seconds(kernel) + sum of v seconds(collective)
                                             if w + v <= 1 for any two that can run together
 
-An urgent collective (`automap.cost.schedule.overlap`) can only run beside the kernels between where it
-is ready and where it is needed, and beside spare and late ones. The others, sums of gradients and
-gathers of parameters, are only known to take link time,
+An urgent collective (`automap.cost.schedule.overlap`) can only run beside the kernels between where
+it is ready and where it is needed, and beside spare and late ones. The others, sums of gradients
+and gathers of parameters, are only known to take link time,
 
     step >= sum of all collectives          so their v <= 1 - a,  and all w <= a
 
