@@ -101,8 +101,7 @@ def unzipped(content: bytes, most_bytes: int) -> bytes:
     if len(whole) > allowed:
         raise FileError(
             f"{len(content)} bytes of gzip decompress to over {_MOST_RATIO} times as many; "
-            "allowed: a "
-            f"ratio of {_MOST_RATIO}; decompress the file first"
+            f"allowed: a ratio of {_MOST_RATIO}; decompress the file first"
         )
     return whole
 

@@ -118,8 +118,7 @@ class AutoPeer:
         if installed != PACKAGES:
             raise InputError(
                 f"--auto-python {self.python}: got {installed}; allowed: an environment with "
-                f"{PACKAGES}; make it "
-                f"with: {RECIPE}; then give --auto-python auto/bin/python"
+                f"{PACKAGES}; make it with: {RECIPE}; then give --auto-python auto/bin/python"
             )
 
     def ask(self, artifact: bytes, sha256: str, request: AutoRequest) -> AutoResult:

@@ -132,8 +132,7 @@ def _chosen(models: str) -> list[str]:
         if name not in MODELS and ":" not in name:
             raise InputError(
                 f"--models {name!r}; allowed: {', '.join(MODELS)}, or steps of yours as "
-                "module:function, "
-                "with commas between"
+                "module:function, with commas between"
             )
     return names
 

@@ -253,8 +253,7 @@ def _summary(comparisons: list[Comparison]) -> Iterator[str]:
         share = exact / max(len(some), 1)
         yield (
             f"Of {len(some)} plans {name}, {exact} ({share:.1%}) agree in every tensor's kind, "
-            "axes "
-            f"and bytes; the largest difference in bytes is {worst:.1%}.\n"
+            f"axes and bytes; the largest difference in bytes is {worst:.1%}.\n"
         )
 
 

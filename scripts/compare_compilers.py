@@ -208,10 +208,9 @@ def memory_report(compiled: list[Result]) -> str:
         ]
         text += (
             f"{platform}: {len(errors)} programs of {len({r.case.name for r in platform_results})} "
-            "models; median error "
-            f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, "
-            "largest "
-            f"{max(errors):.1%}. {_verdicts(platform_results)}\n\n"
+            f"models; median error {statistics.median(errors):.1%}, "
+            f"{sum(e <= 0.1 for e in errors)} within 10 %, largest {max(errors):.1%}. "
+            f"{_verdicts(platform_results)}\n\n"
         )
     for r in compiled:
         is_known = r.witness.memory is not None and r.witness.peak_bytes

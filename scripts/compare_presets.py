@@ -221,8 +221,7 @@ def _summary(title: str, pairs: Sequence[tuple[float | None, float | None]]) -> 
     over = sum(ratio > 1.02 for ratio in ratios)
     return (
         f"{title}: {len(ratios)} cells, geometric mean {mean:.3f} of the best preset, worst "
-        f"{max(ratios):.3f}, "
-        f"{over} above 1.02."
+        f"{max(ratios):.3f}, {over} above 1.02."
     )
 
 

@@ -174,10 +174,9 @@ def report(rows: Sequence[Sequence[str]], command: str, versions: Mapping[str, s
     worst = max((_number(row[i]) for row in rows for i in runs), default=0.0)
     text = (
         f"{len(rows)} of the {len(ENTRIES)} steps were run, of {len(libraries)} libraries; "
-        f"{len(rows) - failed} are planned for all "
-        "machines and equal one device under all plans, the largest difference of them all being "
-        f"{worst:.2g} of what is allowed.\n\n"
-        f"{', '.join(f'{name} {versions[name]}' for name in libraries)}.\n\n"
+        f"{len(rows) - failed} are planned for all machines and equal one device under all plans, "
+        f"the largest difference of them all being {worst:.2g} of what is "
+        f"allowed.\n\n{', '.join(f'{name} {versions[name]}' for name in libraries)}.\n\n"
     )
     machine = f"jax {jax.__version__}, {platform.machine()} with {os.cpu_count()} cores"
     return made_by(command, machine) + text + markdown(HEADER, [list(row) for row in rows])

@@ -94,8 +94,7 @@ def report(results: list[Result], command: str) -> str:
     steps = sum(len(r.families) for r in results)
     lines = [
         f"{len(results) - len(failed) - refused.total()} of {len(results)} programs with {steps} "
-        "steps "
-        f"are right; {len(failed)} are wrong.\n",
+        f"steps are right; {len(failed)} are wrong.\n",
         *(f"{n} could not be compiled: {reason}.\n" for reason, n in refused.items()),
         *(f"\nseed {r.seed}: {r.failure}\n" for r in failed),
     ]

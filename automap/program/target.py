@@ -34,8 +34,7 @@ def load_target(
         has = f"it has {', '.join(names)}" if names else "it has no function at all"
         raise InputError(
             f"target {target!r}: {module_name} has no function {name}; {has}; a target is a "
-            "function that "
-            "returns (step, args)"
+            "function that returns (step, args)"
         )
     _check_parameters(target, _signature(target, function), options)
     arguments = {key: _parsed(value) for key, value in options.items()}

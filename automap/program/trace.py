@@ -241,8 +241,7 @@ def _nameless_shardings(module: Module) -> tuple[str, ...]:
     return (
         (
             f"{count} sharding annotations of the program are left out, as they are on devices and "
-            "have no axis names; "
-            "plan the Python step itself to keep its constraints",
+            "have no axis names; plan the Python step itself to keep its constraints",
         )
         if count
         else ()

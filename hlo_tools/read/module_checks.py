@@ -157,8 +157,7 @@ def _check_aliases(
         if not (0 <= output < n_results and 0 <= parameter < n_parameters):
             raise HloError(
                 f"module {module.name[:80]!r}: result {output} of {n_results} is said to be in the "
-                "place "
-                f"of parameter {parameter} of {n_parameters}; dump the module again"
+                f"place of parameter {parameter} of {n_parameters}; dump the module again"
             )
     if any(not 0 <= parameter < n_parameters for parameter in module.donated):
         raise HloError(f"module {module.name[:80]!r}: a donated parameter is not there")

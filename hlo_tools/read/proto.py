@@ -114,8 +114,7 @@ def _give_shared_configs(message: Any) -> None:
                 if not 0 <= index < len(message.shared_configs):
                     raise HloError(
                         f"{text(instruction.name)}: configuration {index} of "
-                        f"{len(message.shared_configs)}; dump "
-                        "the module again"
+                        f"{len(message.shared_configs)}; dump the module again"
                     )
                 instruction.backend_config = message.shared_configs[index]
 
@@ -180,8 +179,7 @@ def _shape(message: Any) -> Shape:
     if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
         raise HloError(
             f"impossible dimensions {dims[:8]}, {len(dims)} in all; allowed: {_MAX_RANK} of at "
-            "least 0, with up to "
-            f"{_MAX_ELEMENTS} elements; dynamic shapes are not supported"
+            f"least 0, with up to {_MAX_ELEMENTS} elements; dynamic shapes are not supported"
         )
     return Shape(dtype, dims, tuple(map(_shape, message.tuple_shapes)))
 

@@ -82,8 +82,7 @@ class Notation:
                 if known != size and self._kind(letters) is FactorKind.PASSTHROUGH:
                     raise HloError(
                         f"rule {self.text!r} of {name}: {letters} is {known} in one place and "
-                        f"{size} "
-                        "in another"
+                        f"{size} in another"
                     )
                 sizes[letters] = max(known, size)
         # Letters that stand alone have given sizes; a merged dimension may have one unknown letter
