@@ -26,7 +26,7 @@ from automap.pipeline.agent.candidates import (
 )
 from automap.pipeline.agent.play import Score, beam
 from automap.pipeline.agent.problems import Size, generate
-from automap.pipeline.agent.states import State, actions, after, last_two
+from automap.pipeline.agent.states import State, actions, last_two, next_state
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.local import improve
@@ -94,7 +94,7 @@ def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
             yield lesson
             if h == 3:
                 place = int(np.nanargmax(lesson.worth))
-                then = after(
+                then = next_state(
                     game.arrays, state, int(options.points[place]), int(options.units[place])
                 )
                 found_then = candidates(game, then)
@@ -102,7 +102,9 @@ def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
         elif state.decided:
             yield from _best_worth(game, state, score)
         place = int(rng.integers(min(len(q), 16))) if rng.random() < _RANDOM else int(q.argmax())
-        state = after(game.arrays, state, int(options.points[place]), int(options.units[place]))
+        state = next_state(
+            game.arrays, state, int(options.points[place]), int(options.units[place])
+        )
 
 
 def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
@@ -112,7 +114,7 @@ def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
     for k in range(stages - 4):
         wanted = int(best.cuts[stages - 1 - k]), int(best.device_cuts[stages - 1 - k])
         yield _lesson(candidates(game, state, wanted), wanted, worth)
-        state = after(game.arrays, state, *wanted)
+        state = next_state(game.arrays, state, *wanted)
 
 
 def _lesson(options: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
@@ -129,7 +131,7 @@ def all_worths(game: Game, state: State, options: Candidates, q: np.ndarray) -> 
         bound = best * (1.0 + MOST_LOSS)
         if options.least[place] > bound:
             continue
-        then = after(arrays, state, int(options.points[place]), int(options.units[place]))
+        then = next_state(arrays, state, int(options.points[place]), int(options.units[place]))
         if game.stages - then.decided == 2:
             steps[place] = actions(arrays, heads, then)[0].min()
         else:

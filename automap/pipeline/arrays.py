@@ -1,12 +1,13 @@
 """A pipeline problem as arrays: all that the value function, the solvers and the agents read.
 
-n points (instructions, or what they were coarsen to), U device units, M microbatches. A stage has
+n points (instructions, or what they were coarsened to), U device units, M microbatches. A stage has
 points [i, j) and units [d, e), r = e - d replicas; indices of points and units are of boundaries,
 from 0 to n and U.
 
-    `Arrays`       what numba functions take
-    `pipeline_arrays`    from a coarsen profile and a fabric, for one M and schedule
-    `from_lines`   from C, A and W alone: generated problems, and the paper's own model
+    `Arrays`             what numba functions take
+    `pipeline_arrays`    from a coarsened profile and a fabric, for one M and schedule
+    `from_lines`         from C, A and W alone (Auto-MAP section 3.5.2): generated problems, and the
+                         paper's own model
 """
 
 from dataclasses import dataclass
@@ -23,17 +24,20 @@ from automap.pipeline.schedules import PassOrder, Schedule, pass_order
 class Arrays(NamedTuple):
     """One problem. Indices are named in the module's first lines.
 
-    forward, backward  [U + 1, n + 1] seconds of one microbatch on r replicas, sums of the points before
+    forward, backward  [U + 1, n + 1] seconds of one microbatch on r replicas, sums of the points
+                       before
     cut_bytes          [n + 1] of one microbatch that cross boundary i, one way
     may_cut            [n + 1] bool: whether a stage may begin at point i
-    may_cut_devices           [U + 1] bool: whether a stage may begin at unit d
+    may_cut_devices    [U + 1] bool: whether a stage may begin at unit d
     usable             [U + 1] bool: whether a stage may have r replicas
     gradient_bytes     [n + 1, n + 1] that a stage's replicas sum
-    state_bytes        [n + 1, n + 1] parameters, their gradients' sums, and the optimizer, on each device
-    saved_bytes         [n + 1, n + 1] of one microbatch that wait for its backward pass, over all replicas
+    state_bytes        [n + 1, n + 1] parameters, their gradients' sums, and the optimizer, on each
+                       device
+    saved_bytes        [n + 1, n + 1] activations of one microbatch that are saved for its backward
+                       pass, over all replicas
     working_bytes      [n + 1, n + 1] the most that a microbatch needs besides, over all replicas
-    reduce_seconds_per_byte  [U + 1, U + 1] of a stage's gradients, its update included
-    transfer_seconds_per_byte [U + 1, U + 1, U + 1] from stage [d, e) to stage [e, f)
+    reduce_seconds_per_byte    [U + 1, U + 1] of a stage's gradients, its update included
+    transfer_seconds_per_byte  [U + 1, U + 1, U + 1] from stage [d, e) to stage [e, f)
     latency_seconds    [U + 1] of a transfer at unit boundary e
     memory_limit_bytes per device
     unit_devices, microbatches: int
@@ -73,7 +77,9 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is decided before a search: M microbatches, their schedule, and the memory of a device."""
+    """What is decided before a search: M microbatches, their schedule, and the memory of a
+    device.
+    """
 
     microbatches: int
     schedule: Schedule
@@ -88,6 +94,7 @@ def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
     n, m = points.n_points, terms.microbatches
     shape = (fabric.n_units + 1, n + 1)
     forward, backward, usable = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
+    # Sizes that do not divide a microbatch's examples keep 0 seconds: nothing may read them.
     examples = points.profile.batch_size // m
     for r in range(1, fabric.n_units + 1):
         replicas = r * fabric.unit_devices
@@ -133,6 +140,7 @@ def from_lines(
     is not read.
     """
     n, units, m = len(seconds), fabric.n_units, terms.microbatches
+    # Replicas divide all work evenly: the paper's model, without floors of a kernel's seconds.
     total = np.concatenate([[0.0], np.cumsum(seconds)]) / m
     replicas = np.maximum(np.arange(units + 1), 1)[:, None] * fabric.unit_devices
     weights = np.concatenate([[0.0], np.cumsum(gradient_bytes)])

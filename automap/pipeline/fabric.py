@@ -1,16 +1,18 @@
 """The links between stages on consecutive devices, as seconds per byte.
 
 Devices stand in the topology's order, U *units* of `unit_devices` each; a stage has units [d, e).
+So placing stages is choosing device cuts on a line (Auto-MAP section 4.4: the hierarchical topology
+as a linear model that starts from the first device).
 
-    reduce[d, e]       seconds per byte of gradients that the stage's replicas sum, by the evaluator's collectives
-                       on the levels that the range spans (hierarchical), in messages that the backend merges
-                                                                       -> in: `_reduce`, `_group`
+    reduce[d, e]       seconds per byte of gradients that the stage's replicas sum, by the
+                       evaluator's collectives on the levels that the range spans (hierarchical), in
+                       messages that the backend merges                -> in: `_reduce`, `_group`
     transfer[d, e, f]  seconds per byte of what stage [d, e) sends to stage [e, f)
-        adjacent       (Auto-MAP section 4.4) over one link of the level that parts e - 1 from e
-        matched        every device sends the examples that another one needs straight to it: the busiest
-                       link decides. A message uses the outermost level that parts its ends; the devices behind one
-                       port share it, on rings and lines those of one line share its border
-                                                                       -> in: `_matched`
+        adjacent       (Auto-MAP section 4.4) over one link of the level between e - 1 and e
+        matched        every device sends the examples that another one needs straight to it: the
+                       busiest link decides. A message uses the outermost level between its ends;
+                       the devices behind one port share it, on rings and lines those of one line
+                       share its border                                      -> in: `_matched`
     latency[e]         of that level
 """
 
@@ -29,15 +31,17 @@ from automap.topology.spans import Span
 
 
 Transfers = Literal["matched", "adjacent"]
+# The transfer table has (U + 1)^3 entries, and the solvers' time grows with U^2.
 MAX_UNITS: Final = 64
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """Arrays by unit boundaries: `reduce` [U + 1, U + 1], `transfer` [U + 1] * 3, `latency_seconds`
-    [U + 1].
+    """Arrays by unit boundaries: `reduce_seconds_per_byte` [U + 1, U + 1],
+    `transfer_seconds_per_byte` [U + 1, U + 1, U + 1], `latency_seconds` [U + 1].
 
-    `boundary_level[e]` is the level that parts unit e - 1 from e, -1 at both ends: 0 is the innermost.
+    `boundary_level[e]` is the level of the links between units e - 1 and e, -1 at both ends: 0 is
+    the innermost.
     """
 
     n_units: int
@@ -54,12 +58,13 @@ def pipeline_fabric(topology: Topology, transfers: Transfers = "matched") -> Fab
     devices = topology.device_count
     unit = next(u for u in range(1, devices + 1) if devices % u == 0 and devices // u <= MAX_UNITS)
     n = devices // unit
-    parted = _boundary_levels(topology, unit, n)
+    levels = _boundary_levels(topology, unit, n)
     latency = np.zeros(n + 1)
     adjacent = np.zeros(n + 1)
     for e in range(1, n):
-        level = topology.levels[parted[e]]
+        level = topology.levels[levels[e]]
         latency[e] = level.latency_seconds
+        # A ring's or line's devices have two links each: one way there is half of their bandwidth.
         adjacent[e] = (1 if level.kind == "switch" else 2) / level.bytes_per_s
     transfer = np.broadcast_to(adjacent[None, :, None], (n + 1,) * 3)
     if transfers == "matched" and topology.levels:
@@ -71,7 +76,7 @@ def pipeline_fabric(topology: Topology, transfers: Transfers = "matched") -> Fab
         reduce_seconds_per_byte=_reduce(topology, unit, n),
         transfer_seconds_per_byte=np.ascontiguousarray(transfer),
         latency_seconds=latency,
-        boundary_level=parted,
+        boundary_level=levels,
     )
 
 
@@ -81,16 +86,18 @@ def _inner_sizes(topology: Topology) -> list[int]:
 
 
 def _boundary_levels(topology: Topology, unit: int, n: int) -> np.ndarray:
-    parted = np.full(n + 1, -1)
+    # The last level whose places begin at a boundary is the outermost that has its ends apart.
+    boundary_level = np.full(n + 1, -1)
     for e in range(1, n):
         for index, inner in enumerate(_inner_sizes(topology)[:-1]):
             if e * unit % inner == 0:
-                parted[e] = index
-    return parted
+                boundary_level[e] = index
+    return boundary_level
 
 
 def _reduce(topology: Topology, unit: int, n: int) -> np.ndarray:
     result = np.zeros((n + 1, n + 1))
+    # Most ranges of a regular machine look alike to a collective: a few dozen different groups.
     known: dict[tuple[Span, ...], float] = {}
     message_bytes = backend_for(topology.platform).combine_bytes
     for d in range(n):
@@ -114,6 +121,7 @@ def _group(topology: Topology, first: int, end: int) -> tuple[Span, ...]:
         for start in range(first // outer * outer, end, outer):
             low, high = max(first, start), min(end, start + outer)
             ranks = max(ranks, (high - 1) // inner - low // inner + 1)
+        # Devices of the range behind one port, which their messages share.
         sharing = max(
             min(end, start + level.shared_by) - max(first, start)
             for start in range(first // level.shared_by * level.shared_by, end, level.shared_by)
@@ -148,7 +156,8 @@ def _matched(
                 senders, receivers = (e - d) * unit, (f - e) * unit
                 load[:] = 0.0
                 worst = 0.0
-                # Examples are counted in parts of 1 / (senders * receivers).
+                # Examples are counted in parts of 1 / (senders * receivers), in their order: each
+                # device sends to one or more, and receives from one or more, next to each other.
                 a = b = done = 0
                 while a < senders and b < receivers:
                     end_a, end_b = (a + 1) * receivers, (b + 1) * senders

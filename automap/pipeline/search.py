@@ -5,17 +5,21 @@ V is never above the simulated step (`automap.pipeline.value`), so with B the le
 so far
 
     a choice of (S, M, schedule) whose least V is above B need not be looked at further: B bounds
-    the solver the least V over all choices that were solved, or B, is a lower bound of every
-    pipeline's step
+    the solver
+    the least V over all choices that were solved, or B, is a lower bound of every pipeline's step
 
 and the plan's gap is B over that bound, less one. A partition is simulated before it counts
-                                                                         -> in: `simulated_seconds`
-Strategies: `exact` and `auto` go over all choices three times: even splits, local search from them, and the exact solver
-(`automap.pipeline.solvers.exact`), each time in the order of what is known by then. The first takes milliseconds a choice, so that
-there is a plan soon, and a bound near the optimum before anything is solved; the last is left out if its solver is not
-compiled yet and there is no time for that                               -> in: `_Search`
-`agent` infers in milliseconds (`automap.pipeline.agent`), `agent-gap` solves after it to say what it lost; `rainbow` learns
-(`automap.pipeline.online`); the others are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
+                                                                    -> in: `simulated_seconds`
+
+Strategies: `exact` and `auto` go over all choices three times: even splits, local search from them,
+and the exact solver (`automap.pipeline.solvers.exact`), each time in the order of what is known by
+then. The first takes milliseconds a choice, so that there is a plan soon, and a bound near the
+optimum before anything is solved; the last is left out if its solver is not compiled yet and there
+is no time for that                                                             -> in: `_Search`
+
+`agent` infers in milliseconds (`automap.pipeline.agent`, Auto-MAP section 3.5), `agent-gap` solves
+after it to say what it lost; `rainbow` learns (`automap.pipeline.online`, section 3.4); the others
+are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,14 +47,15 @@ from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 
 
+# Small numbers densely, then in wider steps: each is tried with all microbatches and schedules.
 AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of stages that `auto` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search keeps to: `stages` and `microbatches` None leave them open; `schedules` are those
-    that it tries.
+    """What a search keeps to: `stages` and `microbatches` None leave them open; `schedules` are
+    those that it tries.
     """
 
     stages: int | None
@@ -120,6 +125,7 @@ def find_pipeline(
     except OutOfBudget as end:
         warnings = (f"{end}; this is the best pipeline it had",)
     best, is_proven = search.best, strategy in PROVING and search.is_proven and not warnings
+    # A choice that was left with nothing under its bound says only that none of it is below B.
     bound = min(search.bound_seconds, best.step_seconds) if best and is_proven else None
     return PipelineSearchResult(best, bound, search.least_bytes, search.tried, warnings)
 
@@ -137,6 +143,8 @@ class _Search:
         self._points, self._fabric, self._limits = points, fabric, limits
         self._on_progress = on_progress
         self._known = dict.fromkeys(choices(points, fabric, limits), np.inf)
+        # Memory does not depend on the strategy: what did not fit in one round is left out of the
+        # next ones.
         self._never_fits = set[tuple[int, Terms]]()
         self.best: Choice | None = None
         self.bound_seconds, self.least_bytes = np.inf, np.inf
@@ -157,6 +165,7 @@ class _Search:
                 "of processor time once "
                 "per machine: plan again with a larger budget"
             )
+        # The round proves anew: only the last round's bounds are of all choices.
         self.bound_seconds, self.is_proven = np.inf, True
         for stages, terms in sorted(self._known, key=lambda choice: self._known[choice]):
             what = f"pipelines of {stages} stages"
@@ -193,9 +202,9 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     """What a search tries: S, and M with a schedule."""
     batch = points.profile.batch_size
     most = min(fabric.n_units, int(points.may_cut[1:-1].sum()) + 1)
-    of_stages = (limits.stages,) if limits.stages else AUTO_STAGES
+    stage_counts = (limits.stages,) if limits.stages else AUTO_STAGES
     counts = (limits.microbatches,) if limits.microbatches else _powers(batch)
-    for stages in of_stages:
+    for stages in stage_counts:
         # One microbatch keeps all stages but one idle.
         several = [
             m
@@ -240,12 +249,13 @@ def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: 
     # Its agent is of `rl`, which needs torch.
     from automap.pipeline.online.strategy import find
 
+    # Learning takes seconds even where the best step so far cannot be beaten.
     if ideal_seconds(arrays) > bound:
         return Solved(None, proven=False, widest=0, work=0)
-    found = find(
+    result = find(
         arrays, stages, fabric.boundary_level, "ours", seed=limits.seed, deadline=limits.deadline
     )
-    return Solved(found.improved, proven=False, widest=0, work=0)
+    return Solved(result.improved, proven=False, widest=0, work=0)
 
 
 def _agent(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
@@ -257,6 +267,7 @@ def _agent_gap(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits
     best = infer(arrays, stages, shipped_weights())
     least = min(bound, best.seconds if best else np.inf)
     solved = solve(arrays, stages, least, deadline=limits.deadline)
+    # inf where the solver has nothing below the least of both: such a choice lowers no bound.
     least = solved.best.seconds if solved.best else np.inf
     return replace(solved, best=best or solved.best, least_seconds=least)
 
@@ -284,21 +295,21 @@ PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
 
 
 def nothing_fits(
-    found: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
+    result: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
 ) -> InfeasiblePlanError:
-    """The error when no partition was found."""
+    """The error when no partition fits."""
     stages = limits.stages or "any number of"
     asked = (
         f"{stages} stages and {limits.microbatches or 'any number of'} microbatches on "
         f"{fabric.n_units * fabric.unit_devices} devices"
     )
-    if np.isinf(found.least_bytes):
+    if np.isinf(result.least_bytes):
         return InfeasiblePlanError(
             f"there is no pipeline of {asked}: the devices of each stage must divide a "
             "microbatch's examples, of a "
             f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
         )
-    needed = round(found.least_bytes)
+    needed = round(result.least_bytes)
     asked_for = {"other stages": limits.stages, "more microbatches": limits.microbatches}
     more = "".join(f", {what}" for what, given in asked_for.items() if given)
     return InfeasiblePlanError(

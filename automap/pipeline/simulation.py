@@ -31,6 +31,7 @@ from automap.simulate.tasks import Tasks, Timeline, simulate
 from automap.simulate.trace import Event, Lane, save_trace
 
 
+# Relative: what a plan file's decimal numbers lose is far below, what an edit changes far above.
 _SAME: Final = 1e-6
 
 
@@ -50,10 +51,10 @@ class SimulatedStep:
         """
         is_work = np.array([job.kind in ("forward", "backward", "all-reduce") for job in self.jobs])
         devices = np.array([len(stage.devices) for stage in self.record.stages])
-        of_task = devices[[job.stage for job in self.jobs]]
-        busy = float((self.tasks.seconds * is_work) @ of_task)
+        task_devices = devices[[job.stage for job in self.jobs]]
+        busy = float((self.tasks.seconds * is_work) @ task_devices)
         total = int(devices.sum()) * self.timeline.makespan_seconds
-        # Less than nothing is what is left of a sum.
+        # Rounding of the two sums may leave less than nothing where no device waits.
         return max(1 - busy / total, 0.0) if total else 0.0
 
 
@@ -148,8 +149,8 @@ class PipelineSimulationRecord:
 
 def simulate_pipeline(plan: PlanRecord, record: PipelineRecord) -> PipelineSimulationRecord:
     """The step of a plan's pipeline, simulated."""
-    found = simulated_step(record)
-    step_seconds = found.timeline.makespan_seconds
+    step = simulated_step(record)
+    step_seconds = step.timeline.makespan_seconds
     return PipelineSimulationRecord(
         target=plan.workload.target,
         topology=str(plan.topology["name"]),
@@ -157,19 +158,20 @@ def simulate_pipeline(plan: PlanRecord, record: PipelineRecord) -> PipelineSimul
         microbatches=record.microbatches,
         predicted_seconds=plan.predicted.step_seconds,
         step_seconds=step_seconds,
-        bubble_fraction=found.bubble_fraction,
-        stages=tuple(_rows(found)),
+        bubble_fraction=step.bubble_fraction,
+        stages=tuple(_rows(step)),
         warnings=tuple(_warnings(record, step_seconds, plan.predicted.step_seconds)),
-        events=tuple(_events(found)),
+        events=tuple(_events(step)),
     )
 
 
-def _rows(found: SimulatedStep) -> Iterator[StageRow]:
-    number = {job: task for task, job in enumerate(found.jobs)}
-    record, m = found.record, found.record.microbatches
+def _rows(step: SimulatedStep) -> Iterator[StageRow]:
+    number = {job: task for task, job in enumerate(step.jobs)}
+    # A record has the seconds of one microbatch; a row those of all M.
+    record, m = step.record, step.record.microbatches
     for s, stage in enumerate(record.stages):
-        end = found.timeline.end_seconds[number[Job("all-reduce", s, 0)]]
-        for_stages, for_transfers = _waits(found, number, s)
+        end = step.timeline.end_seconds[number[Job("all-reduce", s, 0)]]
+        for_stages, for_transfers = _waits(step, number, s)
         sends = m if s < len(record.stages) - 1 else 0
         yield StageRow(
             stage=s,
@@ -180,7 +182,7 @@ def _rows(found: SimulatedStep) -> Iterator[StageRow]:
             reduce_seconds=stage.reduce_seconds,
             stage_wait_seconds=for_stages,
             transfer_wait_seconds=for_transfers,
-            end_wait_seconds=found.timeline.makespan_seconds - float(end),
+            end_wait_seconds=step.timeline.makespan_seconds - float(end),
             sends=sends,
             sent_bytes=sends * stage.sent_bytes,
             link_seconds=sends * stage.transfer_seconds,
@@ -188,12 +190,12 @@ def _rows(found: SimulatedStep) -> Iterator[StageRow]:
         )
 
 
-def _waits(found: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float, float]:
+def _waits(step: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float, float]:
     """Seconds in which stage s waits before its passes: for other stages, and for transfers."""
-    line = found.timeline
+    line = step.timeline
     passes = [
         task
-        for task, job in enumerate(found.jobs)
+        for task, job in enumerate(step.jobs)
         if job.stage == s and job.kind in ("forward", "backward")
     ]
     for_stages = for_transfers = free = 0.0
@@ -201,8 +203,10 @@ def _waits(found: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float,
         gap = float(line.start_seconds[task]) - free
         free = float(line.end_seconds[task])
         if gap > 0:
-            # It began when its transfer ended, which was ready when the other stage had made it.
-            transfer = number[_arrival(found.jobs[task])]
+            # The pass began when its transfer ended. Of the gap before it the transfer explains
+            # what it took from being ready to its end, queueing on the link included; in the rest
+            # the other stage had not made it yet.
+            transfer = number[_arrival(step.jobs[task])]
             moving = float(line.end_seconds[transfer] - line.ready_seconds[transfer])
             for_transfers += min(gap, moving)
             for_stages += max(gap - moving, 0.0)
@@ -230,11 +234,11 @@ def _warnings(record: PipelineRecord, step_seconds: float, predicted: float) -> 
         )
 
 
-def _events(found: SimulatedStep) -> Iterator[Event]:
+def _events(step: SimulatedStep) -> Iterator[Event]:
     """One event per task, in the order of tasks."""
-    start, end = found.timeline.start_seconds.tolist(), found.timeline.end_seconds.tolist()
-    for task, job in enumerate(found.jobs):
-        stage = found.record.stages[job.stage]
+    start, end = step.timeline.start_seconds.tolist(), step.timeline.end_seconds.tolist()
+    for task, job in enumerate(step.jobs):
+        stage = step.record.stages[job.stage]
         lane, what = _NAMES[job.kind]
         details: dict[str, Any] = {"stage": job.stage}
         if job.kind != "all-reduce":

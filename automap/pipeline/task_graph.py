@@ -30,14 +30,14 @@ class StageSeconds:
 
 def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> list[StageSeconds]:
     """The seconds of a partition's stages, as `automap.pipeline.value` has them."""
-    found = []
+    stages = []
     for s in range(len(cuts) - 1):
         i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
         transfer = 0.0
         if s < len(cuts) - 2:
             per_byte = arrays.transfer_seconds_per_byte[d, e, device_cuts[s + 2]]
             transfer = float(arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j])
-        found.append(
+        stages.append(
             StageSeconds(
                 forward=float(arrays.forward[e - d, j] - arrays.forward[e - d, i]),
                 backward=float(arrays.backward[e - d, j] - arrays.backward[e - d, i]),
@@ -45,7 +45,7 @@ def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> 
                 reduce=float(arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]),
             )
         )
-    return found
+    return stages
 
 
 def pipeline_tasks(
@@ -53,32 +53,36 @@ def pipeline_tasks(
 ) -> tuple[Tasks, list[Job]]:
     """The task graph, and what each task does."""
     n = len(stages)
-    waits: dict[Job, list[Job]] = {}
+    predecessors: dict[Job, list[Job]] = {}
     for s in range(n):
+        # One pass at a time, in the schedule's order: each waits for the one before it.
         before: Job | None = None
         for job in schedule.passes(s, n, microbatches):
-            waits[job] = [] if before is None else [before]
+            predecessors[job] = [] if before is None else [before]
             before = job
+            # Activations come forward over the link before the stage, gradients back over the one
+            # after it; a transfer starts as soon as what it sends is made.
             m = job.microbatch
             if job.kind == "forward" and s > 0:
-                waits[job].append(Job("send forward", s - 1, m))
+                predecessors[job].append(Job("send forward", s - 1, m))
             if job.kind == "backward" and s < n - 1:
-                waits[job].append(Job("send backward", s, m))
+                predecessors[job].append(Job("send backward", s, m))
             if job.kind == "forward" and s < n - 1:
-                waits[Job("send forward", s, m)] = [job]
+                predecessors[Job("send forward", s, m)] = [job]
             if job.kind == "backward" and s > 0:
-                waits[Job("send backward", s - 1, m)] = [job]
+                predecessors[Job("send backward", s - 1, m)] = [job]
         assert before is not None  # noqa: S101 - there is at least one microbatch
-        waits[Job("all-reduce", s, 0)] = [before]
-    order = _topological(waits)
+        # The gradients are summed over the replicas once, after the last pass of the stage.
+        predecessors[Job("all-reduce", s, 0)] = [before]
+    order = _topological(predecessors)
     number = {job: index for index, job in enumerate(order)}
-    counts = [len(waits[job]) for job in order]
+    counts = [len(predecessors[job]) for job in order]
     tasks = Tasks(
         seconds=np.array([_seconds(stages, job) for job in order]),
         resource=np.array([_resource(job, n) for job in order], np.int32),
         first_predecessor=np.concatenate([[0], np.cumsum(counts)]),
         predecessors=np.array(
-            [number[w] for job in order for w in sorted(waits[job], key=number.__getitem__)],
+            [number[w] for job in order for w in sorted(predecessors[job], key=number.__getitem__)],
             np.int32,
         ),
     )
@@ -91,12 +95,13 @@ def pipeline_seconds(stages: list[StageSeconds], microbatches: int, schedule: Sc
     return simulate(tasks).makespan_seconds
 
 
-def _topological(waits: dict[Job, list[Job]]) -> list[Job]:
-    left = {job: len(before) for job, before in waits.items()}
-    after: dict[Job, list[Job]] = {job: [] for job in waits}
-    for job, before in waits.items():
+def _topological(predecessors: dict[Job, list[Job]]) -> list[Job]:
+    left = {job: len(before) for job, before in predecessors.items()}
+    after: dict[Job, list[Job]] = {job: [] for job in predecessors}
+    for job, before in predecessors.items():
         for other in before:
             after[other].append(job)
+    # Kahn 1962; the list grows while it is gone through.
     order = [job for job, count in left.items() if not count]
     for job in order:
         for follower in after[job]:
@@ -118,5 +123,7 @@ def _seconds(stages: list[StageSeconds], job: Job) -> float:
 
 
 def _resource(job: Job, stages: int) -> int:
+    # Four resources for each stage: itself, the two directions of the link after it, and its
+    # devices' links among themselves, on which its AllReduce overlaps with other stages' work.
     lane = {"forward": 0, "backward": 0, "send forward": 1, "send backward": 2, "all-reduce": 3}
     return lane[job.kind] * stages + job.stage

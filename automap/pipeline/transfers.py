@@ -2,9 +2,9 @@
 
 A *layout* says which part of the examples each device of a stage has: p parts, each on t = r / p
 devices. Every receiver takes each piece of its part from one device that has it, and those that
-have the same take turns; a message uses the outermost level that parts its ends, and the busiest
-port decides, as in `automap.pipeline.fabric`, whose `matched` is the case t = 1. Forwards and
-backwards the layouts change their parts; the slower way counts.
+have the same take turns; a message uses the outermost level between its ends, and the busiest port
+decides, as in `automap.pipeline.fabric`, whose `matched` is the case t = 1. Forwards and backwards
+the layouts change their parts; the slower way counts.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,8 @@ def transfer_table(topology: Topology, layouts: Sequence[Layout], unit: int) -> 
     if not levels:
         return np.zeros((len(layouts), len(layouts), units + 1))
     most = max(len(layout.part) for layout in layouts)
+    # Rows are filled up to the longest layout: numba takes rectangles. `holders` lists the devices
+    # of part 0, then those of part 1, and so on.
     parts = np.zeros((len(layouts), most), np.int64)
     holders = np.zeros((len(layouts), most), np.int64)
     for row, layout in enumerate(layouts):
@@ -80,6 +82,7 @@ def _table(
     for a in range(n):
         for b in range(n):
             for e in range(1, units):
+                # The stages are next to each other: one ends, the other begins at this device.
                 border = e * unit
                 if border < devices[a] or border + devices[b] > units * unit:
                     continue
@@ -137,6 +140,7 @@ def _seconds(
     """Seconds of one byte, spread evenly, from layout `sender` on devices from `from_` on to
     `receiver` from `to` on.
     """
+    # `load` [2, levels, devices]: seconds that each port sends (0) and receives (1).
     p, q = n_parts[sender], n_parts[receiver]
     copies, again = devices[sender] // p, devices[receiver] // q
     load[:] = 0.0
@@ -147,11 +151,11 @@ def _seconds(
         # Examples are counted in parts of 1 / (p q).
         done, end = part * p, (part + 1) * p
         while done < end:
-            of = done // q
-            until = min((of + 1) * q, end)
+            source_part = done // q
+            until = min((source_part + 1) * q, end)
             share = (until - done) / (p * q)
             done = until
-            source = from_ + holders[sender, of * copies + turn % copies]
+            source = from_ + holders[sender, source_part * copies + turn % copies]
             target = to + b
             level = 0
             while source // inside[level + 1] != target // inside[level + 1]:

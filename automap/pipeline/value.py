@@ -1,48 +1,56 @@
-"""V: the seconds of one step of a synchronous pipeline (Auto-MAP section 4.4, made exact where it
-can be).
+"""V: the seconds of one step of a synchronous pipeline (Auto-MAP sections 3.5.2 and 4.4, which name
+the pipeline length L without a formula; made exact here where it can be).
 
-S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage s with points [i,
-j) and units [d, e), the next stage having [e, f), one microbatch takes
+S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage s with points
+[i, j) and units [d, e), the next stage having [e, f), one microbatch takes
 
     F, B   its forward and backward seconds on r = e - d replicas; T = F + B
-    X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way; 0 for the last
-    R      reduce[d, e] * gradient_bytes[i, j], after its last microbatch, beside what earlier stages still do
+    X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way;
+           0 for the last
+    R      reduce[d, e] * gradient_bytes[i, j]: the AllReduce of its gradients after its last
+           microbatch, which overlaps with what earlier stages still do
     K      microbatches in flight, as the schedule says (`automap.pipeline.schedules.in_flight`):
            M if all forward passes come first, min(M, S - s) for 1F1B
 
-A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the longest of
-paths through the task graph (`automap.pipeline.task_graph`), found from a *tail*: what is known of
-the stages from s on                                                                        -> in: `joined`, `finished`
+A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the
+longest of paths through the task graph (`automap.pipeline.task_graph`), computed from a *tail*:
+what is known of the stages from s on            -> in: `prepend_stage`, `tail_seconds`
 
-    U_s = U_{s+1} + T + 2 X                                    a microbatch from s to the last stage and back
+    U_s = U_{s+1} + T + 2 X             a microbatch from s to the last stage and back
     all forward first, as GPipe
-           P_s = max(P_{s+1}, F, X), Q_s = max(Q_{s+1}, B, X)  the slowest stage or link forwards, backwards
-           V_s = max(V_{s+1} + F + X, U_s + (M - 1) Q_s + R)   the slowest end after the first forwards
-           L   = V_0 + (M - 1) P_0
+      P_s = max(P_{s+1}, F, X)          the slowest stage or link forwards
+      Q_s = max(Q_{s+1}, B, X)          the same backwards
+      V_s = max(V_{s+1} + F + X,        the slowest end after the first forwards
+                U_s + (M - 1) Q_s + R)
+      L   = V_0 + (M - 1) P_0
     alternating, as 1F1B
-           P_s = max(P_{s+1} + T + 2 X,                        from the first forward of s to its last backward:
-                     M T, U_s + (M - 1) X,                       where a stage or a link is never idle,
-                     U_s + (M - 1) F + (M - K) B,                up to the last microbatch, which goes round,
-                     U_s + (M - K) F + (M - 1) B,                or from the first, which went round,
-                     U_s + G)
-           G   = max over c of C_c + r W_c + rest T             if M > K: rounds of microbatches in flight
-           W_c = T + 2 X + W_{c-1} of the next stage, W_1 = T  a round through c stages, W_{S-s} = U_s: a_c
-                                                               microbatches later the stage can begin the next
-           a_c = (c - 1) I + 1, I how many more are in flight at each stage before: c for 1F1B
-           C_c = (K' - 1) F,  r and rest = (M - K') divided by a_c,  K' the K of stage s + c - 1
-           Q_s = max(Q_{s+1} + F + X, U_s + R)                 one microbatch, until its slowest end
-           H   = max((M - 1) F + (M - K) B, max over c of C_c + r W_c + rest F)
-           V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)        H: until the stage begins its last forward
-           L   = V_0
+      P_s = max(                        from the first forward of s to its last backward:
+            P_{s+1} + T + 2 X,
+            M T, U_s + (M - 1) X,       where a stage or a link is never idle,
+            U_s + (M - 1) F + (M - K) B,   up to the last microbatch, which goes round,
+            U_s + (M - K) F + (M - 1) B,   or from the first, which went round,
+            U_s + G)
+      G   = max over c of C_c + r W_c + rest T     if M > K: rounds of microbatches in flight
+      W_c = T + 2 X + W_{c-1} of the next stage    a round through c stages; W_1 = T, W_{S-s} = U_s:
+                                        a_c microbatches later the stage can begin the next
+      a_c = (c - 1) I + 1               I how many more are in flight at each stage before:
+                                        a_c = c for 1F1B
+      C_c = (K' - 1) F                  K' the K of stage s + c - 1; r and rest are (M - K') divided
+                                        by a_c
+      Q_s = max(Q_{s+1} + F + X, U_s + R)          one microbatch, until its slowest end
+      H   = max((M - 1) F + (M - K) B, max over c of C_c + r W_c + rest F)
+      V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)   H: until the stage begins its last forward
+      L   = V_0
 
 With all forward passes first L is the makespan, of two flow shops. Of alternating passes L is never
 above it, and below it only where rounds through different stages alternate on the longest path
 (docs/reports/pipelines.md says by how much for 1F1B).
 
-    bytes of a device = state + (K kept + working) / replicas + 2 cut_bytes[i] / replicas  -> in: `stage_bytes`
+    bytes of a device = state + (K saved + working) / replicas + 2 cut_bytes[i] / replicas
+                                                                              -> in: `stage_bytes`
 
-A partition is `cuts` and `device_cuts`, int64 [S + 1]: stage s has points cuts[s] .. cuts[s + 1] - 1 and
-units parts[s] .. parts[s + 1] - 1, from 0 to n and 0 to U.
+A partition is `cuts` and `device_cuts`, int64 [S + 1], from 0 to n and from 0 to U: stage s has
+points cuts[s] .. cuts[s + 1] - 1 and units device_cuts[s] .. device_cuts[s + 1] - 1.
 """
 
 import numpy as np
@@ -73,10 +81,13 @@ def prepend_stage(
 
     A tail is a row (U, V, P, Q, W_1, W_2, ...); of no stages all are 0.
     """
+    # Columns of a tail: 0 U, 1 V, 2 P, 3 Q, 3 + c the round W_c through its first c stages.
     t = f + b
     u = pool[z, 0] + t + 2.0 * x
     new[0] = u
     if not order.alternates:
+        # GPipe: the forward passes and the backward passes are a flow shop each, with stages and
+        # links as machines; W is not needed.
         new[2] = max(pool[z, 2], f, x)
         new[3] = max(pool[z, 3], b, x)
         new[1] = max(pool[z, 1] + f + x, u + (m - 1) * new[3] + r)
@@ -85,9 +96,11 @@ def prepend_stage(
     before, after = (m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b
     p = max(pool[z, 2] + t + 2.0 * x, m * t, u + (m - 1) * x, u + max(before, after))
     h = before
+    # The longest path may leave stage s again and again for rounds through its next c - 1 stages.
     for c in range(1, k + 1):
         w = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
         new[3 + c] = w
+        # In flight at the stage where the round turns: so many go ahead before the first round.
         first = most_in_flight(order, m, k - c + 1)
         later = (c - 1) * order.in_flight_per_stage + 1
         rounds, rest = (m - first) // later, (m - first) % later
@@ -125,6 +138,7 @@ def price(arrays: Arrays, cuts: Array, device_cuts: Array, tails: Array) -> tupl
     `tails` is room for two: float64 [2, at least S + 4].
     """
     stages, m = len(cuts) - 1, arrays.microbatches
+    # Two rows take turns as the old and the new tail.
     over, now = 0.0, 0
     for c in range(4):
         tails[0, c] = 0.0
@@ -161,7 +175,7 @@ def price(arrays: Arrays, cuts: Array, device_cuts: Array, tails: Array) -> tupl
 
 @compiled
 def price_partition(arrays: Arrays, cuts: Array, device_cuts: Array) -> tuple[float, float]:
-    """`price` for Python."""
+    """`price` for Python: (bytes over a device's memory, L in seconds)."""
     return price(arrays, cuts, device_cuts, np.empty((2, len(cuts) + 3)))
 
 

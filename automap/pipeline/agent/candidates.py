@@ -1,14 +1,17 @@
 """The actions of a state that are worth a look, as features: no unit of time, bytes or size is left
 in them.
 
-N_CANDIDATES actions: a third each by the least step, by the one made, and by both (their product); what is
-named twice leaves room for more by the least.                                                -> in: `_chosen`
+N_CANDIDATES actions: a third each by the least step, by the one made, and by both (their product);
+what is named twice leaves room for more by the least.                          -> in: `_choose`
 
-B is the least `least` of the state, M microbatches. Seconds are taken as shares of B, those of one microbatch
-M times; "head's" is of its good division.
-    ACTION_FEATURES of an action (i, d)                                                       -> in: `_features`
-    STATE_FEATURES of the state                                                               -> in: `_state`
+B is the least `least` of the state, M microbatches. Seconds are taken as shares of B, those of one
+microbatch M times; "head's" is of its good division.
+    ACTION_FEATURES of an action (i, d)                                         -> in: `_features`
+    STATE_FEATURES of the state                                            -> in: `_state_features`
     baseline b = log(L0 / made), L0 the bound of the problem: log(L0 / L) is not less
+
+The paper's state (section 4.5.2) is instead the arrays C*, A* and W* whole, coarsened to 128 points
+and scaled to [0, 1], with the topology's matrix and the partition so far.
 """
 
 from dataclasses import dataclass
@@ -29,7 +32,10 @@ from automap.pipeline.arrays import Arrays
 from automap.pipeline.value import stage_bytes
 
 
+# A state of n points and U units has up to n U actions, and the network's time grows with them.
 N_CANDIDATES: Final = 192
+# The order is that of the network's inputs: a change makes the shipped weights meaningless, and
+# needs another `automap.pipeline.agent.network.FORMAT`.
 ACTION_FEATURES: Final = (
     "least",
     "made",
@@ -76,13 +82,14 @@ STATE_FEATURES: Final = (
     "matched",
     "made",
 )
+# Points each way in which a smaller cut is looked for.
 _NEAR: Final = 4
 _N_FEATURES: Final = len(ACTION_FEATURES)
 
 
 @dataclass(frozen=True)
 class Game:
-    """A problem as the agent plays it; `bound_seconds` is L0."""
+    """A problem as the agent plays it; `bound_seconds` is L0, which no partition is below."""
 
     arrays: Arrays
     heads: Heads
@@ -118,6 +125,7 @@ def new_game(arrays: Arrays, stages: int) -> Game | None:
         return None
     heads = head_tables(arrays, stages)
     start = first_state(arrays, stages)
+    # Every partition begins with one of these actions (the last stage), so their least is a bound.
     least, _ = actions(arrays, heads, start)
     bound = float(least.min())
     return Game(arrays, heads, start, bound) if np.isfinite(bound) else None
@@ -128,9 +136,10 @@ def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) 
     them for certain.
     """
     least, made = actions(game.arrays, game.heads, state)
-    chosen = _chosen(least.ravel(), made.ravel())
+    chosen = _choose(least.ravel(), made.ravel())
     if wanted is not None:
         place = int(np.ravel_multi_index(wanted, least.shape))
+        # In place of the candidate with the largest bound.
         if place not in chosen:
             chosen[-1] = place
     points, units = np.unravel_index(chosen, least.shape)
@@ -154,12 +163,12 @@ def candidates(game: Game, state: State, wanted: tuple[int, int] | None = None) 
         least,
         made,
         features.astype(np.float32),
-        _state(game, state, float(least.min()), float(made.min())),
+        _state_features(game, state, float(least.min()), float(made.min())),
         np.log(game.bound_seconds / made).astype(np.float32),
     )
 
 
-def _chosen(least: np.ndarray, made: np.ndarray) -> np.ndarray:
+def _choose(least: np.ndarray, made: np.ndarray) -> np.ndarray:
     """Places of the candidates, by `least`."""
     allowed = np.flatnonzero(np.isfinite(least))
     by = least[allowed], made[allowed], least[allowed] * made[allowed]
@@ -174,9 +183,10 @@ def _chosen(least: np.ndarray, made: np.ndarray) -> np.ndarray:
     return allowed[np.argsort(least[allowed], kind="stable")]
 
 
-def _state(game: Game, state: State, least: float, made: float) -> np.ndarray:
+def _state_features(game: Game, state: State, least: float, made: float) -> np.ndarray:
     arrays, stages, k = game.arrays, game.stages, state.decided
     limit = arrays.memory_limit_bytes
+    # The divisors bring each number to the order of one; 8 stages are the most that it trained on.
     return np.array(
         [
             stages / 8,
@@ -215,9 +225,11 @@ def _features(
     bound, best = least.min(), made.min()
     result, rank = np.zeros((count, _N_FEATURES)), np.empty(count)
     rank[np.argsort(made)] = np.arange(count) / count
+    # Keeps quotients finite where nothing crosses any cut, or no link costs anything.
     cut_mean = arrays.cut_bytes[1:n].mean() + 1e-30
     slowest_link = _slowest_link(heads.cheapest)
     old, new = tail.reshape(1, -1), np.zeros(len(tail))
+    # L counts P and Q of GPipe M - 1 times; where passes alternate they are whole paths already.
     steady = 1.0 if arrays.order.alternates else float(m)
     for c in range(count):
         i, d, r = points[c], units[c], e - units[c]
@@ -231,6 +243,7 @@ def _features(
         needed = stage_bytes(arrays, i, j, r, k + 1)
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]
+        # In the order of ACTION_FEATURES.
         row[0] = 10.0 * np.log(least[c] / bound)
         row[1] = 10.0 * np.log(made[c] / best)
         row[2] = 10.0 * np.log(made[c] / least[c])
@@ -270,6 +283,7 @@ def _divided(arrays: Arrays, heads: Heads, h: int, j: int, e: int) -> tuple[floa
     """The slowest stage, link and reduction of a head's good division, one microbatch's seconds but
     for the last.
     """
+    # From the head's last stage to its first, as its tables lead.
     slow = links = reductions = 0.0
     for left in range(h, 0, -1):
         i, d = heads.points[left, j, e], heads.units[left, j, e]

@@ -5,9 +5,11 @@ It is `rl.networks.ActionNetwork`, of hidden layers of one width:
     h(a) = g(features of a),  c = k(mean and max of h over the actions, flat)
     Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u
 
-with g, k, m two layers with ReLU, v and u one layer each, and then kept between what is known without it, log(L0 / made)
-and log(L0 / least)                                                            -> in: `values`. The file is safetensors: loading
-runs no code.
+with g, k, m two layers with ReLU, v and u one layer each (the dueling form of Auto-MAP's Rainbow,
+section 2), and then kept between what is known without it, log(L0 / made) and log(L0 / least)
+                                                                                -> in: `values`
+
+The file is safetensors: loading runs no code.
 """
 
 from functools import lru_cache
@@ -23,8 +25,10 @@ from hlo_tools.errors import FileError
 from hlo_tools.files import check_file
 
 
+# Another number for other features or another network: files of the old one are then refused.
 FORMAT: Final = "automap-pipeline-agent 2"
 SHIPPED: Final = Path(__file__).with_name("weights.safetensors")
+# Far above the shipped file: what is larger is no file of ours, and is not read into memory.
 _MOST_BYTES: Final = 2**28
 Weights = dict[str, np.ndarray]
 """Arrays by name, float32, as `shapes` has them."""
@@ -34,13 +38,14 @@ def shapes(width: int) -> dict[str, tuple[int, ...]]:
     """The shape of every array, for hidden layers of `width`."""
     n_flat = len(STATE_FEATURES)
     inputs = {"action": len(ACTION_FEATURES), "context": 2 * width + n_flat, "mixed": 2 * width}
-    found: dict[str, tuple[int, ...]] = {}
+    shapes_by_name: dict[str, tuple[int, ...]] = {}
     for name, n_inputs in inputs.items():
-        found |= {f"{name}.0.weight": (width, n_inputs), f"{name}.0.bias": (width,)}
-        found |= {f"{name}.2.weight": (width, width), f"{name}.2.bias": (width,)}
+        # Names as torch gives them: layer 1 of each block is the ReLU between these two.
+        shapes_by_name |= {f"{name}.0.weight": (width, n_inputs), f"{name}.0.bias": (width,)}
+        shapes_by_name |= {f"{name}.2.weight": (width, width), f"{name}.2.bias": (width,)}
     for name in ("value", "advantage"):
-        found |= {f"{name}.weight": (1, width), f"{name}.bias": (1,)}
-    return found
+        shapes_by_name |= {f"{name}.weight": (1, width), f"{name}.bias": (1,)}
+    return shapes_by_name
 
 
 def load_weights(path: Path) -> Weights:
@@ -65,6 +70,7 @@ def load_weights(path: Path) -> Weights:
         raise InputError(
             f"{path}: its format is {header.get('format')!r}, not {FORMAT!r}; {remedy}"
         )
+    # The width is whatever the first layer's bias has: all other shapes follow from it.
     first = weights.get("action.0.bias", np.zeros(0))
     wanted = shapes(max(first.size, 1))
     if set(weights) != set(wanted):
@@ -87,13 +93,13 @@ def shipped_weights() -> Weights:
     return load_weights(SHIPPED)
 
 
-def values(weights: Weights, found: Candidates) -> np.ndarray:
+def values(weights: Weights, candidates: Candidates) -> np.ndarray:
     """Q of the candidates of a state, float32 [A]: what the agent thinks that log(L0 / L) can be
     made.
     """
-    hidden = _perceptron(weights, "action", found.features)
+    hidden = _perceptron(weights, "action", candidates.features)
     context = _perceptron(
-        weights, "context", np.concatenate([hidden.mean(0), hidden.max(0), found.flat])[None]
+        weights, "context", np.concatenate([hidden.mean(0), hidden.max(0), candidates.flat])[None]
     )
     # The context's part of the next layer is the same for all actions.
     width = hidden.shape[1]
@@ -103,8 +109,9 @@ def values(weights: Weights, found: Candidates) -> np.ndarray:
     advantage = (np.maximum(mixed, 0.0) @ weights["advantage.weight"].T)[:, 0]
     value = (context @ weights["value.weight"].T + weights["value.bias"])[0, 0]
     learnt = value + (advantage - advantage.mean())
-    most = np.log(found.made / found.least).astype(np.float32)
-    return found.baseline + np.clip(learnt, 0.0, most)
+    # Never below the partition that is known, nor above what the bound allows.
+    most = np.log(candidates.made / candidates.least).astype(np.float32)
+    return candidates.baseline + np.clip(learnt, 0.0, most)
 
 
 def _perceptron(weights: Weights, name: str, inputs: np.ndarray) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Playing a problem: greedily, by beams, and with local search from the best.
 
-greedy       the best action of Q in each state; the last one by the step that it makes, which is known. Of the divisions that
-             are known on this one path, each action's with the good one of its head, it has the best
-beam w x b   of each state of a level the b best actions of Q (of the first state w), of those the w best by Q are the next level; the last
-             two actions of the last level are searched as far as they can be below the best step so far
-infer        greedy, then the beams `BEAMS`, each begun below what was found before, all improved by local search;
-             above TRAINED_STAGES, where a state costs more, greedy only
+greedy       the best action of Q in each state; the last one by the step that it makes, which is
+             known. Of the divisions that are known on this one path, each action's with the good
+             one of its head, it has the best
+beam w x b   of each state of a level the b best actions of Q (of the first state w); the w best of
+             those by Q are the next level. The last two actions of the last level are searched as
+             far as they can be below the best step so far
+infer        greedy, then the beams `BEAMS`, each begun below the best step so far, all improved
+             by local search; above TRAINED_STAGES, where a state costs more, greedy only
 
 A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With
 three stages there are two actions: the search is all there is, and its answer is the optimum.
@@ -18,13 +20,14 @@ import numpy as np
 
 from automap.pipeline.agent.candidates import Candidates, Game, candidates, new_game
 from automap.pipeline.agent.network import Weights, values
-from automap.pipeline.agent.states import State, actions, after, last_two, whole
+from automap.pipeline.agent.states import State, actions, completed, last_two, next_state
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import even_split, improve
 from automap.pipeline.value import value
 
 
+# (width, branch), narrow ones first: what they reach is the bound below which the wide ones look.
 BEAMS: Final = ((4, 4), (16, 8), (48, 16))
 TRAINED_STAGES: Final = 8
 Score = Callable[[Candidates], np.ndarray]
@@ -35,14 +38,18 @@ def greedy(game: Game, score: Score) -> Partition:
     """The best partition that one path knows of."""
     state, best = game.start, None
     for _ in range(game.stages - 2 - state.decided):
-        found = candidates(game, state)
-        known = int(found.made.argmin())
-        if best is None or found.made[known] < best.seconds:
-            point, unit = int(found.points[known]), int(found.units[known])
-            best = Partition(*whole(game.heads, state, point, unit), float(found.made[known]))
-        place = int(score(found).argmax())
-        state = after(game.arrays, state, int(found.points[place]), int(found.units[place]))
-    end = _ended(game, state)
+        choices = candidates(game, state)
+        # Each candidate comes with a whole partition that is allowed: the best of all is kept.
+        known = int(choices.made.argmin())
+        if best is None or choices.made[known] < best.seconds:
+            point, unit = int(choices.points[known]), int(choices.units[known])
+            partition = completed(game.heads, state, point, unit)
+            best = Partition(*partition, float(choices.made[known]))
+        place = int(score(choices).argmax())
+        state = next_state(
+            game.arrays, state, int(choices.points[place]), int(choices.units[place])
+        )
+    end = _finish(game, state)
     return end if best is None or end.seconds < best.seconds else best
 
 
@@ -51,23 +58,24 @@ def beam(
 ) -> Partition | None:
     """The best partition of a beam; None if none of its paths has a step below the bound."""
     level = [game.start]
+    # The last two actions are left to the search at the end.
     for _ in range(game.stages - 3 - game.start.decided):
         reached: list[tuple[float, State, int, int]] = []
         # One state alone has to fill the level.
         most = branch if len(level) > 1 else width
         for state in level:
-            found = candidates(game, state)
-            q = np.where(found.least < bound_seconds, score(found), -np.inf)
+            choices = candidates(game, state)
+            q = np.where(choices.least < bound_seconds, score(choices), -np.inf)
             for place in np.argsort(-q, kind="stable")[:most]:
                 if np.isinf(q[place]):
                     break
-                i, d = int(found.points[place]), int(found.units[place])
+                i, d = int(choices.points[place]), int(choices.units[place])
                 reached.append((float(q[place]), state, i, d))
         reached.sort(key=lambda each: -each[0])
-        level = [after(game.arrays, s, i, d) for _, s, i, d in reached[:width]]
+        level = [next_state(game.arrays, s, i, d) for _, s, i, d in reached[:width]]
     best = None
     for state in level:
-        leaf = _searched(game, state, bound_seconds)
+        leaf = _search_end(game, state, bound_seconds)
         if leaf is not None:
             best, bound_seconds = leaf, leaf.seconds
     return best
@@ -83,8 +91,8 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
     if game is None:
         return None
 
-    def score(found: Candidates) -> np.ndarray:
-        return values(weights, found)
+    def score(choices: Candidates) -> np.ndarray:
+        return values(weights, choices)
 
     best = improve(arrays, greedy(game, score))
     for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
@@ -94,18 +102,19 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
     return best
 
 
-def _searched(game: Game, state: State, bound_seconds: float) -> Partition | None:
+def _search_end(game: Game, state: State, bound_seconds: float) -> Partition | None:
     """The state's best end below a bound."""
     if game.stages - state.decided > 2:
         _, point, unit = last_two(game.arrays, game.heads, state, bound_seconds)
         if point < 0:
             return None
-        state = after(game.arrays, state, point, unit)
-    return _ended(game, state)
+        state = next_state(game.arrays, state, point, unit)
+    return _finish(game, state)
 
 
-def _ended(game: Game, state: State) -> Partition:
+def _finish(game: Game, state: State) -> Partition:
     """The state with its best last action."""
+    # With one stage left to decide `least` is the step itself.
     least, _ = actions(game.arrays, game.heads, state)
     point, unit = (int(each) for each in np.unravel_index(least.argmin(), least.shape))
     cuts = np.array([0, point, *state.cuts], np.int64)

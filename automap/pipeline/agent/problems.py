@@ -1,16 +1,18 @@
 """Generated pipeline problems of mixed distributions: what the agent is trained and held out on.
 
 A problem has seconds c, bytes a after each of `FINE` instructions and gradient bytes w, each of a
-family of FAMILIES, coarsen to n points by the smallest a in each segment, and
+family of FAMILIES, coarsened to n points by the smallest a in each segment, and
 
-    sum c = 1 s;  sum w over the slowest link takes 10^U(-2.5, 0) s;  mean a over it 10^U(-3, -0.7) s for a whole batch
+    sum c = 1 s;  sum w over the slowest link takes 10^U(-2.5, 0) s;
+    mean a over it 10^U(-3, -0.7) s for a whole batch
 
 With a problem's own chance each: a spike of w at one end (embedding, softmax), a tensor that
 crosses all later cuts (encoder and decoder), a parameter shared by both ends, kernels that do not
 become faster than a floor, replicas that divide a microbatch's examples, a limit of memory between
 what the smallest partition needs and what all of it takes.
 
-Only uniform and normal data, as in Auto-MAP, make a straight line of 128 points whose answer is
+Auto-MAP (section 4.5.1, "Data Generation") draws uniform, normal and binomial numbers, and trains
+on the first two (section 5.2.4). Such data make a straight line of 128 points whose answer is
 nearly constant.
 """
 
@@ -31,6 +33,8 @@ from automap.topology.model import Level, Topology
 
 
 FINE: Final = 512
+# NVLink of a V100 server; between servers it is slower by one of the ratios, 48 being 25 Gbit/s, as
+# in Auto-MAP's table 2.
 _INNER_BYTES_PER_S: Final = 150e9
 _RATIOS: Final = (2.0, 6.0, 20.0, 48.0)
 _MICROBATCHES: Final = (2, 4, 8, 12, 16, 16, 32, 64)
@@ -95,6 +99,7 @@ FAMILIES: Final[dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
 
 def generate(seed: int, size: Size) -> Problem:
     """The problem of a seed: same seed and size, same problem. Some partition in S stages fits."""
+    # The order of draws is part of what a seed means: weights were trained on these problems.
     rng = np.random.default_rng([seed, size.stages, size.points, size.servers, size.per_server])
     sharing = size.per_server if rng.random() < 0.5 else 1
     transfers = "matched" if rng.random() < 0.7 else "adjacent"
@@ -163,15 +168,18 @@ def _lines(
     rng: np.random.Generator, points: int, bytes_per_s: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(c, a, w) of points."""
+    # c, a and w are alike as often as not: in a real model all follow its layers.
     names = list(FAMILIES)
     common = rng.choice(names)
     c, a, w = (
         FAMILIES[common if rng.random() < 0.5 else rng.choice(names)](rng, FINE) + 1e-6
         for _ in range(3)
     )
+    # An embedding or a softmax: most of the parameters near one end.
     if rng.random() < 0.35:
         place = int(rng.integers(0, 8))
         w[place if rng.random() < 0.5 else FINE - 1 - place] += w.sum() * rng.uniform(0.1, 1.0)
+    # What the encoder made is sent on by every later stage, up to the decoder that reads it.
     if rng.random() < 0.15:
         a[int(FINE * rng.uniform(0.3, 0.6)) :] += a.mean() * rng.uniform(0.5, 3.0)
     ends = [int(s[a[s].argmin()]) for s in np.array_split(np.arange(FINE - 1), points - 1)]
@@ -202,6 +210,7 @@ def _with_floors(rng: np.random.Generator, arrays: Arrays, seconds: np.ndarray) 
     tables = []
     for line, share in ((arrays.forward, 1 / 3), (arrays.backward, 2 / 3)):
         steps = np.maximum(np.diff(line, axis=1), share * floors)
+        # Sizes that no stage may have stay all 0, as `pipeline_arrays` leaves them.
         steps[~arrays.usable] = 0.0
         tables.append(np.concatenate([np.zeros((len(line), 1)), steps.cumsum(1)], axis=1))
     return arrays._replace(forward=tables[0], backward=tables[1])
@@ -213,6 +222,7 @@ def _with_examples(rng: np.random.Generator, arrays: Arrays, stages: int) -> Arr
     sizes = np.arange(arrays.n_units + 1)
     usable = (sizes > 0) & (examples % np.maximum(sizes, 1) == 0)
     limited = arrays._replace(usable=usable)
+    # Units that such sizes do not add up to in S stages would leave no partition at all.
     return limited if divisible(limited, stages)[stages, arrays.n_units] else arrays
 
 
@@ -231,5 +241,6 @@ def _with_memory(rng: np.random.Generator, arrays: Arrays, stages: int) -> Array
     )
     if rng.random() < 0.6:
         return arrays
+    # From 1 % to 200 % above what the smallest partition needs: some partition always fits.
     least = least_bytes(arrays, stages)
     return arrays._replace(memory_limit_bytes=float(least * (1.0 + 10 ** rng.uniform(-2.0, 0.3))))

@@ -1,17 +1,24 @@
 """A state: the last k stages are decided; and what each way to decide the one before them would
 mean.
 
-    tail        row of `automap.pipeline.value.joined` of the decided stages, which begin at point j and unit e
+    tail        row of `automap.pipeline.value.prepend_stage` of the decided stages, which begin at
+                point j and unit e
     action      (i, d): the stage before has points [i, j) and units [d, e)
     h           stages before it, h = S - k - 1, of which only (i, d) is known then
 
-    least[i, d] no division of the head makes a shorter step                     -> in: `_least_step`
-                    as the exact solver's bound, with the slowest stage by `automap.pipeline.agent.heads`, and the
-                    cheapest transfer at (i, d) on every path
-    made[i, d]  the step that the good division of the head makes: it fits, so no less is the best  -> in: `_made_step`
+    least[i, d] no division of the head makes a shorter step                  -> in: `_least_step`
+                as the exact solver's bound, with the slowest stage by
+                `automap.pipeline.agent.heads`, and the cheapest transfer at (i, d) on every path
+    made[i, d]  the step that the good division of the head makes: it fits, so the best one takes
+                no more                                                        -> in: `_made_step`
 
-The last action, h = 1, leaves one stage before it: both are the step itself then. The last two can be searched, in the
-order of `least`, as far as that is below the best step, at first the best `made`   -> in: `last_two`
+The last action, h = 1, leaves one stage before it: both are the step itself then. The last two can
+be searched, in the order of `least`, as far as that is below the best step, at first the best
+`made`                                                                          -> in: `last_two`
+
+The paper's agent cuts from the first stage on, and divides points and devices in one space of
+actions (section 4.5.2). From the last stage on a state is one row of numbers whatever is before it,
+since V is found from the last stage to the first.
 """
 
 from dataclasses import dataclass
@@ -39,18 +46,19 @@ class State:
 
     @property
     def following(self) -> int:
-        """The unit at which the first decided stage ends; U if none is."""
+        """The unit at which the first decided stage ends; U if none is decided."""
         return self.device_cuts[min(1, self.decided)]
 
 
 def first_state(arrays: Arrays, stages: int) -> State:
     """Nothing decided."""
+    # U, V, P, Q and the rounds W_1 .. W_S of no stages.
     return State(np.zeros(stages + 4), (arrays.n_points,), (arrays.n_units,))
 
 
-def after(arrays: Arrays, state: State, point: int, unit: int) -> State:
+def next_state(arrays: Arrays, state: State, point: int, unit: int) -> State:
     """The state after an action."""
-    tail = _joined(
+    tail = _tail_with_stage(
         arrays,
         state.tail,
         point,
@@ -76,7 +84,7 @@ def actions(arrays: Arrays, heads: Heads, state: State) -> tuple[np.ndarray, np.
     )
 
 
-def whole(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray, np.ndarray]:
+def completed(heads: Heads, state: State, point: int, unit: int) -> tuple[np.ndarray, np.ndarray]:
     """(cuts, parts) int64 [S + 1] of the state with an action and the good division before it,
     whose step is `made`.
     """
@@ -119,7 +127,9 @@ def link_seconds(arrays: Arrays, d: int, e: int, f: int, j: int) -> float:
 def join(
     arrays: Arrays, pool: Array, z: int, new: Array, i: int, j: int, d: int, e: int, f: int, k: int
 ) -> None:
-    """`joined` of stage [i, j) on [d, e) before a tail of k - 1 stages whose first ends at unit f."""
+    """`prepend_stage` of stage [i, j) on [d, e) before a tail of k - 1 stages whose first ends at
+    unit f.
+    """
     prepend_stage(
         pool,
         z,
@@ -135,7 +145,9 @@ def join(
 
 
 @compiled
-def _joined(arrays: Arrays, tail: Array, i: int, j: int, d: int, e: int, f: int, k: int) -> Array:
+def _tail_with_stage(
+    arrays: Arrays, tail: Array, i: int, j: int, d: int, e: int, f: int, k: int
+) -> Array:
     new = np.zeros_like(tail)
     join(arrays, tail.reshape(1, -1), 0, new, i, j, d, e, f, k)
     return new
@@ -143,8 +155,10 @@ def _joined(arrays: Arrays, tail: Array, i: int, j: int, d: int, e: int, f: int,
 
 @inner
 def _least_step(arrays: Arrays, heads: Heads, tail: Array, h: int, i: int, d: int, e: int) -> float:
+    """`least` of one action: `automap.pipeline.solvers.bounds.least_seconds` with more known."""
     m = arrays.microbatches
     u, v, p, q = tail[0], tail[1], tail[2], tail[3]
+    # d units in h stages: none has more than d - h + 1.
     fs, bs = heads.fs[d - h + 1, i], heads.bs[d - h + 1, i]
     slow_f, slow_b = heads.slowest_f[h, i, d], heads.slowest_b[h, i, d]
     x = arrays.latency_seconds[d] + heads.cheapest[d, e] * arrays.cut_bytes[i]
@@ -158,6 +172,8 @@ def _least_step(arrays: Arrays, heads: Heads, tail: Array, h: int, i: int, d: in
 def _made_step(
     arrays: Arrays, heads: Heads, pool: Array, h: int, i: int, d: int, e: int, k: int
 ) -> float:
+    """`made` of one action; `pool` [2, S + 4] has the tail of k stages in row 0."""
+    # Rows 0 and 1 take turns: a stage is put before one of them and written to the other.
     now, j, f, end = 0, i, e, d
     for left in range(h, 0, -1):
         point, unit = heads.points[left, j, end], heads.units[left, j, end]
@@ -187,6 +203,7 @@ def _actions(
             if needed > arrays.memory_limit_bytes:
                 continue
             join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
+            # Row 0 is written anew for each action, and `_made_step` builds on it.
             least[i, d] = _least_step(arrays, heads, pool[0], h, i, d, e)
             made[i, d] = _made_step(arrays, heads, pool, h, i, d, e, k + 1)
             if h == 1:
@@ -204,19 +221,21 @@ def _last_two(
     below = np.flatnonzero(seconds < bound)
     order = below[np.argsort(seconds[below])]
     best, best_i, best_d = bound, -1, -1
+    # A partition that is known already lowers the bound before anything is searched.
     known = made.argmin()
     if made.ravel()[known] < best:
         best, best_i, best_d = made.ravel()[known], known // units, known % units
     pool = np.zeros((3, len(tail)))
     old = tail.reshape(1, -1)
     for place in order:
+        # All later ones have a larger bound.
         if seconds[place] >= best:
             break
         i, d = place // units, place % units
         join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
-        found = _last_one(arrays, heads, pool, i, d, e, k + 1, best)
-        if found < best:
-            best, best_i, best_d = found, i, d
+        step = _last_one(arrays, heads, pool, i, d, e, k + 1, best)
+        if step < best:
+            best, best_i, best_d = step, i, d
     return (best, best_i, best_d) if best_i >= 0 else (np.inf, -1, -1)
 
 
@@ -246,6 +265,7 @@ def _last_one(
             needed = stage_bytes(arrays, i, j, r, k + 1)
             if needed > arrays.memory_limit_bytes:
                 continue
+            # As `join`, but the transfer is the same for all i.
             prepend_stage(
                 pool,
                 0,

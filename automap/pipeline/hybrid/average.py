@@ -1,7 +1,11 @@
 """A stage of average size: what inner plans are judged by before there are any cuts.
 
-Of S stages it has 1 / S of all seconds and bytes. The stages in front keep the most microbatches,
+Of S stages it has 1 / S of all seconds and bytes. The stages in front save the most microbatches,
 so a device has room if the average stage has it with as many as the schedule allows.
+
+Of the candidates those are chosen that no other one beats in seconds, bytes, and what it sends, of
+these at most `MOST_CHOSEN` of each number of devices: the fastest, the smallest, and between them
+the best trades                                                             -> in: `choose_best`
 """
 
 from collections.abc import Sequence
@@ -15,10 +19,11 @@ from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.space.point import Point, SplitClasses
 
 
-MOST_KEPT: Final = 8
-# Bytes that a second is worth, in shares of the greatest: from seconds alone to bytes alone.
+# Each is one more kind of stage for the exact solver, whose time grows with pairs of kinds.
+MOST_CHOSEN: Final = 8
+# What bytes weigh beside seconds, as shares of the greatest: from seconds alone to bytes alone.
 _TRADES: Final = (0.0, 0.02, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)
-# Inner plans that differ by no more are one.
+# Relative: inner plans that differ by no more in every number are taken to be one.
 _ALIKE: Final = 1e-3
 
 
@@ -84,14 +89,16 @@ class StageEvaluator(Evaluator):
                 hidden_seconds=0.0,
                 peak_bytes=np.inf,
             )
+        # Storage is in the classes already. A search asks for the same classes again and again: the
+        # pricer remembers what they cost.
         point = Point(split_classes.mesh, split_classes.classes, ())
         inner = InnerPlan(self.topology.device_count, point, split_classes, "search")
-        found = totals(self.pricer.costs(inner, setting.microbatches), setting)
+        average = totals(self.pricer.costs(inner, setting.microbatches), setting)
         return Estimate(
-            compute_seconds=found.step_seconds(setting),
+            compute_seconds=average.step_seconds(setting),
             collective_seconds=0.0,
             hidden_seconds=0.0,
-            peak_bytes=found.peak_bytes(setting),
+            peak_bytes=average.peak_bytes(setting),
         )
 
 
@@ -107,39 +114,40 @@ class Candidate:
 
     def column(self, setting: Setting) -> tuple[float, ...]:
         """Numbers of which less is better."""
-        found = self.totals(setting)
+        average = self.totals(setting)
         return (
-            found.seconds,
-            found.reduce_seconds,
-            found.state_bytes,
-            found.saved_bytes,
-            found.working_bytes,
+            average.seconds,
+            average.reduce_seconds,
+            average.state_bytes,
+            average.saved_bytes,
+            average.working_bytes,
             self.batch_parts,
             -self.layout_parts,
             -self.microbatches,
         )
 
-    def of(self, setting: Setting) -> Setting:
+    def adapt(self, setting: Setting) -> Setting:
         """The setting with the microbatches that it can run."""
         in_flight = min(setting.in_flight, self.microbatches)
         return replace(setting, microbatches=self.microbatches, in_flight=in_flight)
 
     def totals(self, setting: Setting) -> Totals:
         """Its average stage."""
-        return totals(self.costs, self.of(setting))
+        return totals(self.costs, self.adapt(setting))
 
     def step_seconds(self, setting: Setting) -> float:
         """A step of average stages."""
-        return self.totals(setting).step_seconds(self.of(setting))
+        return self.totals(setting).step_seconds(self.adapt(setting))
 
     def peak_bytes(self, setting: Setting) -> float:
         """Bytes of a device of an average stage."""
-        return self.totals(setting).peak_bytes(self.of(setting))
+        return self.totals(setting).peak_bytes(self.adapt(setting))
 
 
 def candidate(pricer: Pricer, inner: InnerPlan, setting: Setting) -> Candidate | None:
     """An inner plan with its costs; None if it cannot run at all."""
     m = setting.microbatches
+    # The most microbatches that divide the wanted number, so that the batch divides in them too.
     allowed = [n for n in range(m, 0, -1) if m % n == 0 and pricer.may_run(inner.split_classes, n)]
     if not allowed:
         return None
@@ -152,20 +160,22 @@ def candidate(pricer: Pricer, inner: InnerPlan, setting: Setting) -> Candidate |
     )
 
 
-def best_of(found: Sequence[Candidate], setting: Setting) -> list[InnerPlan]:
-    """Those that are kept of one number of devices."""
-    columns = np.array([c.column(setting) for c in found])
+def choose_best(candidates: Sequence[Candidate], setting: Setting) -> list[InnerPlan]:
+    """The inner plans to choose from, of candidates of one number of devices."""
+    columns = np.array([c.column(setting) for c in candidates])
+    # In lexicographic order none is beaten by a later one, so that one pass finds the Pareto set.
     alive: list[int] = []
     for row in np.lexsort(columns.T[::-1]).tolist():
         limit = columns[row] + _ALIKE * abs(columns[row])
         if not any((columns[other] <= limit).all() for other in alive):
             alive.append(row)
-    if len(alive) > MOST_KEPT:
-        seconds = np.array([found[r].step_seconds(setting) for r in alive])
-        n_bytes = np.array([found[r].peak_bytes(setting) for r in alive])
+    if len(alive) > MOST_CHOSEN:
+        seconds = np.array([candidates[r].step_seconds(setting) for r in alive])
+        n_bytes = np.array([candidates[r].peak_bytes(setting) for r in alive])
         chosen: dict[int, None] = {}
         for trade in _TRADES:
             cost = seconds / seconds.min() + trade * n_bytes / n_bytes.max()
+            # The best by this trade that no earlier one has taken.
             chosen.setdefault(next(r for r in np.argsort(cost).tolist() if r not in chosen))
         alive = [alive[place] for place in chosen]
-    return [found[row].inner for row in alive]
+    return [candidates[row].inner for row in alive]

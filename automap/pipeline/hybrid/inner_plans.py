@@ -1,21 +1,18 @@
-"""Which inner plans a stage may have: presets and what a search finds, for each number of devices.
+"""Inner plans, the ways in which a stage is sharded inside: which of them stages may have, and what
+they cost, as the exact solver takes it.
 
 devices    all numbers that are a part of the machine (`automap.topology.parts`), from two on
-presets    on every mesh of such a part, the compute decisions of every preset with every level of storage, so also
-           tensor parallelism with ZeRO                                          -> in: `preset_inner_plans`
-searched   climbs through the sharding space from the best of them, for a stage of average size
-                                                                                 -> in: `searched`
-kept       those that no other one beats in seconds, bytes, and what it sends, of these at most `MOST_KEPT` of each number
-           of devices: the fastest, the smallest, and between them the best trades  -> in: `best_of`
+presets    on every mesh of such a part, the compute decisions of every preset with every level of
+           storage, so also tensor parallelism with ZeRO         -> in: `preset_inner_plans`
+search     climbs through the sharding space from the best of them, for a stage of average size
+                                                                 -> in: `search_inner_plans`
+choice     by `automap.pipeline.hybrid.average`                  -> in: `find_inner_plans`
 
-
-@@OFFERS
-Inner plans and replicas as one options of stages, for one number of microbatches
-(`automap.pipeline.solvers.stage_options`).
-
-StageKinds 0 .. P - 1 are replicated stages, as in a pure pipeline; the others are inner plans, which may
-begin where their devices are a part of the machine. What crosses a cut is counted as if all of it
-were split as the layout says.
+Inner plans and replicas together are the kinds of a table of stage options, for one number of
+microbatches (`automap.pipeline.solvers.stage_options`). Kinds 0 .. P - 1 are replicated stages, as
+in a pure pipeline; the others are inner plans, which may begin where their devices are a part of
+the machine. What crosses a cut is counted as if all of it were split as the layout says
+                                                                 -> in: `StageKinds.options`
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +25,13 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.hybrid.average import Candidate, Setting, StageEvaluator, best_of, candidate
+from automap.pipeline.hybrid.average import (
+    Candidate,
+    Setting,
+    StageEvaluator,
+    candidate,
+    choose_best,
+)
 from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.profile.traffic import segment_bytes, segment_maximum
@@ -47,6 +50,7 @@ from automap.topology.parts import may_begin, sub_topology
 
 # An axis for the batch and one for features: a third one is what several stages are for.
 _AXIS_NAMES: Final = {1: ("data",), 2: ("data", "model")}
+# Of the climb, each of which tries every change of one decision.
 _MOST_ROUNDS: Final = 4
 
 
@@ -71,7 +75,7 @@ def preset_inner_plans(pricer: Pricer, devices: int) -> Iterator[InnerPlan]:
 
 def _stored(space: Space, point: Point, level: Level) -> Point:
     """The point with all leaves at one level, or its own where that is higher."""
-    levels = tuple(tuple(max(own, level) for own in of_axis) for of_axis in point.storage)
+    levels = tuple(tuple(max(own, level) for own in axis) for axis in point.storage)
     return replace(point, storage=levels)
 
 
@@ -89,23 +93,26 @@ def find_inner_plans(
     of its own it has the presets that are priced by then, the first in any case, and at the
     deadline the rest is left out.
     """
-    kept: dict[SplitClasses, InnerPlan] = {}
+    chosen: dict[SplitClasses, InnerPlan] = {}
     rest = len(settings) * len(devices)
     for count in devices:
         on_progress(f"plans inside stages of {count} devices")
         presets = list(preset_inner_plans(pricer, count))
         for setting in settings:
-            if kept and deadline.is_over:
-                return list(kept.values())
+            if chosen and deadline.is_over:
+                return list(chosen.values())
             until = deadline.share(1 / rest)
             rest -= 1
-            found = list(_priced(pricer, presets, setting, until))
-            for inner in searched(pricer, found, setting, until, seed) if found else ():
+            candidates = list(_priced(pricer, presets, setting, until))
+            # None of the presets can run where its parts do not divide the batch.
+            if not candidates:
+                continue
+            for inner in search_inner_plans(pricer, candidates, setting, until, seed):
                 more = candidate(pricer, inner, setting)
-                found += [more] if more is not None else []
-            for inner in best_of(found, setting) if found else ():
-                kept.setdefault(inner.split_classes, inner)
-    return list(kept.values())
+                candidates += [more] if more is not None else []
+            for inner in choose_best(candidates, setting):
+                chosen.setdefault(inner.split_classes, inner)
+    return list(chosen.values())
 
 
 def _priced(
@@ -116,25 +123,26 @@ def _priced(
     for inner in inners:
         if is_any and until.is_over:
             return
-        found = candidate(pricer, inner, setting)
-        if found is not None:
+        priced = candidate(pricer, inner, setting)
+        if priced is not None:
             is_any = True
-            yield found
+            yield priced
 
 
-def searched(
-    pricer: Pricer, found: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
+def search_inner_plans(
+    pricer: Pricer, candidates: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
 ) -> Iterator[InnerPlan]:
-    """What a climb reaches from the best of `found`, on its mesh."""
+    """What a climb reaches from the best of `candidates`, on its mesh: one inner plan, or none."""
     objective = Objective(setting.memory_limit_bytes)
 
+    # Those that fit by their seconds; if none does, by their bytes.
     def key(c: Candidate) -> tuple[bool, float]:
         peak_bytes = c.peak_bytes(setting)
         over = peak_bytes > objective.memory_limit_bytes
         return over, peak_bytes if over else c.step_seconds(setting)
 
-    best = min(found, key=key)
-    start, setting = best.inner, best.of(setting)
+    best = min(candidates, key=key)
+    start, setting = best.inner, best.adapt(setting)
     evaluator = pricer.evaluator(start.devices)
     context = SearchContext(
         space=pricer.space,
@@ -166,7 +174,7 @@ def searched(
 
 @dataclass(frozen=True)
 class StageKinds:
-    """What may be on a options: `inners` on the machine of `fabric`."""
+    """What stages may be: replicas, and `inners` on the machine of `fabric`."""
 
     pricer: Pricer
     points: Points
@@ -178,9 +186,9 @@ class StageKinds:
         """Those of 1 .. U replicas, and then of the inner plans."""
         unit = self.fabric.unit_devices
         replicas = [Layout(tuple(range(r * unit))) for r in range(1, self.fabric.n_units + 1)]
-        found = dict.fromkeys(replicas)
-        found.update(dict.fromkeys(map(self._layout, self.inners)))
-        return tuple(found)
+        layouts = dict.fromkeys(replicas)
+        layouts.update(dict.fromkeys(map(self._layout, self.inners)))
+        return tuple(layouts)
 
     def _layout(self, inner: InnerPlan) -> Layout:
         return self.pricer.layout(inner.split_classes)
@@ -204,6 +212,7 @@ class StageKinds:
 
     def options(self, microbatches: int, memory_limit_bytes: float) -> "KindOptions":
         """The options of M microbatches; its schedule is GPipe until it is `scheduled`."""
+        # Only the order of passes depends on the schedule, so the tables are made once for all.
         terms = Terms(
             microbatches=microbatches,
             schedule=GPIPE,
@@ -220,6 +229,7 @@ class StageKinds:
         rows = [
             self._row(self.inners[p], c, microbatches) for p, c in zip(runs, costs, strict=True)
         ]
+        # Layout r - 1 is that of r replicas.
         number = {layout: index for index, layout in enumerate(self.layouts)}
         layout = np.array(
             [int(r) - 1 for r in plain.units]
@@ -248,12 +258,15 @@ class StageKinds:
             saved=_stacked(plain.saved, [row.saved for row in rows]),
             working=_stacked(plain.working, [row.working for row in rows]),
             entering=_stacked(plain.entering, [row.entering for row in rows]),
+            # Table 0 is of all numbers of replicas, which share its bytes evenly; the table of an
+            # inner plan has the bytes of one device already.
             table=np.concatenate([plain.table, 1 + np.arange(len(runs))]),
             share=np.concatenate([plain.share, np.ones(len(runs))]),
         )
         replicated = tuple(None for _ in plain.units)
         return KindOptions(options, (*replicated, *(self.inners[place] for place in runs)))
 
+    # Seconds and bytes of the whole batch become those of one microbatch here.
     def _row(self, inner: InnerPlan, costs: Costs, microbatches: int) -> "_Row":
         points, n = self.points, self.points.n_points
         entering = points.at_cuts(costs.held.cut_bytes) / microbatches
@@ -274,7 +287,7 @@ class StageKinds:
 
 @dataclass(frozen=True)
 class KindOptions:
-    """A options, and the inner plan of each of its kinds; None for a replicated stage."""
+    """Options of stages, and the inner plan of each of their kinds; None for a replicated stage."""
 
     options: StageOptions
     inners: tuple[InnerPlan | None, ...]
@@ -286,7 +299,7 @@ class KindOptions:
 
 @dataclass(frozen=True)
 class _Row:
-    """One inner plan's rows of a options."""
+    """One inner plan's rows of the tables of `StageOptions`."""
 
     forward: np.ndarray
     backward: np.ndarray

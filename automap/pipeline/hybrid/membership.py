@@ -1,18 +1,15 @@
-"""Which stages an op and a leaf of the step belong to.
+"""What of a step belongs to which items and stages of its pipeline.
 
-Stages are sets, as bits of a number. A forward or backward op belongs to the stages of its items,
-an op of the update to those whose parameters and optimizer leaves are made with it: the norm of all
-gradients to all of them. A parameter and its optimizer leaves belong to the stages whose items read
-it, optimizer leaves of no parameter to all, other inputs to the stages of the ops that read them.
+Collectives: those of the ops that gather before they run, or sum after it. A row of an edge table
+stands for incidences that run `trips` times each; an item has its share of the row's trips. An op
+of an unrolled loop belongs to the items of all its trips alike; one of the update to none
+                                                                             -> in: `item_shares`
 
-
-@@SHARES
-Which items the incidences of an edge table belong to: those of the ops that gather before they
-run, or sum after it.
-
-An edge row stands for incidences that run `trips` times each; an item has its share of the row's
-trips. An op of an unrolled loop belongs to the items of all its trips alike; one of the update to
-none.
+Ops and leaves: stages are sets, as bits of a number. A forward or backward op belongs to the stages
+of its items, an op of the update to those whose parameters and optimizer leaves are made with it:
+the norm of all gradients to all of them. A parameter and its optimizer leaves belong to the stages
+whose items read it, optimizer leaves of no parameter to all, other inputs to the stages of the ops
+that read them                                                           -> in: `StageMembership`
 """
 
 from collections.abc import Sequence
@@ -40,9 +37,10 @@ class ItemShares:
 
 
 def item_shares(profile: Profile, edges: Edges) -> ItemShares:
-    """The owners of an edge table's rows."""
+    """The shares of an edge table's rows that are each item's."""
     problem, items = profile.timing.problem, profile.structure.items
     backward = profile.structure.backward
+    # Columns of an incidence: row, value, op, how often a step sums there, and moves anything else.
     total = np.bincount(edges.incidences[:, 0], edges.incidences[:, 4], len(edges.count))
     shares: dict[bool, list[tuple[int, int, float]]] = {False: [], True: []}
     read: set[tuple[int, int, int]] = set()
@@ -51,6 +49,7 @@ def item_shares(profile: Profile, edges: Edges) -> ItemShares:
         is_forward = problem.phases[op] is Phase.FORWARD or any(a <= op <= b for a, b in loops)
         if op not in backward.span and not is_forward:
             continue
+        # Equal parts for the items of a loop: each trip issues the same collectives.
         first, last = backward.span.get(op) or items.span(op)
         share = trips / total[row] / (last - first + 1)
         for item in range(first, last + 1):
@@ -91,20 +90,21 @@ class StageMembership:
     @cached_property
     def stages_by_parameter(self) -> dict[int, int]:
         """By the parameter's position in `Graph.inputs`."""
-        uses, found = self.profile.gradients, dict[int, int]()
+        uses, stages = self.profile.gradients, dict[int, int]()
         for tensor, item in zip(uses.tensor.tolist(), uses.item.tolist()):
             root = parameter_position(uses, tensor)
-            found[root] = found.get(root, 0) | self._item_bits[item]
-        return found
+            stages[root] = stages.get(root, 0) | self._item_bits[item]
+        return stages
 
     @cached_property
     def _stages_by_state(self) -> dict[int, int]:
         """Of parameters and optimizer leaves."""
-        stored, found = self.profile.structure.stored, dict(self.stages_by_parameter)
+        stored, stages = self.profile.structure.stored, dict(self.stages_by_parameter)
         for root, leaves in stored.optimizer.items():
-            found.update(dict.fromkeys(leaves, self.stages_by_parameter.get(root, 0)))
-        found.update(dict.fromkeys(stored.unowned, (1 << self.stages) - 1))
-        return found
+            stages.update(dict.fromkeys(leaves, self.stages_by_parameter.get(root, 0)))
+        # A step counter, or a learning rate: every stage's update reads it.
+        stages.update(dict.fromkeys(stored.unowned, (1 << self.stages) - 1))
+        return stages
 
     @cached_property
     def stages_by_op(self) -> Sequence[int]:
@@ -114,30 +114,31 @@ class StageMembership:
         made_for = [0] * len(graph.values)
         for output, position in problem.state_map.items():
             made_for[graph.outputs[output]] |= self._stages_by_state.get(position, 0)
-        found = [0] * len(graph.ops)
+        stages = [0] * len(graph.ops)
+        # From the last op back: an op of the update serves whatever is made of its results.
         for index in range(len(graph.ops) - 1, -1, -1):
             op = graph.ops[index]
             if index in structure.backward.span:
-                found[index] = self._span_stages(structure.backward.span[index])
+                stages[index] = self._span_stages(structure.backward.span[index])
             elif problem.phases[index] is Phase.FORWARD:
-                found[index] = self._span_stages(structure.items.span(index))
+                stages[index] = self._span_stages(structure.items.span(index))
             else:
                 for value in op.outputs:
-                    found[index] |= made_for[value]
+                    stages[index] |= made_for[value]
                 for value in op.inputs:
-                    made_for[value] |= found[index]
-        return found
+                    made_for[value] |= stages[index]
+        return stages
 
     @cached_property
     def stages_by_leaf(self) -> Sequence[int]:
         """By the input's position."""
         graph = self.profile.timing.problem.graph
-        found = []
+        stages = []
         for position, value in enumerate(graph.inputs):
             bits = self._stages_by_state.get(position)
             if bits is None:
                 bits = 0
                 for user in graph.users[value]:
                     bits |= self.stages_by_op[user]
-            found.append(bits)
-        return found
+            stages.append(bits)
+        return stages

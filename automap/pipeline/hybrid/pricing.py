@@ -3,9 +3,11 @@
 An *inner plan* shards the step over r devices: a point of the sharding space on a mesh of a part of
 the machine. Under it, with M microbatches,
 
-    forward, backward  of an item: its kernels on 1 / M of the batch, and the collectives that its ops issue in every
-                       microbatch, of which the share w counts in which a device waits                -> in: `Pricer.costs`
-    w                  waiting over all seconds of such collectives, by the evaluator's walk along one microbatch
+    forward, backward  of an item: its kernels on 1 / M of the batch, and the collectives that its
+                       ops issue in every microbatch, of which the share w counts in which a device
+                       waits                                               -> in: `Pricer.costs`
+    w                  waiting over all seconds of such collectives, by the evaluator's walk along
+                       one microbatch                              -> in: `Pricer._waiting_share`
     reduce             sums of gradients after the last microbatch, by the item whose gradient it is
     update             kernels and collectives of the update, spread by bytes of gradients
 
@@ -149,18 +151,21 @@ class Pricer:
         timing, n_items = profile.timing, profile.n_items
         sharding = shardings(tables, self.space.problem.n_classes, split_classes)
         evaluator, priced = self._priced(inner, sharding, microbatches)
-        found, in_each = priced.collectives, self._in_each(priced.collectives, inner)
-        seconds = priced.collective_seconds * found.count
-        is_update = found.phase == Phase.UPDATE
+        # Entries of `Collectives`: one kind of collective of one edge, `count` times a step.
+        entries, in_each = priced.collectives, self._in_each(priced.collectives, inner)
+        seconds = priced.collective_seconds * entries.count
+        is_update = entries.phase == Phase.UPDATE
         wait = self._waiting_share(evaluator, priced, in_each)
         run = priced.kernel_seconds[timing.row] * timing.runs
         kernels, waits = [], []
         for is_backward, side in ((False, "forward"), (True, "backward")):
             chosen = timing.is_backward == is_backward
             kernels.append(np.bincount(timing.item[chosen], run[chosen], n_items))
-            waits.append(wait * self._by_item(found, seconds * in_each, side))
+            waits.append(wait * self._by_item(entries, seconds * in_each, side))
+        # What is done once a step: the gradients' sums over replicas.
         once = seconds * ~(in_each | is_update)
-        reduce = self._by_item(found, once, "forward") + self._by_item(found, once, "backward")
+        reduce = self._by_item(entries, once, "forward") + self._by_item(entries, once, "backward")
+        # The update works on whole parameters: it does not become less with microbatches.
         whole = evaluator.roofline.seconds(sharding)
         return Costs(
             forward=kernels[0] + waits[0],
@@ -168,7 +173,7 @@ class Pricer:
             waiting=waits[0] + waits[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
-            gathered_bytes=self._item_shares[0].copies @ found.copied,
+            gathered_bytes=self._item_shares[0].copies @ entries.copied,
             held=self._held(sharding),
         )
 
@@ -178,68 +183,79 @@ class Pricer:
         """Kernels and collectives of one microbatch."""
         evaluator, mesh = self.evaluator(inner.devices), inner.split_classes.mesh
         timing, tables = self.profile.timing, self.tables
-        found = tables.collectives(sharding)
+        entries = tables.collectives(sharding)
+        # Tensors with examples are 1 / M as large; those of parameters stay whole.
         holds = self._holds_examples
-        of_edge = np.where(
-            found.on_operand,
-            holds[tables.operands.value_row[np.where(found.on_operand, found.edge, 0)]],
-            holds[tables.results.value_row[np.where(found.on_operand, 0, found.edge)]],
+        entry_holds = np.where(
+            entries.on_operand,
+            holds[tables.operands.value_row[np.where(entries.on_operand, entries.edge, 0)]],
+            holds[tables.results.value_row[np.where(entries.on_operand, 0, entries.edge)]],
         )
         copied = np.where(holds[tables.operands.value_row], microbatches, 1)
         made, again = (
             np.where(holds[tables.results.value_row], microbatches, 1),
-            found.scattered_again,
+            entries.scattered_again,
         )
-        found = replace(
-            found,
-            n_bytes=found.n_bytes / np.where(of_edge, microbatches, 1),
-            copied=found.copied / copied,
+        entries = replace(
+            entries,
+            n_bytes=entries.n_bytes / np.where(entry_holds, microbatches, 1),
+            copied=entries.copied / copied,
             scattered_again=replace(again, n_bytes=again.n_bytes / made),
         )
+        # Kernels see a microbatch as one more mesh axis that splits the batch and nothing else; no
+        # collective crosses it, which is why those above are of the mesh without it.
         in_parts = replace(
             inner.split_classes,
             mesh=Mesh((_MICROBATCHES, *mesh.names), (microbatches, *mesh.sizes)),
             classes=((timing.batch_class,), *inner.split_classes.classes),
         )
         split = shardings(tables, self.space.problem.n_classes, in_parts)
-        return evaluator, evaluator.combine(sharding, found, evaluator.roofline.seconds(split))
+        return evaluator, evaluator.combine(sharding, entries, evaluator.roofline.seconds(split))
 
-    def _in_each(self, found: Collectives, inner: InnerPlan) -> np.ndarray:
+    def _in_each(self, entries: Collectives, inner: InnerPlan) -> np.ndarray:
         """Whether each entry is done in every microbatch, [entries]; the others once in a step.
 
         Those others are sums of gradients over replicas alone: what the partitioner splits, it also
         sums.
         """
         split_classes, replicas = inner.split_classes, self.replica_axes(inner.point)
-        is_sum = ~found.on_operand & found.combinable & (found.phase == Phase.BACKWARD)
-        in_each = np.zeros(len(found.edge), bool)
-        row = self.tables.results.value_row[np.where(found.on_operand, 0, found.edge)]
+        is_sum = ~entries.on_operand & entries.combinable & (entries.phase == Phase.BACKWARD)
+        in_each = np.zeros(len(entries.edge), bool)
+        row = self.tables.results.value_row[np.where(entries.on_operand, 0, entries.edge)]
+        # [entries, dimensions]: the class along which the parameter of a gradient is stored split.
         parameter_side = self._parameter_side[self.tables.value_rows[row, :, 1]]
         for axis, classes in enumerate(split_classes.classes):
             is_stored = np.isin(parameter_side, classes).any(axis=1)
-            is_over = (found.mask >> axis & 1).astype(bool)
+            # Bit `axis` of a mask: the collective is over that axis of the mesh.
+            is_over = (entries.mask >> axis & 1).astype(bool)
             in_each |= is_over & (is_stored | (split_classes.mesh.names[axis] not in replicas))
-        return (found.phase != Phase.UPDATE) & (~is_sum | in_each)
+        return (entries.phase != Phase.UPDATE) & (~is_sum | in_each)
 
     def _waiting_share(self, evaluator: Evaluator, priced: Priced, in_each: np.ndarray) -> float:
-        """w."""
-        found, of_collective = priced.collectives, priced.collective_seconds * in_each
-        busy = float(of_collective @ found.count)
+        """w of the first lines, from 0 to 1; 1 where the backend overlaps nothing."""
+        entries, collective_seconds = priced.collectives, priced.collective_seconds * in_each
+        busy = float(collective_seconds @ entries.count)
         if not busy or evaluator.backend.collectives == "in line":
             return 1.0
-        of_kernel = np.where(self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds)
-        return waiting_seconds(self.tables.order, of_kernel, found, of_collective) / busy
+        kernel_seconds = np.where(
+            self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds
+        )
+        return (
+            waiting_seconds(self.tables.order, kernel_seconds, entries, collective_seconds) / busy
+        )
 
-    def _by_item(self, found: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:
-        """Seconds of entries by the items whose ops issue them, [items]."""
+    def _by_item(self, entries: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:
+        """Seconds of entries by the items whose ops issue them, [items]; `side` is forward or
+        backward.
+        """
         result = np.zeros(self.profile.n_items)
         tables = self.tables
         for shares, is_here, edges in (
-            (self._item_shares[0], found.on_operand, tables.operands),
-            (self._item_shares[1], ~found.on_operand, tables.results),
+            (self._item_shares[0], entries.on_operand, tables.operands),
+            (self._item_shares[1], ~entries.on_operand, tables.results),
         ):
-            of_edge = np.bincount(found.edge[is_here], seconds[is_here], len(edges.count))
-            result += getattr(shares, side) @ of_edge
+            seconds_by_edge = np.bincount(entries.edge[is_here], seconds[is_here], len(edges.count))
+            result += getattr(shares, side) @ seconds_by_edge
         return result
 
     def _held(self, sharding: Shardings) -> Held:
@@ -251,7 +267,7 @@ class Pricer:
         return Held(
             cut_bytes=structure.crossing.alive(local),
             working_bytes=structure.working.n_bytes(np.where(self._is_batched, local, 0.0)),
-            saved=replace(saved, n_bytes=saved.n_bytes / parts[self._kept_value]),
+            saved=replace(saved, n_bytes=saved.n_bytes / parts[self._saved_value]),
             state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
         )
 
@@ -266,8 +282,8 @@ class Pricer:
         return self.profile.timing.is_batched
 
     @cached_property
-    def _kept_value(self) -> np.ndarray:
-        """The value of each use of what is kept, [uses]."""
+    def _saved_value(self) -> np.ndarray:
+        """The value of each use of saved activations, [uses]."""
         saved = self.profile.saved
         value = [name[0] if isinstance(name, tuple) else name for name in saved.names]
         return np.array(value, np.int64)[saved.tensor]
@@ -276,6 +292,8 @@ class Pricer:
         """Which part of what crosses most cuts each device has; the batch's parts come first."""
         sharding = shardings(self.tables, self.space.problem.n_classes, split_classes)
         dims, sizes = sharding.dim_of_axis[self._crossing_row], split_classes.mesh.sizes
+        # The coordinates of each device in the mesh, [axes, devices]. Devices with one number hold
+        # the same part; axes that split an earlier dimension are major.
         at = np.indices(sizes).reshape(len(sizes), -1)
         part = np.zeros(at.shape[1], np.int64)
         for axis in sorted(np.flatnonzero(dims >= 0).tolist(), key=lambda a: (dims[a], a)):
@@ -289,6 +307,7 @@ class Pricer:
         Of these the better half counts: stages end where little crosses.
         """
         changes, profile = self.profile.structure.crossing, self.profile
+        # A layout is one for all cuts, so that of the tensor that crosses most of the likely ones.
         crossing = profile.cut_bytes[profile.may_cut]
         most = np.median(crossing) if len(crossing) else 0.0
         counts = profile.may_cut & (profile.cut_bytes <= most)
@@ -312,13 +331,14 @@ class Pricer:
         n_numbers = int(self.tables.value_rows.max()) + 1
         result = np.full(n_numbers, -1)
         for leaf in self.space.leaves:
-            for of_gradient, of_parameter in zip(leaf.optimizer_side, leaf.parameter_side):
-                if of_gradient < self.space.problem.n_classes:
-                    result[of_gradient] = of_parameter
+            for gradient, parameter in zip(leaf.optimizer_side, leaf.parameter_side):
+                # Others are no classes: a dimension that nothing splits.
+                if gradient < self.space.problem.n_classes:
+                    result[gradient] = parameter
         return result
 
     @cached_property
     def _item_shares(self) -> tuple[ItemShares, ItemShares]:
-        """Of operand edges, and of result edges."""
+        """The shares of each item in operand edges, and in result edges."""
         tables = self.tables
         return item_shares(self.profile, tables.operands), item_shares(self.profile, tables.results)

@@ -1,16 +1,16 @@
 """The search for a pipeline with sharded stages: S, M, schedule, cuts, devices and inner plans
 together.
 
-Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inner_plans`); then the exact
-solver takes them as kinds of stages, beside replicas, for every choice of (S, M, schedule). As for
-pure pipelines, V is never above the simulated step, so the best simulated step so far, also of
-plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
+Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inner_plans`); then the
+exact solver takes them as kinds of stages, beside replicas, for every choice of (S, M, schedule).
+As for pure pipelines, V is never above the simulated step, so the best simulated step so far, also
+of plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
 devices.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class HybridChoice:
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
         options, kind = self.kind_options.options, partition.kinds[stage]
         flight = in_flight(options.order, options.microbatches, partition.stages - stage)
-        return float(device_bytes.py_func(options, kind, i, j, flight))  # type: ignore[attr-defined]
+        return float(_python(device_bytes)(options, kind, i, j, flight))
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,28 @@ class HybridSearchResult:
 
 def hybrid_stage_seconds(options: StageOptions, partition: Partition) -> list[StageSeconds]:
     """The seconds of a partition's stages."""
-    found = []
+    stages = []
     cuts, device_cuts, kinds = partition.cuts, partition.device_cuts, partition.kinds
     for s, kind in enumerate(kinds):
         i, j, d, e = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1]
         transfer = 0.0
         if s + 1 < len(kinds):
-            transfer = transfer_seconds.py_func(options, kind, kinds[s + 1], j, e)  # type: ignore[attr-defined]
-        found.append(
+            transfer = _python(transfer_seconds)(options, kind, kinds[s + 1], j, e)
+        stages.append(
             StageSeconds(
                 forward=float(options.forward[kind, j] - options.forward[kind, i]),
                 backward=float(options.backward[kind, j] - options.backward[kind, i]),
                 transfer=float(transfer),
-                reduce=float(reduce_seconds.py_func(options, kind, i, j, d)),  # type: ignore[attr-defined]
+                reduce=float(_python(reduce_seconds)(options, kind, i, j, d)),
             )
         )
-    return found
+    return stages
+
+
+def _python(function: Callable[..., float]) -> Callable[..., float]:
+    """A part of compiled functions as Python runs it: numba's cannot be called from outside."""
+    dispatcher: Any = function
+    return dispatcher.py_func
 
 
 def find_hybrid(
@@ -159,15 +165,18 @@ class _Search:
         boundaries: Literal["even", "any"],
         deadline: Deadline,
     ) -> None:
-        """Solve one choice of S, M and schedule; device boundaries `even` parts all devices
-        equally.
+        """Solve one choice of S, M and schedule; with `even` boundaries all stages have as many
+        devices.
         """
+        # The tables of all inner plans take most of the time, and differ only between numbers of
+        # microbatches.
         m = terms.microbatches
         if m not in self._kind_options:
             self._kind_options[m] = kinds.options(m, terms.memory_limit_bytes)
         kind_options = self._kind_options[m].scheduled(terms.schedule)
         options = kind_options.options
         if boundaries == "even":
+            # Before boundaries are taken away: it is said of all pipelines if none fits.
             self.least_bytes = min(self.least_bytes, least_bytes(options, stages))
             options = options._replace(
                 may_cut_devices=options.may_cut_devices & _even(options.n_units, stages)
@@ -206,6 +215,7 @@ def stage_kinds(
         for count in range(2, most + 1)
         if sub_topology(pricer.topology, count) is not None and count % fabric.unit_devices == 0
     ]
+    # The fewest stages, whose devices are shortest of memory, and the middle of the numbers tried.
     some = {counts[0], counts[len(counts) // 2]} if counts else set[int]()
     settings = dict.fromkeys(
         _setting(stages, per_stage, points, limits)
@@ -239,20 +249,20 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
 
 
 def no_hybrid_fits(
-    found: HybridSearchResult, limits: Limits, topology_name: str
+    result: HybridSearchResult, limits: Limits, topology_name: str
 ) -> InfeasiblePlanError:
     """The error when there is none."""
     asked = (
         f"{limits.stages or 'any number of'} stages and {limits.microbatches or 'any number of'} "
         f"microbatches on {topology_name}"
     )
-    if not np.isfinite(found.least_bytes):
+    if not np.isfinite(result.least_bytes):
         return InfeasiblePlanError(
             f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a "
             "microbatch's examples; "
             "use fewer microbatches, or other stages"
         )
-    needed = round(found.least_bytes)
+    needed = round(result.least_bytes)
     return InfeasiblePlanError(
         f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
         f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "

@@ -3,14 +3,15 @@
 A backward op runs in the stage that its gradients come to, or in an earlier one that has what else
 it reads:
 
-    at(o)      = min of c and, over what it reads of the forward pass, r(v)
+    at(o)      = min of c and, over what it reads of the forward pass, r(v)      -> in: `_place`
     c          = least at() of the gradients it reads, the last item without any
     r(v)       = the last of the items that make or read v that is not after c
 
-So the gradient of a weight, and that of what the weight is multiplied with, belong to the product itself, also
-for a weight that several items read. Recomputed ops (remat) read no gradient, and come to the items whose
-parameters they read. A backward loop whose trips read slices that an unrolled forward loop stacked is that
-loop's *twin*: its trips are the forward loop's, in reverse                       -> in: `_twin`
+So the gradient of a weight, and that of what the weight is multiplied with, belong to the product
+itself, also for a weight that several items read. Recomputed ops (remat) read no gradient, and come
+to the items whose parameters they read. A backward loop whose trips read slices that an unrolled
+forward loop stacked is that loop's *twin*: its trips are the forward loop's, in reverse
+                                                                                  -> in: `_twin`
 """
 
 from bisect import bisect_right
@@ -41,6 +42,7 @@ def backward_items(problem: Problem, flow: Flow, items: Items) -> Backward:
     at: dict[int, int] = {}
     span: dict[int, Span] = {}
     twin: dict[int, Loop] = {}
+    # `leaving` is where the loop ends that the op is in: its whole body has one span.
     leaving, current = -1, (0, 0)
     for index, op in enumerate(graph.ops):
         if phases[index] is not Phase.BACKWARD and index > leaving:
@@ -55,6 +57,7 @@ def backward_items(problem: Problem, flow: Flow, items: Items) -> Backward:
                     twin[index] = loop
                     current = loop.span
         span[index] = current
+        # A twin's gradients leave it where its first trip of the forward pass began.
         for value in op.outputs:
             at[value] = current[0]
     return Backward(span, twin)
@@ -80,7 +83,8 @@ def _touched(problem: Problem, flow: Flow, items: Items) -> Mapping[int, Sequenc
     What does not depend on the batch is read by the items that read what is made of it.
     """
     graph, phases = problem.graph, problem.phases
-    found: dict[int, set[int]] = {}
+    touched: dict[int, set[int]] = {}
+    # From the last op back, so that what reads a value is known before what makes it.
     for index in range(len(graph.ops) - 1, -1, -1):
         if phases[index] is not Phase.FORWARD:
             continue
@@ -88,14 +92,14 @@ def _touched(problem: Problem, flow: Flow, items: Items) -> Mapping[int, Sequenc
         if any(flow.batched[v] for v in op.outputs):
             places = set(items.span(index))
             for value in op.outputs:
-                found.setdefault(value, set()).update(places)
+                touched.setdefault(value, set()).update(places)
         else:
-            places = set[int]().union(*(found.get(v, ()) for v in op.outputs))
+            places = set[int]().union(*(touched.get(v, ()) for v in op.outputs))
         for value in op.inputs:
-            # A constant can be had anywhere.
+            # A constant can be made anywhere, so that it draws no op to a stage.
             if graph.varies[value]:
-                found.setdefault(value, set()).update(places)
-    return {value: sorted(places) for value, places in found.items()}
+                touched.setdefault(value, set()).update(places)
+    return {value: sorted(places) for value, places in touched.items()}
 
 
 def _twin(graph: Graph, enter: int, stacked: Mapping[int, Loop]) -> Loop | None:

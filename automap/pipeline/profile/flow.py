@@ -1,11 +1,13 @@
 """What depends on the batch and what on parameters alone, value by value.
 
-    batched[v]   whether v depends on a batch input: it is a part of each microbatch, and crosses cuts
-    roots[v]     of a value that does not: the parameters it is made of. Every stage that reads it makes it
-                 itself, so a cut costs it no transfer, but the stage holds those parameters
+    batched[v]   whether v depends on a batch input: it is a part of each microbatch, and crosses
+                 cuts
+    roots[v]     of a value that does not: the parameters it is made of. Every stage that reads it
+                 makes it itself, so a cut costs it no transfer, but the stage holds those
+                 parameters
 
-A loop's carry depends on what enters and on what a trip makes of it, so the program is read until nothing
-changes                                                                          -> in: `data_flow`
+A loop's carry depends on what enters and on what a trip makes of it, so the program is read until
+nothing changes                                                              -> in: `data_flow`
 """
 
 from collections.abc import Sequence
@@ -37,18 +39,19 @@ def data_flow(problem: Problem) -> Flow:
         batched[value] = role is Role.BATCH
         if role in (Role.PARAMETER, Role.STATE):
             roots[value] = frozenset((position,))
+    # A fixed point: it only grows, so the loop ends after at most one pass for each carry.
     carried: set[int] = set()
     while True:
         _read(graph, batched, roots, carried)
-        found = {
+        depending = {
             carry
             for enter, leave in graph.exit_by_entry.items()
             for carry, made in zip(graph.ops[enter].outputs, graph.ops[leave].inputs, strict=True)
             if batched[made]
         }
-        if found <= carried:
+        if depending <= carried:
             return Flow(batched, roots)
-        carried |= found
+        carried |= depending
 
 
 def _read(
@@ -62,6 +65,7 @@ def _read(
                 roots[value] = _NOTHING if batched[value] else roots[source]
             continue
         depends = any(batched[v] for v in op.inputs)
+        # The union is made only where there is something: most values share one set of roots.
         sources_by_output = _NOTHING
         if not depends:
             for value in op.inputs:
@@ -74,7 +78,9 @@ def _read(
 
 
 def is_stack(graph: Graph, leave: int, position: int) -> bool:
-    """Whether a loop fills its carry at `position` slice by slice; `leave` is the op that ends it."""
+    """Whether a loop fills its carry at `position` slice by slice; `leave` is the op that ends
+    it.
+    """
     producer = graph.values[graph.ops[leave].inputs[position]].producer
     return producer >= 0 and graph.ops[producer].opcode == DYNAMIC_UPDATE_SLICE
 
@@ -96,6 +102,7 @@ def is_sliced(graph: Graph, carry: int, trips: int) -> bool:
 
 def trips_per_entry(graph: Graph, enter: int) -> int:
     """How often the loop that op `enter` enters runs its body each time."""
+    # Trip counts are products over all loops that an op is in: the quotient is this loop's own.
     first = enter + 1
     if first == graph.exit_by_entry[enter]:
         return 1

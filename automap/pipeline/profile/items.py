@@ -1,12 +1,16 @@
 """The forward pass as a line of items: what a pipeline can be cut between.
 
-An *item* is a kernel of the forward pass that works on the batch, with all that is fused to it, in program
-order. Cuts are between items, so no fusion is cut, and what crosses is in memory anyway. A loop is one item,
-unless it is a scan over layers, whose trips each read a slice of their own of some parameter: such a loop is
-unrolled, one item a trip                                                        -> in: `_is_over_layers`
-Work that does not depend on the batch belongs to its first reader                -> in: `_first_readers`
+An *item* is a kernel of the forward pass that works on the batch, with all that is fused to it, in
+program order. Cuts are between items, so no fusion is cut, and what crosses is in memory anyway. A
+loop is one item, unless it is a scan over layers, whose trips each read a slice of their own of
+some parameter: such a loop is unrolled, one item a trip                   -> in: `_is_over_layers`
+
+Work that does not depend on the batch belongs to its first reader           -> in: `_first_readers`
 
     span[o] = (first, last) item of op o: equal but for an unrolled loop
+
+Auto-MAP's pivots (section 3.4) are single instructions instead: more places, many of which would
+cut a fusion.
 """
 
 from bisect import bisect_left
@@ -61,6 +65,7 @@ class Items:
                 return loop.span
         if op in self.first_reader:
             return self.first_reader[op], self.first_reader[op]
+        # A kernel is known by its last op, so what is fused to it comes before that one.
         place = min(bisect_left(self._ends, op), len(self._ends) - 1)
         item = self._first_items[self._ends[place]]
         return item, item
@@ -79,21 +84,23 @@ def forward_items(problem: Problem, kernels: Sequence[Kernel], flow: Flow) -> It
     made = {k.op for k in kernels if problem.phases[k.op] is Phase.FORWARD and not inside[k.op]}
     batched = {op for op in made if any(flow.batched[v] for v in graph.ops[op].outputs)}
     op_of_item: list[int] = []
-    found: list[Loop] = []
+    outermost: list[Loop] = []
     first_items: dict[int, int] = {}
     for op in sorted(batched | set(starts)):
         trips = 1
         if op in starts:
             trips = trips_per_entry(graph, op) if _is_over_layers(graph, flow, op) else 1
-            found.append(Loop(op, starts[op], trips, len(op_of_item)))
+            outermost.append(Loop(op, starts[op], trips, len(op_of_item)))
         first_items[op] = len(op_of_item)
         op_of_item.extend([op] * trips)
     ends = sorted(first_items)
-    line = Items(op_of_item, found, {}, first_items, ends)
-    return Items(op_of_item, found, _first_readers(problem, flow, line), first_items, ends)
+    # First readers are found along the line without them.
+    line = Items(op_of_item, outermost, {}, first_items, ends)
+    return Items(op_of_item, outermost, _first_readers(problem, flow, line), first_items, ends)
 
 
 def _outermost(graph: Graph) -> Iterator[tuple[int, int]]:
+    """(enter, leave) of loops that are in no other; ops are in program order, a body in between."""
     end = -1
     for enter, leave in sorted(graph.exit_by_entry.items()):
         if enter > end:
@@ -113,7 +120,8 @@ def _first_readers(problem: Problem, flow: Flow, line: Items) -> Mapping[int, in
     make.
     """
     graph = problem.graph
-    found: dict[int, int] = {}
+    first_readers: dict[int, int] = {}
+    # From the last op back: what reads an op's results has its place already.
     for index in range(len(graph.ops) - 1, -1, -1):
         op = graph.ops[index]
         if problem.phases[index] is not Phase.FORWARD or not op.outputs or not line.op_of_item:
@@ -121,11 +129,11 @@ def _first_readers(problem: Problem, flow: Flow, line: Items) -> Mapping[int, in
         if any(flow.batched[v] for v in op.outputs):
             continue
         readers = [
-            found[u] if u in found else line.span(u)[0]
+            first_readers[u] if u in first_readers else line.span(u)[0]
             for v in op.outputs
             for u in graph.users[v]
             if problem.phases[u] is Phase.FORWARD
         ]
         if readers and not any(loop.enter <= index <= loop.leave for loop in line.loops):
-            found[index] = min(readers)
-    return found
+            first_readers[index] = min(readers)
+    return first_readers

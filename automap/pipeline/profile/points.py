@@ -1,8 +1,9 @@
-"""A profile coarsen to points: at most as many as a solver is meant for.
+"""A profile coarsened to points: at most as many as a solver is meant for.
 
 The line of items is divided in equal segments; each ends one point.
     smallest   at the cut that the fewest bytes cross, of those allowed in it
-    even       at its last item, or the last before at which a cut is allowed (Auto-MAP section 4.5)
+    even       at its last item, or the last before at which a cut is allowed (Auto-MAP section
+               4.5.1, step 2, which takes 128 points at equal distances)
 Sums over points stay exact. Point q has items first[q] .. first[q + 1] - 1.
 """
 
@@ -17,6 +18,7 @@ from automap.pipeline.profile.traffic import Uses, segment_bytes, segment_maximu
 
 
 Coarsening = Literal["smallest", "even"]
+# Auto-MAP section 4.5.1 sets the same number "empirically".
 DEFAULT_POINTS: Final = 128
 
 
@@ -39,13 +41,13 @@ class Points:
         forward, backward = (self.sums(each) for each in self.profile.seconds(parts))
         return forward, backward
 
-    def sums(self, of_items: np.ndarray) -> np.ndarray:
+    def sums(self, by_item: np.ndarray) -> np.ndarray:
         """Sums over all items before each boundary, [n + 1]."""
-        return np.concatenate([[0.0], of_items.cumsum()])[self.first]
+        return np.concatenate([[0.0], by_item.cumsum()])[self.first]
 
-    def at_cuts(self, of_items: np.ndarray) -> np.ndarray:
+    def at_cuts(self, by_item: np.ndarray) -> np.ndarray:
         """What stands after the last item before each boundary, [n + 1]; 0 at both ends."""
-        return np.concatenate([[0.0], of_items[self.first[1:-1] - 1], [0.0]])
+        return np.concatenate([[0.0], by_item[self.first[1:-1] - 1], [0.0]])
 
     def moved(self, uses: Uses) -> Uses:
         """Uses by points."""
@@ -104,6 +106,7 @@ def coarsen(profile: Profile, most: int = DEFAULT_POINTS, how: Coarsening = "sma
     ends = []
     for segment in np.array_split(np.arange(n - 1), min(most, n - 1)):
         allowed = segment[profile.may_cut[segment]]
+        # A segment in which no cut is allowed ends no point: its items go to the next one.
         if not len(allowed):
             continue
         # Of equal cuts the first: what comes after it can only be later.

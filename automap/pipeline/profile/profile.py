@@ -1,16 +1,21 @@
-"""What a step costs item by item: the input of every pipeline planner (Auto-MAP section 3.4: C, A
-and W).
+"""What a step costs item by item: the input of every pipeline planner (Auto-MAP section 3.5.2: the
+arrays C, A and W).
 
-    C   seconds of an item's forward and backward kernels, by the evaluator's roofline (or measured kernels), for
-        a batch in k parts: work on examples shrinks, weights are read whole        -> in: `Profile.seconds`
-    A   bytes that cross a cut after it                                             -> in: `automap.pipeline.profile.traffic`
-    W   bytes of gradients, by the parameters that it reads; shared ones are counted once in every stage
-        that uses them                                                              -> in: `automap.pipeline.profile.traffic`
-    and for memory: what it stores of parameters, optimizer and gradients in all, and of each microbatch
+    C   seconds of an item's forward and backward kernels, by the evaluator's roofline (or measured
+        kernels), for a batch in k parts: work on examples shrinks, weights are read whole
+                                                                   -> in: `Profile.seconds`
+    A   bytes that cross a cut after it            -> in: `automap.pipeline.profile.traffic`
+    W   bytes of gradients, by the parameters that it reads; shared ones are counted once in every
+        stage that uses them                       -> in: `automap.pipeline.profile.traffic`
+    and for memory: what it stores of parameters, optimizer and gradients in all, and of each
+    microbatch
 
-A cut is allowed where two items are of different equations of the step, so not within a loop, a branch or what
-is opaque otherwise, and not between items that the backward pass makes again in one equation (remat): such a
-cut moves to the edge                                                               -> in: `_may_cut`
+The paper profiles instructions on a device and divides their seconds by the replicas; here they are
+computed for each size of a part.
+
+A cut is allowed where two items are of different equations of the step, so not within a loop, a
+branch or what is opaque otherwise, and not between items that the backward pass makes again in one
+equation (remat): such a cut moves to the edge                                -> in: `_may_cut`
 """
 
 from collections import Counter
@@ -65,6 +70,7 @@ class Timing:
     @property
     def is_batched(self) -> np.ndarray:
         """Whether a value holds examples, [values]."""
+        # One part for each example: what is split then has examples.
         size = int(self.problem.limits[self.batch_class])
         one_each = SplitClasses(Mesh(("data",), (size,)), ((self.batch_class,),))
         parts = shardings(self.tables, self.problem.n_classes, one_each).parts_of_value
@@ -198,6 +204,7 @@ def _timing(
         in_loop = any(enter <= kernel.op <= leave for enter, leave in looped)
         if is_backward or in_loop or problem.phases[kernel.op] is Phase.FORWARD:
             first, last = backward.span.get(kernel.op) or items.span(kernel.op)
+            # A kernel of an unrolled loop is one row that runs every trip: items share its runs.
             share = runs / (last - first + 1)
             rows += [(item, row, share, is_backward) for item in range(first, last + 1)]
         else:
@@ -226,18 +233,19 @@ def _may_cut(
     problem: Problem, flow: Flow, items: Items, backward: Backward, gradients: Uses
 ) -> np.ndarray:
     allowed = np.ones(len(items), bool)
+    # An instruction without a site (None) is of a program that was not traced here: any cut goes.
     tops = [_top(problem, op) for op in items.op_of_item]
     for item, (top, after) in enumerate(zip(tops, tops[1:])):
         allowed[item] = top is None or top != after
     for loop in items.loops:
         allowed[loop.span[0] : loop.span[1]] = True
-    for first, last in _remade(problem, flow, backward, gradients):
+    for first, last in _rematerialized(problem, flow, backward, gradients):
         allowed[first:last] = False
     allowed[-1] = False
     return allowed
 
 
-def _remade(
+def _rematerialized(
     problem: Problem, flow: Flow, backward: Backward, gradients: Uses
 ) -> Sequence[tuple[int, int]]:
     """Items that one opaque equation of the backward pass covers, by the parameters read by one
@@ -247,11 +255,14 @@ def _remade(
     items_of_root = Counter(
         parameter_position(gradients, tensor) for tensor in gradients.tensor.tolist()
     )
+    # A parameter that one item alone reads tells which item an op of the backward pass makes again;
+    # one that several read (a shared embedding) tells nothing.
     alone = {root for root, count in items_of_root.items() if count == 1}
     twins = [(enter, graph.exit_by_entry[enter]) for enter in backward.twin]
     ranges: dict[str, tuple[int, int]] = {}
     for index, (first, last) in backward.span.items():
         site = parse_site(graph.ops[index].op_name)
+        # Sites with a dot are inside of an equation's body. A twin loop's trips can be cut apart.
         if site is None or "." not in site or any(a <= index <= b for a, b in twins):
             continue
         if any(flow.roots[v] & alone for v in graph.ops[index].inputs):

@@ -1,15 +1,16 @@
 """What a device stores of each parameter: itself, its gradient's sum, and its part of the
 optimizer.
 
-    ratio(p) = (bytes of p / parts(p) + sum of gradients / parts(p) + sum over its optimizer leaves l of bytes_l / parts(l))
-               / bytes of p  +  (leaves of no parameter) / (all bytes of parameters)
+    ratio(p) = (bytes of p / parts(p) + sum of gradients / parts(p)
+                + sum over its optimizer leaves l of bytes_l / parts(l)) / bytes of p
+               + (leaves of no parameter) / (all bytes of parameters)
 
 Gradients are summed up as their parameter is stored, in float32. Tensors are those of uses: a
 parameter or a slice of one.
 
 An optimizer leaf is of the parameter whose gradient it is updated with: from its new version the
 update is followed backwards through tensors of the leaf's own shape, to gradients. What has another
-shape (a count, factored moments) is of no parameter                     -> in: `optimizer_leaves`
+shape (a count, factored moments) is of no parameter                    -> in: `optimizer_leaves`
 """
 
 from collections.abc import Mapping
@@ -46,7 +47,8 @@ class StoredBytes:
         local = self.leaf_bytes / parts
         whole = local + self.sum_bytes / parts
         owners = [owner for owner, leaves in self.optimizer.items() for _ in leaves]
-        leaves = [leaf for of in self.optimizer.values() for leaf in of]
+        leaves = [leaf for each in self.optimizer.values() for leaf in each]
+        # `add.at` and not `+=`: a parameter with two moments is in `owners` twice.
         np.add.at(whole, owners, np.where(self.sum_bytes[owners] > 0, local[leaves], 0.0))
         rest = local[list(self.unowned)].sum() / self.total_bytes if self.total_bytes else 0.0
         return whole[self.root] / np.maximum(self.leaf_bytes[self.root], 1.0) + rest
@@ -84,38 +86,41 @@ def parameter_position(uses: Uses, tensor: int) -> int:
 def optimizer_leaves(problem: Problem) -> tuple[Mapping[int, tuple[int, ...]], tuple[int, ...]]:
     """(optimizer leaves by their parameter, those of none); all are positions in `Graph.inputs`."""
     graph = problem.graph
-    of_gradient: dict[int, int] = {}
+    # Adam makes a new parameter of moments, which have the gradient's shape: all three reach it.
+    parameter_by_gradient: dict[int, int] = {}
     leaves: list[tuple[int, frozenset[int]]] = []
     for output, position in problem.state_map.items():
         role = problem.roles[position]
         if role is Role.PARAMETER:
             for gradient in _gradients(problem, graph.outputs[output]):
-                of_gradient[gradient] = position
+                parameter_by_gradient[gradient] = position
         elif role is Role.OPTIMIZER:
             leaves.append((position, _gradients(problem, graph.outputs[output])))
-    found: dict[int, tuple[int, ...]] = {}
+    by_parameter: dict[int, tuple[int, ...]] = {}
     rest: list[int] = []
     for position, gradients in leaves:
-        owner = next((of_gradient[g] for g in sorted(gradients) if g in of_gradient), None)
+        known = [g for g in sorted(gradients) if g in parameter_by_gradient]
+        owner = parameter_by_gradient[known[0]] if known else None
         if owner is None:
             rest.append(position)
         else:
-            found[owner] = (*found.get(owner, ()), position)
-    return found, tuple(rest)
+            by_parameter[owner] = (*by_parameter.get(owner, ()), position)
+    return by_parameter, tuple(rest)
 
 
 def _gradients(problem: Problem, value: int) -> frozenset[int]:
+    """The values of the backward phase that a new version is made of, through its own shape."""
     graph = problem.graph
     dims = graph.values[value].dims
-    seen, todo, found = {value}, [value], set[int]()
+    seen, todo, gradients = {value}, [value], set[int]()
     while todo:
         here = todo.pop()
         producer = graph.values[here].producer
         if producer >= 0 and problem.phases[producer] is Phase.BACKWARD:
-            found.add(here)
+            gradients.add(here)
         elif producer >= 0:
             for source in graph.ops[producer].inputs:
                 if source not in seen and graph.values[source].dims == dims:
                     seen.add(source)
                     todo.append(source)
-    return frozenset(found)
+    return frozenset(gradients)

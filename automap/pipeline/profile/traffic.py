@@ -1,27 +1,24 @@
 """Bytes by item: what crosses each cut, and what a stage stores.
 
-    A[t]        bytes of the whole batch that cross a cut after item t: every tensor that some item up to t makes
-                and a later one reads, once, and once more backwards as its gradient      -> in: `crossing`
-    parameters  of each item, those that it reads, also through what is made of parameters alone; each trip of an
-                unrolled loop reads its slice                                            -> in: `parameter_uses`
-    kept        tensors of the forward pass that the backward pass reads, by the item of the op that reads them
-                                                                                         -> in: `saved_uses`
-    working     the most that is alive at an item of what is not kept                     -> in: `Working`
+    A[t]        bytes of the whole batch that cross a cut after item t: every tensor that some item
+                up to t makes and a later one reads, once, and once more backwards as its gradient
+                                                                               -> in: `crossing`
+    parameters  of each item, those that it reads, also through what is made of parameters alone;
+                each trip of an unrolled loop reads its slice            -> in: `parameter_uses`
+    saved       tensors of the forward pass that the backward pass reads, by the item of the op that
+                reads them                                                   -> in: `saved_uses`
+    working     the most that is alive at an item of what is not saved          -> in: `Working`
 
-What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed by value, so that the
-bytes may be those of a part of each                                                      -> in: `Changes`
+What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed
+by value, so that the bytes may be those of a part of each                      -> in: `Changes`
 
-
-@@USES
-What a stage holds once, however many of its items use it: tensors counted by distinct use.
-
-A *use* is (tensor, item, bytes). The stage of items [i, j) holds a tensor if one of its uses is in
-there:
+A *use* is (tensor, item, bytes). The stage of items [i, j) holds a tensor once, however many of its
+items use it:
 
     G(i, j) = sum of bytes over the tensors used in [i, j)
 
-Of a tensor used at p_1 < p_2 < ..., use p_k is the first in [i, j) for p_{k-1} < i <= p_k, so G is a sum of
-rectangles: all pairs in O(uses + n^2)                                           -> in: `segment_bytes`
+Of a tensor used at p_1 < p_2 < ..., use p_k is the first in [i, j) for p_{k-1} < i <= p_k, so G is
+a sum of rectangles: all pairs in O(uses + n^2)                           -> in: `segment_bytes`
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -41,7 +38,7 @@ from hlo_tools.opcodes import LOOP_EXIT, STRUCTURAL
 
 @dataclass
 class UseList:
-    """Uses while they are found; tensors are known by any hashable name."""
+    """Uses while they are collected; tensors are known by any hashable name."""
 
     _tensors: dict[Hashable, int] = field(default_factory=dict)
     _rows: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -83,10 +80,13 @@ def segment_bytes(uses: Uses, n_items: int) -> np.ndarray:
     order = np.lexsort((uses.item, uses.tensor))
     tensor, item, n_bytes = uses.tensor[order], uses.item[order], uses.n_bytes[order]
     is_first = np.diff(tensor, prepend=-1) != 0
+    # i from `since` on: after the use before this one.
     since = np.where(is_first, 0, np.roll(item, 1) + 1)
-    # Uses of one tensor that coarsening put in one place.
+    # Coarsening may put several uses of a tensor in one place, of which one counts.
     keep = is_first | (since <= item)
     since, item, n_bytes = since[keep], item[keep], n_bytes[keep]
+    # first_used[i, p]: bytes whose first use from i on is at p, as differences along i. They are
+    # summed along i, and then over all p before j.
     first_used = np.zeros((n_items + 1, n_items + 1))
     np.add.at(first_used, (since, item), n_bytes)
     np.add.at(first_used, (item + 1, item), -n_bytes)
@@ -117,7 +117,7 @@ class Changes:
     n: int
 
     @staticmethod
-    def of(rows: Sequence[tuple[int, int, int]], n: int) -> "Changes":
+    def from_rows(rows: Sequence[tuple[int, int, int]], n: int) -> "Changes":
         """From rows (at, value, sign)."""
         at, value, sign = np.array(rows, np.int64).reshape(-1, 3).T
         return Changes(at, value, sign, n)
@@ -132,30 +132,32 @@ class Changes:
 def crossing(problem: Problem, kernels: Sequence[Kernel], flow: Flow, items: Items) -> Changes:
     """What crosses a cut after each item."""
     graph = problem.graph
+    # The item that makes each value of the batch, and the last one that reads it.
     made: dict[int, int] = {}
     last_read: dict[int, int] = {}
-    for value, item in _made(problem, kernels, items):
+    for value, item in _writes(problem, kernels, items):
         if flow.batched[value]:
             made[value] = item
-    for value, item in _read(problem, kernels, items):
+    for value, item in _reads(problem, kernels, items):
         last_read[value] = max(last_read.get(value, 0), item)
     rows: list[tuple[int, int, int]] = []
     for value, item in made.items():
         if last_read.get(value, -1) > item:
             rows += [(item, value, 1), (last_read[value], value, -1)]
+    # Between the trips of an unrolled loop its carry crosses, but for stacks, whose slices stay.
     for loop in items.loops:
         for position, carry in enumerate(graph.ops[loop.enter].outputs):
             is_new = flow.batched[carry] and graph.hand_over(carry) is HandOver.CHANGED
             if is_new and not is_stack(graph, loop.leave, position):
                 rows += [(loop.span[0], carry, 1), (loop.span[1], carry, -1)]
-    return Changes.of(rows, len(items))
+    return Changes.from_rows(rows, len(items))
 
 
 def _is_inside(items: Items, op: int) -> bool:
     return any(loop.enter < op < loop.leave for loop in items.loops)
 
 
-def _made(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
+def _writes(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
     """(value in memory, the item that makes it) of the forward pass outside its loops."""
     graph = problem.graph
     for kernel in kernels:
@@ -165,12 +167,13 @@ def _made(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator
     for index, op in _structural(problem, items):
         first, last = items.span(index)
         for position, value in enumerate(op.outputs):
-            # What each trip adds to a stack is in its stage: all before the end is taken to cross.
+            # What each trip adds to a stack is in its stage: the bound taken is that all of it
+            # crosses every cut of the loop.
             stacked = op.opcode == LOOP_EXIT and is_stack(graph, index, position)
             yield value, first if stacked else last
 
 
-def _read(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
+def _reads(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator[tuple[int, int]]:
     """(value in memory, an item that reads it) of the forward pass outside its loops."""
     graph = problem.graph
     for kernel in kernels:
@@ -189,6 +192,7 @@ def _read(problem: Problem, kernels: Sequence[Kernel], items: Items) -> Iterator
             continue
         first, last = items.span(index)
         for source, value in zip(op.inputs, op.outputs):
+            # What the trips hand on unchanged is read by all of them, a carry by the first alone.
             in_all = graph.hand_over(value) is HandOver.KEPT
             yield source, last if in_all else first
 
@@ -202,37 +206,37 @@ def _structural(problem: Problem, items: Items) -> Iterator[tuple[int, Op]]:
 
 def parameter_uses(problem: Problem, flow: Flow, items: Items) -> Uses:
     """Uses of parameters; a tensor is one, or the slice of one that a trip reads."""
-    graph, found = problem.graph, UseList()
+    graph, uses = problem.graph, UseList()
     sizes = [graph.values[v].n_bytes for v in graph.inputs]
     unrolled = {loop.enter: loop for loop in items.loops if loop.trips > 1}
     for index, op in enumerate(graph.ops):
         if problem.phases[index] is not Phase.FORWARD or op.opcode == LOOP_EXIT:
             continue
         if index in unrolled:
-            _slices(graph, flow, unrolled[index], sizes, found)
+            _add_slices(graph, flow, unrolled[index], sizes, uses)
         elif any(flow.batched[v] for v in op.outputs) and not any(
             loop.enter < index < loop.leave for loop in unrolled.values()
         ):
             for root in set[int]().union(*(flow.roots[v] for v in op.inputs)):
-                found.add(root, items.span(index)[0], sizes[root])
-    return found.done()
+                uses.add(root, items.span(index)[0], sizes[root])
+    return uses.done()
 
 
-def _slices(graph: Graph, flow: Flow, loop: Loop, sizes: Sequence[int], found: UseList) -> None:
+def _add_slices(graph: Graph, flow: Flow, loop: Loop, sizes: Sequence[int], uses: UseList) -> None:
     op = graph.ops[loop.enter]
     for source, carry in zip(op.inputs, op.outputs):
         sliced = is_sliced(graph, carry, loop.trips)
         for root in flow.roots[source]:
             for trip in range(loop.trips):
                 if sliced:
-                    found.add((root, trip), loop.first_item + trip, sizes[root] / loop.trips)
+                    uses.add((root, trip), loop.first_item + trip, sizes[root] / loop.trips)
                 else:
-                    found.add(root, loop.first_item + trip, sizes[root])
+                    uses.add(root, loop.first_item + trip, sizes[root])
 
 
 def saved_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward: Backward) -> Uses:
     """Uses of what the forward pass leaves for the backward pass, bytes of the whole batch."""
-    graph, found = problem.graph, UseList()
+    graph, uses = problem.graph, UseList()
     forward = [p is Phase.FORWARD for p in problem.phases]
 
     def is_left(value: int) -> bool:
@@ -243,7 +247,7 @@ def saved_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward
         for access in kernel.reads if kernel.op in backward.span else ():
             if is_left(access.value):
                 n_bytes = graph.values[access.value].n_bytes
-                found.add(access.value, backward.span[kernel.op][0], n_bytes)
+                uses.add(access.value, backward.span[kernel.op][0], n_bytes)
     for index, span in backward.span.items():
         op = graph.ops[index]
         for source, value in zip(op.inputs, op.outputs) if op.opcode in STRUCTURAL else ():
@@ -251,19 +255,20 @@ def saved_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward
                 continue
             n_bytes, loop = graph.values[source].n_bytes, backward.twin.get(index)
             if loop is None:
-                found.add(source, span[0], n_bytes)
+                uses.add(source, span[0], n_bytes)
                 continue
+            # Each trip of a twin reads the slice that its trip of the forward loop has stacked.
             sliced = is_sliced(graph, value, loop.trips)
             for trip in range(loop.trips):
                 tensor = (source, trip) if sliced else source
                 share = n_bytes / loop.trips if sliced else n_bytes
-                found.add(tensor, loop.first_item + trip, share)
-    return found.done()
+                uses.add(tensor, loop.first_item + trip, share)
+    return uses.done()
 
 
 @dataclass(frozen=True)
 class Working:
-    """What is made and not kept, kernel by kernel; kernel `kernel[p]` runs for item `item[p]`,
+    """What is made and not saved, kernel by kernel; kernel `kernel[p]` runs for item `item[p]`,
     [pairs].
     """
 
@@ -282,24 +287,26 @@ class Working:
 def working(
     problem: Problem, kernels: Sequence[Kernel], items: Items, backward: Backward
 ) -> Working:
-    """What is made and not kept."""
+    """What is made and not saved for the backward pass."""
     graph = problem.graph
     is_run = [k for k in kernels if problem.phases[k.op] is not Phase.UPDATE]
-    born: dict[int, int] = {}
-    dies: dict[int, int] = {}
-    crosses = set[int]()
+    # Positions among the kernels that run. What the backward pass reads of the forward pass is in
+    # `saved_uses`, for as long as a microbatch is in flight.
+    first_written: dict[int, int] = {}
+    last_read: dict[int, int] = {}
+    saved = set[int]()
     for at, kernel in enumerate(is_run):
         for access in kernel.writes:
-            born.setdefault(access.value, at)
+            first_written.setdefault(access.value, at)
         for access in kernel.reads:
-            dies[access.value] = at
+            last_read[access.value] = at
             producer = graph.values[access.value].producer
             if kernel.op in backward.span and producer >= 0 and producer not in backward.span:
-                crosses.add(access.value)
+                saved.add(access.value)
     rows: list[tuple[int, int, int]] = []
-    for value, at in born.items():
-        if value not in crosses:
-            rows += [(at, value, 1), (max(dies.get(value, at), at) + 1, value, -1)]
+    for value, at in first_written.items():
+        if value not in saved:
+            rows += [(at, value, 1), (max(last_read.get(value, at), at) + 1, value, -1)]
     pairs = [
         (at, item)
         for at, kernel in enumerate(is_run)
@@ -307,4 +314,4 @@ def working(
         for item in range(first, last + 1)
     ]
     at, item = np.array(pairs, np.int64).reshape(-1, 2).T
-    return Working(Changes.of(rows, len(is_run)), at, item, len(items))
+    return Working(Changes.from_rows(rows, len(is_run)), at, item, len(items))

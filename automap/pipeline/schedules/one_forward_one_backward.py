@@ -23,6 +23,7 @@ class OneForwardOneBackward:
 
     def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
         """The later the stage, the fewer forward passes before its first backward pass."""
+        # The warm-up; then the steady phase, until no microbatch is left to start; then the drain.
         ahead = in_flight(self.order, microbatches, stages - stage)
         for m in range(ahead):
             yield Job("forward", stage, m)

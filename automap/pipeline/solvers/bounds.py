@@ -50,10 +50,13 @@ def sum_least(
         for kind in range(len(sizes)):
             r = sizes[kind]
             if r > 0:
-                of_f = forward[kind, t + 1] - forward[kind, t]
-                of_b = backward[kind, t + 1] - backward[kind, t]
-                least_f[r], least_b[r] = min(least_f[r], of_f), min(least_b[r], of_b)
-                work_f, work_b = min(work_f, r * of_f), min(work_b, r * of_b)
+                point_f = forward[kind, t + 1] - forward[kind, t]
+                point_b = backward[kind, t + 1] - backward[kind, t]
+                least_f[r], least_b[r] = min(least_f[r], point_f), min(least_b[r], point_b)
+                # A larger stage takes less time and, with floors of kernels, more device time:
+                # which kind has the least work differs from point to point.
+                work_f, work_b = min(work_f, r * point_f), min(work_b, r * point_b)
+        # Of all kinds with at most r units.
         for r in range(1, units + 1):
             least_f[r] = min(least_f[r], least_f[r - 1])
             least_b[r] = min(least_b[r], least_b[r - 1])

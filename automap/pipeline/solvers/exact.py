@@ -1,24 +1,17 @@
 """The optimum of V for S stages, by a dynamic programme over tails.
 
-A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over stages, so a
-state keeps the Pareto set of its tails (with their rounds W if passes alternate), all of which `joined` is monotone in. A transfer
-depends on the kinds of both its stages (`automap.pipeline.solvers.stage_options`): tails are compared only if their first stages have one
-interface. A tail is dropped if no head of S - k stages can bring it under the upper bound:           -> in: `least_seconds`
+A state (k, i, d) is a tail of k stages that has points i .. n and units d .. U. L is not a sum over
+stages, so a state keeps the Pareto set of its tails (with their rounds W if passes alternate), all
+of which `prepend_stage` is monotone in: of two tails the one that is no worse in every number stays
+no worse whatever comes before                                              -> in: `insert_pareto`
 
-    fs, bs   sum over points before i of the least forward, backward seconds of any kind of r <= d - (S - k) + 1 units
-    wf, wb   the same of r times the seconds: work that d units share, so some stage takes at least wf / d
-    all forward first   L >= max(V + fs, U + fs + bs + (M - 1) max(Q, wb / d)) + (M - 1) max(P, wf / d)
-    alternating         L >= max(V + fs, P + fs + bs, M (wf + wb) / d)
+A transfer depends on the kinds of both its stages (`automap.pipeline.solvers.stage_options`): tails
+are compared only if their first stages have one interface. A tail is dropped if no head of S - k
+stages can bring it under the upper bound        -> in: `automap.pipeline.solvers.bounds`
 
-Tails of all states lie in one growing pool; each knows the tail that it was joined to.
-
-
-@@TAILS
-Pareto sets of tails: rows of numbers of which less is better, for the exact solver.
-
-A tail is a row of `automap.pipeline.value.joined`; its links are (end of its first stage in points,
-that stage's kind, the tail after it, the kind's interface): tails are compared if what sends to
-them finds the same interface.
+Tails of all states are rows of one growing pool, as `prepend_stage` fills them; beside each are its
+links: (end of its first stage in points, that stage's kind, the row of the tail after it, the
+kind's interface).
 """
 
 from collections.abc import Sequence
@@ -47,6 +40,7 @@ MOST_TAILS: Final = (1024, 16384)
 """Tails that a state may keep; the second is tried when the first does not do."""
 MOST_WORK: Final = 1_000_000_000
 """Transitions and comparisons of tails after which a run gives up its proof: some seconds."""
+# Relative: a partition that was priced in another order of sums still counts as under the bound.
 _ROUNDING: Final = 1e-9
 # The slowest of 23 runs on BERT-48 did 1e8 a processor second, the fastest 9e8; compiling: x86_64,
 # 2026-11.
@@ -56,7 +50,7 @@ _COMPILE_SECONDS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages: `cuts` and `device_cuts` int64 [S + 1] as in `automap.pipeline.value`, and V in seconds.
+    """Stages: `cuts` and `device_cuts` int64 [S + 1] as in `automap.pipeline.value`; V in seconds.
 
     `kinds` are those of a `StageOptions`, one for each stage; () where all are replicated.
     """
@@ -74,9 +68,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a run found: None if nothing is under the bound. `proven`: no state had more tails than
-    it may keep, and the run came to its end. `least_seconds`: if proven, no partition under the
-    bound has a smaller V; None: the best one's.
+    """The end of a run: `best` is None if nothing is under the bound.
+
+    `proven`: no state had more tails than it may keep, and the run came to its end.
+    `least_seconds`: if proven, no partition under the bound has a smaller V; None: the best one's.
     """
 
     best: Partition | None
@@ -109,11 +104,11 @@ def solve(
     deadline.
     """
     options = replicated_options(problem) if isinstance(problem, Arrays) else problem
-    found = Solved(None, proven=True, widest=0, work=0)
+    solved = Solved(None, proven=True, widest=0, work=0)
     if not 1 <= stages <= min(options.n_points, options.n_units):
-        return found
+        return solved
     if not divisible_by(options.units, options.n_units, stages)[stages, options.n_units]:
-        return found
+        return solved
     for most in most_tails:
         if deadline is not None:
             most_work = round(min(most_work, deadline.seconds_left * WORK_PER_SECOND))
@@ -125,10 +120,10 @@ def solve(
             seconds = float(price_stages(options, cuts, device_cuts, kinds)[1])
             is_plain = isinstance(problem, Arrays)
             best = Partition(cuts, device_cuts, seconds, () if is_plain else tuple(kinds.tolist()))
-        found = Solved(best, not overflowed, int(widest), int(work))
+        solved = Solved(best, not overflowed, int(widest), int(work))
         if not overflowed or work > most_work:
             break
-    return found
+    return solved
 
 
 @compiled
@@ -140,17 +135,20 @@ def _programme(
     """
     n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
     fs, bs, wf, wb = sum_least(options.units, options.forward, options.backward, units)
+    # Rows first .. first + count - 1 of the pool are the tails of a state.
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
     row = 4 + stages
     pool, links = np.empty((4096, row)), np.empty((4096, 4), np.int32)
     for column in range(row):
         pool[0, column] = 0.0
+    # Row 0 is the tail of no stages, which every last stage is put before.
     links[0, 0] = links[0, 1] = links[0, 2] = links[0, 3] = -1
     count[0, n, units] = 1
     used, widest, work, overflowed = 1, 0, 0, False
     tails, joins, new = np.empty((most, row)), np.empty((most, 4), np.int32), np.empty((1, row))
     for k in range(1, stages + 1):
+        # The head needs a point and a unit for each of its stages, and has to be empty at the end.
         rem = stages - k
         for i in range(rem, n - k + 1) if rem else range(1):
             if not options.may_cut[i]:
@@ -161,7 +159,7 @@ def _programme(
                 if work > most_work:
                     overflowed = True
                     continue
-                found, bound, more, over = _tails(
+                kept, bound, more, over = _tails(
                     options,
                     first,
                     count,
@@ -183,17 +181,18 @@ def _programme(
                 )
                 work += more
                 overflowed |= over
-                widest = max(widest, found)
-                pool, links = grow(pool, links, used + found)
-                copy_rows(pool, used, tails, found)
-                copy_rows(links, used, joins, found)
-                first[k, i, d], count[k, i, d] = used, found
-                used += found
+                widest = max(widest, kept)
+                pool, links = grow(pool, links, used + kept)
+                copy_rows(pool, used, tails, kept)
+                copy_rows(links, used, joins, kept)
+                first[k, i, d], count[k, i, d] = used, kept
+                used += kept
     best, least = -1, np.inf
     for z in range(first[stages, 0, 0], first[stages, 0, 0] + count[stages, 0, 0]):
         seconds = tail_seconds(pool[z, 1], pool[z, 2], options.microbatches, options.order)
         if seconds < least:
             best, least = z, seconds
+    # Back along the links, from the first stage to the last.
     size = 0 if best < 0 else stages + 1
     cuts, device_cuts = np.zeros(size, np.int64), np.zeros(size, np.int64)
     kinds = np.zeros(max(size - 1, 0), np.int64)
@@ -231,12 +230,13 @@ def _tails(
     """
     n, units, m = len(options.may_cut) - 1, len(options.latency_seconds) - 1, options.microbatches
     order, flight = options.order, most_in_flight(options.order, m, k)
+    # Columns that later stages read: W_1 .. W_{k-1} too where passes alternate. W_k is U.
     width = 3 + k if order.alternates else 4
     h_f = h_b = h_wf = h_wb = 0.0
     if rem:
         h_f, h_b = fs[d - rem + 1, i], bs[d - rem + 1, i]
         h_wf, h_wb = wf[i] / d, wb[i] / d
-    found, work, overflowed = 0, 0, False
+    kept, work, overflowed = 0, 0, False
     for kind in range(len(options.units)):
         e, face = d + options.units[kind], options.interface[kind]
         fits = e <= units - k + 1 if k > 1 else e == units
@@ -255,7 +255,7 @@ def _tails(
             reduce = reduce_seconds(options, kind, i, j, d)
             for z in range(first[k - 1, j, e], first[k - 1, j, e] + size):
                 if work > most_work:
-                    return found, bound, work, True
+                    return kept, bound, work, True
                 work += 1
                 x = transfer_seconds(options, kind, links[z, 1], j, e) if k > 1 else 0.0
                 prepend_stage(pool, z, new[0], f, b, x, reduce, m, k, order)
@@ -266,19 +266,20 @@ def _tails(
                     least = tail_seconds(v, p, m, order)
                 if least > bound:
                     continue
-                work += found
-                left = 0 if rem == 0 else insert_pareto(tails, joins, found, new, face, width)
+                work += kept
+                # Of whole pipelines only the fastest counts: it is the bound from now on.
+                left = 0 if rem == 0 else insert_pareto(tails, joins, kept, new, face, width)
                 if left < 0:
                     continue
                 if left >= len(tails):
-                    overflowed, found = True, left
+                    overflowed, kept = True, left
                     continue
                 copy_row(tails, left, new, 0)
                 joins[left, 0], joins[left, 1], joins[left, 2], joins[left, 3] = j, kind, z, face
-                found = left + 1
+                kept = left + 1
                 if rem == 0:
                     bound = least
-    return found, bound, work, overflowed
+    return kept, bound, work, overflowed
 
 
 @inner_making_arrays
@@ -313,16 +314,18 @@ def copy_rows(target: Array, first: int, source: Array, count: int) -> None:
 
 
 @inner
-def copy_row(target: Array, row: int, source: Array, of: int) -> None:
-    """target[row] becomes source[of]."""
+def copy_row(target: Array, row: int, source: Array, source_row: int) -> None:
+    """target[row] becomes source[source_row]."""
     for c in range(target.shape[1]):
-        target[row, c] = source[of, c]
+        target[row, c] = source[source_row, c]
 
 
 @inner
 def insert_pareto(tails: Array, links: Array, count: int, new: Array, face: int, width: int) -> int:
-    """Tails left when those are dropped that new[0] is no worse than; -1 if one is no worse than
-    it.
+    """How many of `count` tails are left when those are dropped that new[0] is no worse than; -1 if
+    one is no worse than it.
+
+    Only tails of the interface `face` are compared. The rows that stay move to the front.
     """
     for z in range(count):
         if links[z, 3] == face and is_no_worse(tails, z, new, 0, width):

@@ -1,10 +1,10 @@
 """Partitions without a proof: even splits, cuts at servers, and local search from several starts.
 
 even split      points by their seconds, units by their number, both as even as is allowed
-servers         stages begin where the outermost level parts units (Auto-MAP's radius 0), points by the
-                exact solver
-local search    one boundary after the other is moved to its best point and unit, until none moves; from
-                `STARTS` starts, of which the first are even
+servers         stages begin where the outermost level of links is crossed (Auto-MAP section 4.4
+                with radius 0), points by the exact solver
+local search    one boundary after the other is moved to its best point and unit, until none moves;
+                from `STARTS` starts, of which the first are even
 """
 
 from typing import Final
@@ -33,8 +33,8 @@ def even_split(arrays: Arrays, stages: int) -> Partition | None:
 def at_servers(
     arrays: Arrays, stages: int, boundary_level: np.ndarray, deadline: Deadline | None = None
 ) -> Solved:
-    """The best with stages that begin where the outermost level parts units; `boundary_level` as in
-    `Fabric`.
+    """The best with stages that begin where the outermost level of links is crossed;
+    `boundary_level` as in `Fabric`.
     """
     allowed = boundary_level == boundary_level.max()
     allowed[[0, -1]] = True
@@ -52,6 +52,8 @@ def local_search(
     best: Partition | None = None
     for start in range(starts):
         device_cuts = _device_cuts(arrays, stages, rng if start else None)
+        # Start 0 is even in both, start 1 in points only; the others are random in both, each stage
+        # with about as much work as it has units.
         shares = np.arange(stages + 1) / stages
         if start > 1 and device_cuts is not None:
             shares = device_cuts / device_cuts[-1] + rng.normal(0, 0.3 / stages, stages + 1)
@@ -59,9 +61,9 @@ def local_search(
         cuts = _cuts(arrays, np.sort(shares))
         if device_cuts is None or cuts is None:
             return best
-        found = improve(arrays, Partition(cuts, device_cuts, np.inf))
-        if best is None or found.seconds < best.seconds:
-            best = found
+        reached = improve(arrays, Partition(cuts, device_cuts, np.inf))
+        if best is None or reached.seconds < best.seconds:
+            best = reached
     return best
 
 
@@ -84,12 +86,15 @@ def _partition(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> Par
 
 
 def _device_cuts(arrays: Arrays, stages: int, rng: np.random.Generator | None) -> np.ndarray | None:
-    """Units divided in usable parts: as even as can be, or at random; None if that is impossible."""
+    """Units divided in usable sizes: as even as can be, or at random; None if that is
+    impossible.
+    """
     units, sizes, can = arrays.n_units, np.flatnonzero(arrays.usable), divisible(arrays, stages)
     if not can[stages, units]:
         return None
     device_cuts, left = [0], units
     for k in range(stages, 0, -1):
+        # Only sizes after which the rest still divides in k - 1 stages: no way leads to a dead end.
         fitting = [size for size in sizes if size <= left and can[k - 1, left - size]]
         fair = left / k
         size = min(fitting, key=lambda s: abs(s - fair)) if rng is None else rng.choice(fitting)
@@ -104,9 +109,11 @@ def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
     stages = len(shares) - 1
     if len(allowed) < stages - 1:
         return None
+    # Seconds on the fewest replicas: any number would do, and kernels' floors weigh least there.
     r = int(np.flatnonzero(arrays.usable)[0])
     line = arrays.forward[r] + arrays.backward[r]
     places = np.searchsorted(line[allowed], shares[1:-1] * line[-1])
+    # Push boundaries apart that fell on one place, and keep room for those that follow.
     for s in range(stages - 1):
         low = places[s - 1] + 1 if s else 0
         places[s] = min(max(places[s], low), len(allowed) - (stages - 1 - s))
@@ -131,6 +138,7 @@ def _improve(arrays: Arrays, cuts: Array, device_cuts: Array) -> None:
                 for d in range(device_cuts[s - 1] + 1, device_cuts[s + 1]):
                     cuts[s], device_cuts[s] = i, d
                     new_over, new_seconds = price(arrays, cuts, device_cuts, tails)
+                    # By more than rounding, or places of equal cost would be visited in turn.
                     less = new_seconds < seconds * (1 - 1e-12)
                     if new_over < over or (new_over == over and less):
                         over, seconds, best_i, best_d, moved = new_over, new_seconds, i, d, True

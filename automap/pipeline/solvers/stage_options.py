@@ -1,21 +1,24 @@
 """Stages of several kinds as arrays: what the exact solver takes.
 
-A *kind* of stage says on how many units it lies and how they share its work: r replicas, or a
+A *kind* of stage says on how many units it runs and how they share its work: r replicas, or a
 sharding of the stage on its own mesh (`automap.pipeline.hybrid`). A stage has points [i, j), units
 [d, e) with e = d + units[k], and kind k; all seconds and bytes may depend on the kind. Of kind k
-beside kind k' after it, at unit boundary e:
+before a stage of kind k', at unit boundary e:
 
-    R   rate[k, d] gradient_bytes[i, j] + reduce[k, j] - reduce[k, i]        sums of gradients, and the update
-    X   latency[e] + transfer[a, a', e] max(crossing[k, j], crossing[k', j])  a, a' the kinds' layouts
-    bytes of a device  state + (K kept + working + 2 entering[i]) / share, by the kind's table
+    R   rate[k, d] gradient_bytes[i, j] + reduce[k, j] - reduce[k, i]
+        sums of gradients, and the update                                -> in: `reduce_seconds`
+    X   latency[e] + transfer[a, a', e] max(crossing[k, j], crossing[k', j])
+        a, a' the kinds' layouts                                       -> in: `transfer_seconds`
+    bytes of a device   state + (K saved + working + 2 entering[i]) / share, by the kind's table
+                                                                           -> in: `device_bytes`
 
-`automap.pipeline.value` has all else. StageKinds of one *interface* cost whoever sends to them the same.
+`automap.pipeline.value` has all else. Kinds of one *interface* cost whoever sends to them the same.
 
-    `replicated_options`       the replicas of `Arrays`: kind k has the k-th usable number of them
-    `price_stages` V of a partition with a kind for each stage
-    `least_bytes`   the least memory that any partition in S stages needs on its fullest device:
-                    whether anything fits at all. B(k, i, d) = min over kinds of stages and j of
-                    max(bytes of stage [i, j) on [d, e), B(k - 1, j, e))
+    `replicated_options`  the replicas of `Arrays`: kind k has the k-th usable number of them
+    `price_stages`        V of a partition with a kind for each stage
+    `least_bytes`         the least memory that any partition in S stages needs on its fullest
+                          device: whether anything fits at all. B(k, i, d) = min over kinds of
+                          stages and j of max(bytes of stage [i, j) on [d, e), B(k - 1, j, e))
 """
 
 from typing import NamedTuple
@@ -38,7 +41,7 @@ class StageOptions(NamedTuple):
     crossing [K, n + 1] bytes of one microbatch that boundary i sends, one way; interface, layout
         [K] int64
     transfer [L, L, U + 1] seconds per byte at unit boundary e
-    state, kept, working [T, n + 1, n + 1], entering [T, n + 1] bytes of table[k]: the state on a
+    state, saved, working [T, n + 1, n + 1], entering [T, n + 1] bytes of table[k]: the state on a
         device, and of one microbatch what share[k] devices have together
     the others as in `automap.pipeline.arrays.Arrays`
     """
@@ -85,6 +88,8 @@ def replicated_options(arrays: Arrays) -> StageOptions:
     rate = np.where(
         ends <= units, arrays.reduce_seconds_per_byte[begins, np.minimum(ends, units)], np.inf
     )
+    # Where the sender's or the receiver's units would lie outside of the machine the index is cut
+    # off; no partition has such a stage, so that the entry is never read.
     before = np.maximum(begins - sizes[:, None, None], 0)
     after = np.minimum(begins + sizes[None, :, None], units)
     kinds = np.arange(len(sizes))
@@ -95,6 +100,8 @@ def replicated_options(arrays: Arrays) -> StageOptions:
         reduce=np.zeros((len(sizes), arrays.n_points + 1)),
         rate=rate,
         crossing=np.tile(arrays.cut_bytes, (len(sizes), 1)),
+        # Where transfers depend on the boundary alone all kinds look alike to what sends to them:
+        # tails of different kinds are then compared, and far fewer are kept.
         interface=kinds if arrays.transfers_differ else np.zeros_like(kinds),
         layout=kinds,
         transfer=np.ascontiguousarray(arrays.transfer_seconds_per_byte[before, begins, after]),
@@ -153,6 +160,7 @@ def price_stages(
     allowed.
     """
     stages, m = len(kinds), options.microbatches
+    # As `automap.pipeline.value.price`, with a kind for each stage.
     tails, over, now = np.zeros((2, stages + 4)), 0.0, 0
     for s in range(stages - 1, -1, -1):
         i, j, d, e, kind = cuts[s], cuts[s + 1], device_cuts[s], device_cuts[s + 1], kinds[s]
@@ -189,6 +197,7 @@ def _least(options: StageOptions, stages: int) -> float:
     best = np.full((stages + 1, n + 1, units + 1), np.inf)
     best[0, n, units] = 0.0
     for k in range(1, stages + 1):
+        # So many stages, points and units at least come before a tail of k stages.
         rem, flight = stages - k, most_in_flight(options.order, options.microbatches, k)
         for i in range(rem, n - k + 1) if rem else range(1):
             for d in range(rem, units - k + 1) if rem else range(1):

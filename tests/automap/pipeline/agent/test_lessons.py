@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from automap.pipeline.agent.candidates import candidates, new_game
-from automap.pipeline.agent.states import after
+from automap.pipeline.agent.states import next_state
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.value import values
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
@@ -72,7 +72,7 @@ def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
             assert tuple(solved.cuts[-state.decided - 1 :]) == state.cuts
             assert tuple(solved.device_cuts[-state.decided - 1 :]) == state.device_cuts
         place = seed % len(found.points)
-        state = after(arrays, state, int(found.points[place]), int(found.units[place]))
+        state = next_state(arrays, state, int(found.points[place]), int(found.units[place]))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from automap.pipeline.agent.candidates import N_CANDIDATES, candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values as network_values
 from automap.pipeline.agent.play import greedy, infer
 from automap.pipeline.agent.problems import Size, generate
-from automap.pipeline.agent.states import actions, after, last_two, whole
+from automap.pipeline.agent.states import actions, completed, last_two, next_state
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import even_split, local_search, optimum
@@ -63,12 +63,12 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
         assert (least[allowed] <= best[allowed] * (1 + 1e-9)).all()
         assert (made[allowed] >= best[allowed] * (1 - 1e-9)).all()
         for point, unit in np.argwhere(allowed):
-            whole_of = whole(game.heads, state, int(point), int(unit))
-            assert (whole_of[0][left:].tolist(), whole_of[1][left:].tolist()) == (
+            partition = completed(game.heads, state, int(point), int(unit))
+            assert (partition[0][left:].tolist(), partition[1][left:].tolist()) == (
                 [point, *state.cuts],
                 [unit, *state.device_cuts],
             )
-            assert value(arrays, *whole_of) == pytest.approx(made[point, unit], rel=1e-9)
+            assert value(arrays, *partition) == pytest.approx(made[point, unit], rel=1e-9)
         if left == 2:
             found = last_two(arrays, game.heads, state, np.inf)
             assert found[0] == pytest.approx(steps.min(), rel=1e-9)
@@ -79,7 +79,7 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
             np.testing.assert_allclose(made[allowed], best[allowed], rtol=1e-9)
             break
         point, unit = rng.choice(np.argwhere(allowed))
-        state = after(arrays, state, int(point), int(unit))
+        state = next_state(arrays, state, int(point), int(unit))
 
 
 @settings(max_examples=30, deadline=None)

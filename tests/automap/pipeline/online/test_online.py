@@ -76,11 +76,11 @@ def played(env, stages, games):
 def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stages, mode):
     arrays = random_arrays(seed, schedule)
     every = values(arrays._replace(memory_limit_bytes=np.inf), *all_partitions(7, 4, stages))
-    rules = action_filter(arrays, stages, PARTED_BY)
-    if rules is None:
+    allowed = action_filter(arrays, stages, PARTED_BY)
+    if allowed is None:
         assert np.isinf(every).all()
         return
-    env = PipelineEnv(arrays, rules, mode, 3)
+    env = PipelineEnv(arrays, allowed, mode, 3)
     ideal, best = ideal_seconds(arrays), np.inf
     assert ideal <= every.min() * (1 + 1e-9)
     for seen, game, cuts, parts, rewards in played(env, stages, 4):
@@ -109,12 +109,12 @@ def test_stages_end_near_servers_and_have_variables():
         may_cut=np.ones(13, bool), usable=np.ones(33, bool)
     )
     variables = np.arange(12) % 3 == 1
-    held = np.concatenate([[0], variables.cumsum()])
-    arrays = arrays._replace(gradient_bytes=np.maximum(held[None] - held[:, None], 0.0))
-    rules = action_filter(arrays, 4, fabric.boundary_level)
-    for _, _, cuts, parts, _ in played(PipelineEnv(arrays, rules, "ours", 20), 4, 3):
+    has_variable = np.concatenate([[0], variables.cumsum()])
+    arrays = arrays._replace(gradient_bytes=np.maximum(has_variable[None] - has_variable[:, None], 0.0))
+    allowed = action_filter(arrays, 4, fabric.boundary_level)
+    for _, _, cuts, parts, _ in played(PipelineEnv(arrays, allowed, "ours", 20), 4, 3):
         assert set(parts[1:]) <= set(near.tolist())
-        assert (np.diff(held[[*cuts, 12]]) >= 1).all()
+        assert (np.diff(has_variable[[*cuts, 12]]) >= 1).all()
 
 
 def test_filters_that_leave_nothing_are_not_kept():
@@ -123,8 +123,8 @@ def test_filters_that_leave_nothing_are_not_kept():
     arrays = random_arrays(0, GPIPE, topology="4x8xv100")._replace(
         may_cut=np.ones(8, bool), usable=sizes, gradient_bytes=np.zeros((8, 8))
     )
-    rules = action_filter(arrays, 3, fabric.boundary_level)
-    for _, _, _, parts, _ in played(PipelineEnv(arrays, rules, "ours", 4), 3, 2):
+    allowed = action_filter(arrays, 3, fabric.boundary_level)
+    for _, _, _, parts, _ in played(PipelineEnv(arrays, allowed, "ours", 4), 3, 2):
         assert sorted(np.diff([*parts, 32])) == [1, 15, 16]
     assert action_filter(arrays, 8, fabric.boundary_level) is None
 
