@@ -109,12 +109,12 @@ def test_stages_end_near_servers_and_have_variables():
         may_cut=np.ones(13, bool), usable=np.ones(33, bool)
     )
     variables = np.arange(12) % 3 == 1
-    has_variable = np.concatenate([[0], variables.cumsum()])
-    arrays = arrays._replace(gradient_bytes=np.maximum(has_variable[None] - has_variable[:, None], 0.0))
+    before = np.concatenate([[0], variables.cumsum()])
+    arrays = arrays._replace(gradient_bytes=np.maximum(before[None] - before[:, None], 0.0))
     allowed = action_filter(arrays, 4, fabric.boundary_level)
     for _, _, cuts, parts, _ in played(PipelineEnv(arrays, allowed, "ours", 20), 4, 3):
         assert set(parts[1:]) <= set(near.tolist())
-        assert (np.diff(has_variable[[*cuts, 12]]) >= 1).all()
+        assert (np.diff(before[[*cuts, 12]]) >= 1).all()
 
 
 def test_filters_that_leave_nothing_are_not_kept():
