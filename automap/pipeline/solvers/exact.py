@@ -187,8 +187,21 @@ def _programme(
                 copy_rows(links, used, joins, kept)
                 first[k, i, d], count[k, i, d] = used, kept
                 used += kept
+    cuts, device_cuts, kinds = _fastest(
+        options, pool, links, first[stages, 0, 0], count[stages, 0, 0], stages
+    )
+    return cuts, device_cuts, kinds, overflowed, widest, work
+
+
+@inner_making_arrays
+def _fastest(
+    options: StageOptions, pool: Array, links: Array, first: int, count: int, stages: int
+) -> tuple[Array, Array, Array]:
+    """(cuts, device_cuts, kinds) of the fastest of `count` whole pipelines from row `first` on;
+    empty if there is none.
+    """
     best, least = -1, np.inf
-    for z in range(first[stages, 0, 0], first[stages, 0, 0] + count[stages, 0, 0]):
+    for z in range(first, first + count):
         seconds = tail_seconds(pool[z, 1], pool[z, 2], options.microbatches, options.order)
         if seconds < least:
             best, least = z, seconds
@@ -200,7 +213,7 @@ def _programme(
         kinds[s - 1] = links[best, 1]
         cuts[s], device_cuts[s] = links[best, 0], device_cuts[s - 1] + options.units[kinds[s - 1]]
         best = links[best, 2]
-    return cuts, device_cuts, kinds, overflowed, widest, work
+    return cuts, device_cuts, kinds
 
 
 @inner

@@ -23,9 +23,9 @@ from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.loops import Piece
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
-from automap.runtime.pipeline.places import Form, StagePlace
+from automap.runtime.pipeline.places import StagePlace, TransferForm
 from automap.runtime.pipeline.programs import LoopProgram, OnceProgram
-from automap.runtime.pipeline.storage import Stored, stored
+from automap.runtime.pipeline.storage import StoredLeaf, store_leaf
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.pipeline.update import UpdateProgram
 from automap.runtime.pipeline.value_shardings import ValueShardings
@@ -45,7 +45,7 @@ class LoopFunctions:
     totals: tuple[int, ...]
     numbers: Sequence[jax.Array]
     part_shardings: Mapping[int, NamedSharding]
-    routes: Mapping[int, Sequence[tuple[int, Form]]]
+    routes: Mapping[int, Sequence[tuple[int, TransferForm]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Assembly:
     pre: Sequence[tuple[OnceProgram, Any]]
     sweeps: Sequence[SweepFunctions]
     output_stages: Sequence[int]
-    inputs: Sequence[Stored]
-    outputs: Sequence[Stored]
+    inputs: Sequence[StoredLeaf]
+    outputs: Sequence[StoredLeaf]
     state: Collection[int]
     everywhere: NamedSharding | None
 
@@ -115,8 +115,9 @@ class Assembler:
     """Makes an assembly; `stage_programs` has the program of each stage's share of a microbatch,
     numbered.
 
-    `shardings` says what its inputs and outputs are of the step's and where they are, `pins` are the
-    constraints of each stage, `donated` are inputs that may be overwritten (by leaf of the step).
+    `shardings` says what its inputs and outputs are of the step's and where they are; `pins` are
+    the constraints of each stage, `donated` the inputs that may be overwritten (by leaf of the
+    step).
     `orders` are those of a loop with a backward pass and of one without; XLA compiles the functions
     at their first call.
     """
@@ -157,14 +158,15 @@ class Assembler:
         """Where results are to be: new state where the old one is."""
         blueprint = self.blueprint
         number = {piece: n for n, piece in enumerate(self.shardings.cut.inputs)}
-        found = []
+        stages = []
         for piece, value in zip(self.shardings.cut.outputs, blueprint.numbers.outputs, strict=True):
             replaced = number.get(Piece(self.shardings.state.get(piece.leaf, -1), piece.range))
             if replaced is not None:
                 value = blueprint.numbers.inputs[replaced]
+            # A constant result, and one that nothing placed, is stage 0's.
             home = 0 if value is None else blueprint.owner.get(value, blueprint.home.get(value, 0))
-            found.append(home)
-        return found
+            stages.append(home)
+        return stages
 
     def _stored(
         self,
@@ -172,18 +174,19 @@ class Assembler:
         values: Sequence[int | None],
         stages: Sequence[int],
         atoms: Sequence[Any],
-    ) -> list[Stored]:
-        found: dict[int, list[int]] = defaultdict(list)
+    ) -> list[StoredLeaf]:
+        numbers_by_leaf: dict[int, list[int]] = defaultdict(list)
         for number, piece in enumerate(pieces):
-            found[piece.leaf].append(number)
+            numbers_by_leaf[piece.leaf].append(number)
         result = []
-        for _, numbers in sorted(found.items()):
+        for _, numbers in sorted(numbers_by_leaf.items()):
+            # Pieces are ranges of a leaf's first dimension: together they are as long as it.
             first = atoms[numbers[0]].aval
             length = sum(atoms[n].aval.shape[0] for n in numbers) if len(numbers) > 1 else None
             aval = first if length is None else first.update(shape=(length, *first.shape[1:]))
             ranges = [pieces[n].range for n in numbers]
             parts = [self.shardings.leaf(values[n], stages[n]) for n in numbers]
-            result.append(stored(numbers, ranges, parts, aval))
+            result.append(store_leaf(numbers, ranges, parts, aval))
         return result
 
     def _before(self, program: OnceProgram) -> list[Any]:
@@ -199,7 +202,7 @@ class Assembler:
             [var[v] for v in program.inputs],
             [var[v] for v in program.outputs],
             self.shardings.places[stage],
-            [self.shardings.of(v, stage) for v in program.outputs],
+            [self.shardings.sharding(v, stage) for v in program.outputs],
             self.pins[stage],
             donated,
         )
@@ -211,6 +214,7 @@ class Assembler:
         has_backward = any(stage_pass.kind == "backward" for stage_pass in loops)
         joins = []
         for whole, part in sweep.joins:
+            # One pass makes each part, and all parts of an output stay on its stage until the join.
             (stage,) = (r.stage for r, p in programs.by_pass.items() if part in p.made)
             joins.append(
                 JoinFunction(
@@ -244,7 +248,7 @@ class Assembler:
             run=loop_function(numbers, sweep, program, place, forms, self.pins[stage]),
             start=start_function(sweep, program, place, forms) if has_sums else list,
             finish=finish_function(
-                sweep, program, place, [self.shardings.of(t, stage) for t in totals]
+                sweep, program, place, [self.shardings.sharding(t, stage) for t in totals]
             )
             if has_sums
             else list,
@@ -260,6 +264,7 @@ class Assembler:
         )
 
     def _update(self, number: int, program: UpdateProgram) -> Any:
+        # The equations after the last loop are in the last loop's update: nothing follows them.
         own = self.stage_programs[program.stage].program
         is_last = number == len(self.blueprint.sweeps) - 1
         eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
@@ -277,6 +282,7 @@ class Assembler:
         later = programs[programs.index(program) + 1 :]
         # A value on its stage may still be sent to another one.
         kept = set(numbers.outputs).union(*(p.inputs for p in later))
+        # Constants are nobody's to give away: leaf -1 is in no `donated`.
         given = dict.fromkeys(numbers.constants, -1)
         given.update(zip(numbers.inputs, (piece.leaf for piece in self.shardings.cut.inputs)))
         room = Counter(self._type(v, program.stage) for v in program.outputs)
@@ -285,14 +291,16 @@ class Assembler:
             for place, v in enumerate(program.inputs)
             if v not in kept and (v not in given or given[v] in self.donated)
         ]
-        found = []
+        donated = []
+        # The user's state first: what is of this step alone is freed after it anyway. JAX warns of
+        # a donated buffer that fits no output, so no more are given than have room.
         for _, place in sorted(ending, key=lambda pair: not pair[0]):
             kind = self._type(program.inputs[place], program.stage)
             if room[kind]:
                 room[kind] -= 1
-                found.append(place)
-        return tuple(sorted(found))
+                donated.append(place)
+        return tuple(sorted(donated))
 
     def _type(self, value: int, stage: int) -> tuple[Any, ...]:
         aval = self.blueprint.numbers.variables[value].aval
-        return aval.shape, aval.dtype, self.shardings.of(value, stage)
+        return aval.shape, aval.dtype, self.shardings.sharding(value, stage)

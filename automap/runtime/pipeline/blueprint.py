@@ -38,6 +38,7 @@ def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
     loops = [
         sweep_programs(numbers, sweep, divide(numbers, sweep, cuts)) for sweep in numbers.sweeps
     ]
+    # What each stage's loop programs read that is the same for all microbatches.
     fixed = [
         {
             v
@@ -50,11 +51,13 @@ def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
     ]
     pre = tuple(pre_program(numbers, s, sorted(fixed[s])) for s in range(cuts.stages))
     given = (*numbers.inputs, *numbers.constants)
+    # Backwards, so that the first stage that reads an input has the last word.
     owner: dict[int, int] = {}
     for stage in reversed(range(cuts.stages)):
         read = fixed[stage].union(pre[stage].inputs, _slices(numbers, loops, stage))
         owner.update((v, stage) for v in given if v in read)
     home = dict(owner)
+    # Loop by loop: a later loop's update may read what an earlier one has placed.
     updates = []
     for place, (sweep, loop) in enumerate(zip(numbers.sweeps, loops)):
         for stage_pass, program in loop.by_pass.items():
@@ -63,10 +66,13 @@ def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
         is_last = place == len(numbers.sweeps) - 1
         own = (*sweep.middle, *(numbers.after if is_last else ()))
         made = [v for node in sweep.middle for v in node.outputs]
+        # After the last loop the step's results are wanted, after another one whatever it made: a
+        # later loop may read it.
         wanted = [v for v in numbers.outputs if v is not None] if is_last else made
         update = update_plan(numbers, own, home, wanted)
         home |= update.home
         updates.append(update)
+    # Inputs that no loop reads go to the first stage whose update does; those of none to stage 0.
     for program in sorted((p for u in updates for p in u.programs), key=lambda p: -p.stage):
         owner.update((v, program.stage) for v in program.inputs if v in given and v not in home)
     owner |= {v: owner.get(v, home.get(v, 0)) for v in given}

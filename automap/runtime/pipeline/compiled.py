@@ -1,12 +1,14 @@
 """The jitted functions of a pipeline's programs. A stage's loop programs are those of its own share
 of a microbatch.
 
-loop(totals, i, parts, fixed, received) -> (totals + terms, made)          replica j of r is microbatch i r + j of M r
-start() -> totals [parts, ..], most with a part for each replica;   finish(totals) -> sums over the replicas
+    loop(totals, i, parts, fixed, received) -> (totals + terms, made)
+                                      replica j of r computes microbatch i r + j of M r
+    start() -> totals [parts, ..], most with a part for each replica
+    finish(totals) -> sums over the replicas
 
 The shardings of all results of a stage of replicas are given: a process that holds nothing of the
 stage has to know them too. Where XLA chooses them, the processes that hold the stage send them to
-the others at the first call                                       -> in: `BroadcastShardings`
+the others at the first call                                      -> in: `BroadcastShardings`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ from automap.jaxpr.microbatch.build import join_parts
 from automap.runtime.microbatched import COMBINE, evaluate, neutral
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
-from automap.runtime.pipeline.places import WHOLE, Form, StagePlace, SumForm
+from automap.runtime.pipeline.places import WHOLE, StagePlace, SumForm, TransferForm
 from automap.runtime.pipeline.programs import LoopProgram
 from automap.runtime.processes import absent, gathered, process_numbers, where_held
 
@@ -39,12 +41,12 @@ _REDUCE: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def transfer_form(numbers: Numbered, value: int) -> Form:
+def transfer_form(numbers: Numbered, value: int) -> TransferForm:
     """How a value of a microbatch travels."""
     var, program = numbers.variables[value], numbers.program
     if var in program.sample_dimensions:
-        return Form(program.sample_dimensions[var], None)
-    return Form(None, program.parts[var]) if var in program.parts else WHOLE
+        return TransferForm(program.sample_dimensions[var], None)
+    return TransferForm(None, program.parts[var]) if var in program.parts else WHOLE
 
 
 def loop_function(
@@ -58,7 +60,7 @@ def loop_function(
     """The jitted `loop` of a program; `forms` are of its sums."""
     var, axes = numbers.variables, place.replica_axes
     eqns: Sequence[Any] = [sweep.loop[n] for n in program.equations]
-    eqns = eqns if pins is None else pins.of_loop(eqns)
+    eqns = eqns if pins is None else pins.pin_loop_program(eqns)
     sums = [sweep.sums[n] for n in program.sums]
     received = [(var[v], transfer_form(numbers, v)) for v in program.received]
     made = [(var[v], transfer_form(numbers, v)) for v in program.made]
@@ -66,15 +68,18 @@ def loop_function(
 
     def local(number: Any, parts: Any, fixed: Any, arrived: Any) -> Any:
         values = dict(zip(step_wide, (*parts, *fixed), strict=True))
+        # Inside of `shard_map`: everything here is one replica's own share, without its axes.
         replica = lax.axis_index(axes).astype("int32")
         values[numbers.program.index] = number * place.replicas + replica
         both = zip(received, arrived, strict=True)
-        values.update((v, form.continued(x, axes)) for (v, form), x in both)
+        values.update((v, form.resume(x, axes)) for (v, form), x in both)
         values.update(evaluate(eqns, values))
         return [values[each.term][None] for each in sums], [
-            form.packed(values[v], axes) for v, form in made
+            form.pack(values[v], axes) for v, form in made
         ]
 
+    # Replicas by hand, so that their terms of a sum stay apart; other axes are the partitioner's.
+    # No `check_vma`: the equations were traced outside of `shard_map`, and do not say what varies.
     whole, apart = PartitionSpec(), PartitionSpec(axes)
     by_replica = jax.shard_map(
         local,
@@ -90,6 +95,7 @@ def loop_function(
         out_specs=([apart] * len(sums), [form.spec(axes) for _, form in made]),
     )
 
+    # The totals are donated: a microbatch adds to them in place.
     def run(totals: Any, *given: Any) -> Any:
         terms, made = by_replica(*given)
         added = []
@@ -112,7 +118,7 @@ def start_function(
     """The jitted `start`: what totals begin with."""
 
     def start() -> list[jax.Array]:
-        found = []
+        totals = []
         for number, form in zip(program.sums, forms, strict=True):
             each = sweep.sums[number]
             aval = each.total.aval
@@ -121,8 +127,8 @@ def start_function(
                 if each.operator == "last"
                 else neutral(each.operator, aval)
             )
-            found.append(jnp.broadcast_to(first, (form.parts(place), *first.shape)))
-        return found
+            totals.append(jnp.broadcast_to(first, (form.parts(place), *first.shape)))
+        return totals
 
     shardings = [form.sharding(place) for form in forms]
     return _on(place, jax.jit(start, out_shardings=shardings))
@@ -155,7 +161,7 @@ def once_function(
     """Jitted equations that a stage computes once a step; the inputs at positions `donated` end
     there.
     """
-    eqns = eqns if pins is None else pins.of_once(eqns)
+    eqns = eqns if pins is None else pins.pin_once_program(eqns)
 
     def once(*given: jax.Array) -> list[jax.Array]:
         values = dict(zip(inputs, given, strict=True))
@@ -174,7 +180,7 @@ def join_function(numbers: Numbered, value: int, place: StagePlace) -> Any:
     def join(parts: Sequence[jax.Array]) -> jax.Array:
         if layout is None:
             return parts[-1]
-        stack = jnp.stack([form.unpacked(part) for part in parts])
+        stack = jnp.stack([form.unpack(part) for part in parts])
         return join_parts(stack, dim=layout.dim, outer=layout.outer or 1)
 
     return _on(place, jax.jit(join, out_shardings=place.whole))
@@ -217,11 +223,14 @@ class BroadcastShardings:
             mesh.devices.flat,
         )
         self._mesh, self._devices = mesh, devices
-        self._teller = process_numbers(devices).index(holders[0])
+        self._source = process_numbers(devices).index(holders[0])
         self._shardings: list[NamedSharding] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """The results; absent arrays, with their shardings, in processes that hold nothing of them."""
+        """The results; absent arrays, with their shardings, in processes that hold nothing of
+        them.
+        """
+        # Processes without devices of the mesh run nothing: they learn the shapes by tracing alone.
         made = self._shapes.eval_shape(*args) if self._run is None else self._run(*args)
         leaves, tree = jax.tree.flatten(made)
         if self._run is not None:
@@ -239,13 +248,14 @@ class BroadcastShardings:
 
     def _exchanged(self, leaves: Sequence[Any]) -> list[NamedSharding]:
         axes = self._mesh.axis_names
+        # One row for each dimension of each result: all processes know how many there are.
         numbers = np.zeros((sum(x.ndim for x in leaves), len(axes)), np.int32)
         if self._run is not None:
             dims = [dim for x in leaves for dim in _axes_of_dims(x)]
-            for row, of_dim in zip(numbers, dims, strict=True):
-                for n, axis in enumerate(of_dim):
+            for row, dim_axes in zip(numbers, dims, strict=True):
+                for n, axis in enumerate(dim_axes):
                     row[axes.index(axis)] = n + 1
-        rows = iter(gathered(self._devices, numbers)[self._teller])
+        rows = iter(gathered(self._devices, numbers)[self._source])
         return [
             NamedSharding(self._mesh, PartitionSpec(*(_entry(next(rows), axes) for _ in x.shape)))
             for x in leaves

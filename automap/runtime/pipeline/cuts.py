@@ -3,7 +3,7 @@
     place(12)   = (12, inf)      the equation at site 12
     place(12#3) = (12, 3)        the loop at site 12, up to its third trip
 
-A cut after a place leaves the places up to it before the cut.                     -> in: `Cuts.stage`
+A cut after a place leaves the places up to it before the cut                -> in: `Cuts.stage`
 """
 
 from bisect import bisect_left
@@ -40,6 +40,7 @@ class Cuts:
 
     def stage(self, path: str) -> int:
         """The stage of an equation of the forward pass."""
+        # The number of cuts before the place; at a cut itself the place is still in front of it.
         return bisect_left(self.after, parse_cut(path))
 
     def trips(self, site: int) -> tuple[int, ...]:

@@ -1,18 +1,23 @@
 """Which stage computes which equation of a loop over the microbatches.
 
     forward     the stage of its site, by the plan's cuts
-    backward    at(o) = min of c and, over what o reads of the forward pass, r(v);  c is the least at() of the
-                gradients it reads, the last stage without any, r(v) the last stage not after c that makes or
-                reads v: the gradient of a weight belongs to where the weight is used       -> in: `_backward`
-    sink        what only ends in sums, the gradient of a parameter, is computed where the parameter is read, if
-                the gradients come there anyway and the forward values are there            -> in: `_sinks`
-    copied      what does not depend on the samples is computed by whoever reads it         -> in: `_copied`
+    backward    at(o) = min of c and, over what o reads of the forward pass, r(v); c is the least
+                at() of the gradients it reads, the last stage without any; r(v) the last stage not
+                after c that makes or reads v: the gradient of a weight belongs to where the weight
+                is used                                                         -> in: `_backward`
+    sink        what only ends in sums, the gradient of a parameter, is computed where the parameter
+                is read, if the gradients come there anyway and the forward values are there
+                                                                                   -> in: `_sinks`
+    copied      what does not depend on the samples is computed by whoever reads it
+                                                                  -> in: `programs.sweep_programs`
 
-The equations that stand for one of the step's (an index that is made local, a lookup with it) stay together, so that what
-is between them is never sent                                                       -> in: `_units`
+The equations that stand for one of the step's (an index that is made local, a lookup with it) stay
+together, so that what is between them is never sent                               -> in: `_units`
 
 So values flow to later stages forwards and to earlier ones backwards, and a tensor that several
-stages use has a sum of gradients in each.
+stages use has a sum of gradients in each. The rules for `backward` are those of
+`automap.pipeline.profile.backward`, by which the plan was priced: what runs where is what the plan
+says.
 """
 
 from collections import defaultdict
@@ -25,6 +30,7 @@ from automap.runtime.pipeline.numbered import Node, Numbered, Sweep
 
 
 Kind = Literal["forward", "backward"]
+# In JAX's name stack of every transposed equation; what is made of its results is backward too.
 _BACKWARD = "transpose("
 
 
@@ -38,8 +44,8 @@ class StagePass:
 
 @dataclass(frozen=True)
 class Division:
-    """`stage_passes` is by equation of the loop, None for those that are copied; `maker` by value that has
-    a role.
+    """`stage_passes` is by equation of the loop, None for those that are copied; `maker` has the
+    pass that makes a value, of values that are not copied.
     """
 
     stage_passes: tuple[StagePass | None, ...]
@@ -78,6 +84,7 @@ def divide(numbers: Numbered, sweep: Sweep, cuts: Cuts) -> Division:
 
 def _units(numbers: Numbered, sweep: Sweep) -> list[_Unit]:
     """The equations in order, those of one site together; each that is copied is on its own."""
+    # What depends on the samples, and on a gradient.
     depends, backward = set(numbers.slices), set[int]()
     units: list[_Unit] = []
     for number, node in enumerate(sweep.loop):
@@ -89,6 +96,7 @@ def _units(numbers: Numbered, sweep: Sweep) -> list[_Unit]:
         if _BACKWARD in node.names or not backward.isdisjoint(node.inputs):
             kind = "backward"
             backward.update(node.outputs)
+        # The last unit but for copied equations of the same site.
         place = len(units) - 1
         while place >= 0 and units[place].kind == "copied" and units[place].node.site == node.site:
             place -= 1
@@ -112,42 +120,44 @@ def _touched(
     """The stages whose forward pass makes or reads a value; none for what is made of constants
     alone.
     """
-    found: dict[int, frozenset[int]] = defaultdict(frozenset)
+    touched: dict[int, frozenset[int]] = defaultdict(frozenset)
 
-    def all_of(values: Sequence[int]) -> frozenset[int]:
-        return frozenset[int]().union(*(found[v] for v in values))
+    def stages_touching(values: Sequence[int]) -> frozenset[int]:
+        return frozenset[int]().union(*(touched[v] for v in values))
 
+    # From the last equation back: what is copied is wherever its readers are.
     copied = [unit.node for unit in units if unit.kind == "copied"]
     for number in reversed(range(len(units))):
         node = units[number].node
         if number in stage:
             here = frozenset((stage[number],))
             for value in (*node.inputs, *node.outputs):
-                found[value] |= here
+                touched[value] |= here
         elif units[number].kind == "copied":
-            here = all_of(node.outputs)
+            here = stages_touching(node.outputs)
             for value in node.inputs:
-                found[value] |= here
+                touched[value] |= here
     for node in reversed(numbers.before):
-        here = all_of(node.outputs)
+        here = stages_touching(node.outputs)
         for value in node.inputs:
-            found[value] |= here
+            touched[value] |= here
     constant = {numbers.index, *numbers.constants}
     for node in (*numbers.before, *copied):
         if set(node.inputs) <= constant:
             constant.update(node.outputs)
         for value in node.outputs:
             # What the backward pass alone reads is where its sources are.
-            found[value] = found[value] or all_of(node.inputs)
-    return {value: stages for value, stages in found.items() if stages and value not in constant}
+            touched[value] = touched[value] or stages_touching(node.inputs)
+    return {value: stages for value, stages in touched.items() if stages and value not in constant}
 
 
 def _backward(
     units: Sequence[_Unit], touched: Mapping[int, frozenset[int]], stages: int
 ) -> dict[int, int]:
     """at() of the units of the backward pass, by number."""
+    # By value, and by unit.
     at: dict[int, int] = {}
-    found = {}
+    stages_by_unit = {}
     for number, unit in enumerate(units):
         if unit.kind != "backward":
             continue
@@ -157,9 +167,9 @@ def _backward(
             if value not in at:
                 before = [s for s in touched.get(value, ()) if s <= bound]
                 place = min(place, max(before, default=place))
-        found[number] = place
+        stages_by_unit[number] = place
         at.update((v, place) for v in node.outputs)
-    return found
+    return stages_by_unit
 
 
 def _wanted_at(
@@ -169,10 +179,10 @@ def _wanted_at(
     gradient of.
     """
     nowhere = frozenset[int]()
-    found = {part: nowhere for _, part in sweep.joins}
+    wanted = {part: nowhere for _, part in sweep.joins}
     for total, term in sweep.sums:
-        found[term] = nowhere.union(*(touched.get(v, nowhere) for v in numbers.beside[total]))
-    return found
+        wanted[term] = nowhere.union(*(touched.get(v, nowhere) for v in numbers.beside[total]))
+    return wanted
 
 
 def _sinks(
@@ -200,19 +210,21 @@ def _sinks(
             if all(from_gradients):
                 plain.add(number)
             at[number] = frozenset[int]().union(*ends, *(at[u] for u in after))
-    found: dict[int, int] = {}
+    moved: dict[int, int] = {}
     # The plain ones last: they go where others have a gradient.
     for number in sorted(at, key=lambda n: (n in plain, n)):
         unsettled = plain if number in plain else at.keys()
+        # For each gradient that it reads, the stages that have it: of its maker and of its users.
         come = [
-            {found.get(maker[v], stage[maker[v]])}.union(
-                found.get(u, stage[u]) for u in users[v] if u in stage and u not in unsettled
+            {moved.get(maker[v], stage[maker[v]])}.union(
+                moved.get(u, stage[u]) for u in users[v] if u in stage and u not in unsettled
             )
             for v in units[number].node.inputs
             if v in maker
         ]
-        kept = [touched[v] for v in units[number].node.inputs if v not in maker and v in touched]
-        places = at[number].intersection(*come, *kept)
+        forward = [touched[v] for v in units[number].node.inputs if v not in maker and v in touched]
+        # Where the sum is wanted, the gradients come anyway, and the forward values are.
+        places = at[number].intersection(*come, *forward)
         if places:
-            found[number] = max(places)
-    return found
+            moved[number] = max(places)
+    return moved

@@ -1,15 +1,18 @@
 """Cutting loops between their trips, so that stages end inside them: one step's equations -> others
 of the same results.
 
-A loop over L layers that is cut after trips t_1 < t_2 < .. becomes one loop for each range of trips, its carry handed on.
-What it reads and makes slice by slice (stacked parameters, what the backward pass needs of every layer) is in
-*pieces* then, the same ranges of the first dimension; so is whatever is combined with them element by element, up to the step's
-inputs and results: gradients, moments, updates                                        -> in: `_Pieces`
-Every piece is a value of its own and can be on a stage of its own. Where an operation needs the whole, pieces are joined.
+A loop over L layers that is cut after trips t_1 < t_2 < .. becomes one loop for each range of
+trips, its carry handed on. What it reads and makes slice by slice (stacked parameters, what the
+backward pass needs of every layer) is in *pieces* then, the same ranges of the first dimension; so
+is whatever is combined with them element by element, up to the step's inputs and results:
+gradients, moments, updates                                                      -> in: `_Pieces`
 
-    loop over [0, L)       ->  loop over [0, t_1), .., loop over [t_k, L)               -> in: `_Cutter._loop`
-    x op y                 ->  x[r] op y[r] for each range r                            -> in: `_Cutter._elementwise`
-    sum of x over layers   ->  sums of x[r], added                                      -> in: `_Cutter._reduced`
+Every piece is a value of its own and can be on a stage of its own. Where an operation needs the
+whole, pieces are joined.
+
+    loop over [0, L)     ->  loop over [0, t_1), .., loop over [t_k, L)     -> in: `_Cutter._loop`
+    x op y               ->  x[r] op y[r] for each range r           -> in: `_Cutter._elementwise`
+    sum of x over layers ->  sums of x[r], added                         -> in: `_Cutter._reduced`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +64,7 @@ def cut_loops(flat: FlatJaxpr, cuts: Cuts) -> CutJaxpr:
     for equation in flat.equations:
         if trips.get(equation.path):
             length, is_reverse = equation.eqn.params["length"], equation.eqn.params["reverse"]
+            # The backward loop goes from the last layer to the first: trip t is layer L - t.
             at = {length - t if is_reverse else t for t in trips[equation.path]}
             pieces.add(_stacked(equation.eqn), at - {0, length})
     if not pieces.at:
@@ -84,6 +88,7 @@ def _alike(eqn: Any) -> list[Any]:
     """Of an element-by-element equation what has the result's shape; nothing of others."""
     if eqn.primitive.name not in ELEMENTWISE or len(eqn.outvars) != 1:
         return []
+    # A scalar or a first dimension of 1 is read by every piece as it is.
     shape = eqn.outvars[0].aval.shape
     others = [a for a in eqn.invars if a.aval.shape != shape]
     if not shape or any(a.aval.shape[:1] not in ((), (1,)) for a in others):
@@ -105,13 +110,17 @@ class _Pieces:
         return before != [len(self.at[v]) for v in values]
 
     def spread(self, flat: FlatJaxpr) -> None:
-        """Cut everything that is combined slice by slice with what is cut, until nothing changes."""
+        """Cut everything that is combined slice by slice with what is cut, until nothing
+        changes.
+        """
         groups = [_stacked(e.eqn) if _is_scan(e.eqn) else _alike(e.eqn) for e in flat.equations]
         constants = set(flat.constvars)
+        # A constant stays whole, and is sliced where a piece of it is needed.
         groups = [[v for v in group if v not in constants] for group in groups]
         changed = True
         while changed:
             changed = False
+            # Forwards and back: cuts spread to results and to operands, mostly in one round.
             for group in (*groups, *reversed(groups)):
                 at = set[int]().union(*(self.at.get(v, ()) for v in group))
                 changed |= bool(at) and self.add(group, at)
@@ -152,15 +161,15 @@ class _Cutter:
         return CutJaxpr(done, tuple(inputs), tuple(outputs))
 
     def _ends(
-        self, atoms: Sequence[Any], parts_of: Callable[[Any], list[Any]]
+        self, atoms: Sequence[Any], make_parts: Callable[[Any], list[Any]]
     ) -> tuple[list[Any], list[Piece]]:
         """Inputs or results, with what they are of the step's own."""
-        found, kinds = [], []
+        new, kinds = [], []
         for number, atom in enumerate(atoms):
             ranges = self.pieces.ranges(atom)
-            found += parts_of(atom) if ranges else [self._read(atom)]
+            new += make_parts(atom) if ranges else [self._read(atom)]
             kinds += [Piece(number, r) for r in ranges] or [Piece(number, None)]
-        return found, kinds
+        return new, kinds
 
     def _new_parts(self, value: Any) -> list[Any]:
         shape = value.aval.shape
@@ -174,7 +183,7 @@ class _Cutter:
         return atom if isinstance(atom, core.Literal) else self.whole.get(atom, atom)
 
     def _needed(self, atom: Any, by: Equation) -> Any:
-        """An atom in one."""
+        """An atom in one, its pieces joined before the equation `by` if it has some."""
         if not isinstance(atom, core.Literal) and atom in self.parts and atom not in self.whole:
             (self.whole[atom],) = self._emit(lambda *x: jnp.concatenate(x), self.parts[atom], by)
         return self._read(atom)
@@ -182,7 +191,7 @@ class _Cutter:
     def _cut(self, atom: Any, by: Equation | None) -> list[Any]:
         """The pieces of a value that has some."""
         if atom not in self.parts:
-            assert by is not None  # noqa: S101 - inputs have their pieces before there are equations
+            assert by is not None  # noqa: S101 - inputs have their pieces before all equations
             self.parts[atom] = [
                 self._emit(lambda x, a=a, b=b: lax.slice_in_dim(x, a, b), [self._read(atom)], by)[0]
                 for a, b in self.pieces.ranges(atom)
@@ -217,11 +226,14 @@ class _Cutter:
         carry = [self._needed(a, equation) for a in eqn.invars[n_consts : n_consts + n_carry]]
         stacks = [self._cut(a, equation) for a in eqn.invars[n_consts + n_carry :]]
         made = [self._new_parts(v) for v in eqn.outvars[n_carry:]]
+        # In the order of trips: a reversed loop begins with its last range. `#done` in a path is
+        # the number of trips up to there, as `Cuts` has it.
         order = list(enumerate(ranges))
         done = 0
         for number, (start, stop) in reversed(order) if eqn.params["reverse"] else order:
             done += stop - start
             is_last = done == eqn.params["length"]
+            # The last loop makes the step's own values, so that readers need no change.
             after = [v if is_last else core.Var(v.aval) for v in eqn.outvars[:n_carry]]
             self.made.append(
                 replace(
@@ -251,7 +263,9 @@ class _Cutter:
             self._append(equation, number, eqn.replace(invars=inputs, outvars=[part]))
 
     def _is_spread(self, eqn: Any) -> bool:
-        """Whether a broadcast makes a value in pieces, each the same."""
+        """Whether a broadcast makes a value in pieces: the same in each along the first
+        dimension.
+        """
         (operand, *more), (result,) = eqn.invars, eqn.outvars
         dims = eqn.params["broadcast_dimensions"]
         is_same = 0 not in dims or operand.aval.shape[dims.index(0)] == 1
@@ -272,6 +286,7 @@ class _Cutter:
 
     def _reduced(self, equation: Equation) -> None:
         eqn = equation.eqn
+        # Piece after piece in a fixed order: sums of floats in another one would be other sums.
         (result,), total = eqn.outvars, None
         for number, part in enumerate(self.parts[eqn.invars[0]]):
             mine = core.Var(result.aval)

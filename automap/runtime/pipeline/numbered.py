@@ -1,8 +1,9 @@
 """A step in microbatches as numbers: the same for every size of a microbatch.
 
-Programs of one step for different numbers of microbatches differ in shapes alone.  Their values are numbered in
-one order, so that what is decided for one holds for all: the stages of a pipeline may have different numbers of
-replicas, whose shares of a microbatch differ in size.                          -> in: `check_alike`
+Programs of one step for different numbers of microbatches differ in shapes alone. Their values are
+numbered in one order, so that what is decided for one holds for all: the stages of a pipeline may
+have different numbers of replicas, whose shares of a microbatch differ in size
+                                                                             -> in: `check_alike`
 """
 
 from collections import defaultdict
@@ -78,10 +79,10 @@ class Numbered:
     @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
         """The loops."""
-        found = []
+        sweeps = []
         for each in self.program.passes:
             number = self.number
-            found.append(
+            sweeps.append(
                 Sweep(
                     tuple(self._nodes(each.loop, each.sites)),
                     tuple((number[s.total], number[s.term]) for s in each.sums),
@@ -89,7 +90,7 @@ class Numbered:
                     tuple(self._nodes(each.middle)),
                 )
             )
-        return tuple(found)
+        return tuple(sweeps)
 
     @cached_property
     def after(self) -> tuple[Node, ...]:
@@ -108,21 +109,24 @@ class Numbered:
         """By value after the loops, the inputs of its size that it is combined with: of a gradient,
         its parameter.
         """
-        found: dict[int, set[int]] = defaultdict(set)
+        # From the last equation back: what a value's results are combined with, so is the value, as
+        # long as the size stays the same (a gradient through casts, scaling and moments).
+        beside: dict[int, set[int]] = defaultdict(set)
         given = set(self.inputs)
         size = lambda v: self.variables[v].aval.size  # noqa: E731
         nodes = [*(node for sweep in self.sweeps for node in sweep.middle), *self.after]
         for node in reversed(nodes):
             for value in node.inputs:
                 like = [v for v in (*node.inputs, *node.outputs) if size(v) == size(value)]
-                found[value] |= given.intersection(like).union(
-                    *(found[v] for v in node.outputs if v in like)
+                beside[value] |= given.intersection(like).union(
+                    *(beside[v] for v in node.outputs if v in like)
                 )
-        return found
+        return beside
 
     def n_bytes(self, value: int) -> int:
         """Of a value of this program."""
         aval = self.variables[value].aval
+        # A key's type has no item size: two 32-bit words, as of threefry.
         return aval.size * getattr(aval.dtype, "itemsize", 8)
 
     def _nodes(self, eqns: Sequence[Any], sites: Sequence[str] = ()) -> Iterator[Node]:
@@ -138,10 +142,11 @@ class Numbered:
 
 def number_values(program: MicrobatchProgram) -> Numbered:
     """A program with its values numbered in order of appearance."""
-    found: dict[Any, None] = {}
+    # An ordered set: a dictionary keeps the order of first insertion.
+    values: dict[Any, None] = {}
 
     def add(atoms: Sequence[Any]) -> None:
-        found.update((a, None) for a in variables(atoms))
+        values.update((a, None) for a in variables(atoms))
 
     def add_all(eqns: Sequence[Any]) -> None:
         for eqn in eqns:
@@ -158,7 +163,7 @@ def number_values(program: MicrobatchProgram) -> Numbered:
         add_all(each.middle)
     add_all(program.after)
     add(program.outputs)
-    return Numbered(program, list(found), {v: n for n, v in enumerate(found)})
+    return Numbered(program, list(values), {v: n for n, v in enumerate(values)})
 
 
 def check_alike(one: Numbered, other: Numbered) -> None:

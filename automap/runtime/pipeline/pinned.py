@@ -49,13 +49,13 @@ class StagePins:
     once: Pins
     loop: Pins
 
-    def of_once(self, eqns: Sequence[Any]) -> list[Any]:
+    def pin_once_program(self, eqns: Sequence[Any]) -> list[Any]:
         """Equations of a program that is left to the partitioner, with the constraints."""
-        return _Placer(self.sites, self.once).imposed(eqns)
+        return _Placer(self.sites, self.once).impose(eqns)
 
-    def of_loop(self, eqns: Sequence[Any]) -> list[Any]:
+    def pin_loop_program(self, eqns: Sequence[Any]) -> list[Any]:
         """Equations of a program whose replicas are handled by hand."""
-        return _Placer(self.sites, self.loop).imposed(eqns)
+        return _Placer(self.sites, self.loop).impose(eqns)
 
 
 def stage_pins(place: StagePlace, flat: FlatJaxpr, sites: Mapping[str, Site]) -> StagePins | None:
@@ -73,6 +73,7 @@ def stage_pins(place: StagePlace, flat: FlatJaxpr, sites: Mapping[str, Site]) ->
             continue
         dims = tuple(axes or () for axes in row.spec)
         once[row.at] = PartitionSpec(*row.spec)
+        # Inside of a program by hand a replica's axes do not exist.
         loop[row.at] = PartitionSpec(*(axes or None for axes in place.without_replicas(dims)))
     free = set(place.mesh.axis_names) - set(place.replica_axes)
     inside = place.mesh.abstract_mesh.update_axis_types(
@@ -92,10 +93,10 @@ class _Placer:
     sites: Mapping[str, Site]
     pins: Pins
 
-    def imposed(self, eqns: Sequence[Any]) -> list[Any]:
+    def impose(self, eqns: Sequence[Any]) -> list[Any]:
         """Equations of one flat jaxpr with the pins, those of their bodies too."""
-        of_number = {str(n): dict(self._places(eqn)) for n, eqn in enumerate(eqns)}
-        rewriter = PinRewriter(by_site=of_number, mesh=self.pins.mesh, pinned=[])
+        pins_by_equation = {str(n): dict(self._places(eqn)) for n, eqn in enumerate(eqns)}
+        rewriter = PinRewriter(by_site=pins_by_equation, mesh=self.pins.mesh, pinned=[])
         return [
             made
             for n, eqn in enumerate(eqns)
@@ -116,6 +117,7 @@ class _Placer:
             atoms, avals = (
                 (eqn.invars, site.in_avals) if is_operand else (eqn.outvars, site.out_avals)
             )
+            # What separation adds comes in front: places are counted from the end.
             number = place.number + len(atoms) - len(avals)
             if not (skipped if is_operand else 0) <= number < len(atoms):
                 continue
@@ -128,6 +130,7 @@ class _Placer:
         params = dict(eqn.params)
         for parameter, _ in HIGHER_ORDER.get(eqn.primitive.name, ()):
             held = params[parameter]
+            # A `cond` has several bodies, whose constraints are those of each.
             if isinstance(held, tuple):
                 params[parameter] = tuple(self._body(jaxpr) for jaxpr in held)
             else:
@@ -136,9 +139,7 @@ class _Placer:
 
     def _body(self, jaxpr: Any) -> Any:
         inner, consts = open_jaxpr(jaxpr)
-        return rebuild_jaxpr(
-            jaxpr, inner.constvars, consts, inner.outvars, self.imposed(inner.eqns)
-        )
+        return rebuild_jaxpr(jaxpr, inner.constvars, consts, inner.outvars, self.impose(inner.eqns))
 
 
 def _says_nothing(eqn: Any, place: Place, pins: Sequence[Any]) -> bool:

@@ -1,8 +1,10 @@
-"""The devices of a stage, and how values lie on them.
+"""The devices of a stage, and how values are split over them.
 
     whole        the same on every device
-    a leaf       as the plan splits it inside the stage (tensors, ZeRO); whole on a stage of replicas alone
-    a sum        [parts, ..]: a replica's own terms apart from those of the others, until the last microbatch
+    a leaf       as the plan splits it inside the stage (tensors, ZeRO); whole on a stage of
+                 replicas alone
+    a sum        [parts, ..]: a replica's own terms apart from those of the others, until the last
+                 microbatch
     shared out   a value of one microbatch, split along its samples: replica j has the j-th part
 
 Some axes of a stage's mesh are those of its replicas, which take parts of each microbatch; they are
@@ -10,8 +12,8 @@ handled by hand (`jax.shard_map`), so that sums of gradients stay apart. All oth
 the partitioner, with the plan's constraints.
 
 A value whose samples are not one run of a dimension (outer x samples x inner with outer > 1)
-travels with outer and samples apart, so that stages with other numbers of replicas can take it. ->
-in: `packed`, `unpacked`
+travels with outer and samples apart, so that stages with other numbers of replicas can take it
+                                                                    -> in: `pack`, `unpack`
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,23 +81,25 @@ class StagePlace:
         plan has the input.
         """
         samples, *rest = self.without_replicas(self.leaf(path, shape))
+        # Replicas major, as the loop program counts a microbatch's shares.
         samples = (*self.replica_axes, *samples)
         return self.split(
             (samples if shape[0] % self._parts(samples) == 0 else self.replica_axes, *rest)
         )
 
-    def sent(self, form: "Form") -> NamedSharding | None:
+    def sent(self, form: "TransferForm") -> NamedSharding | None:
         """For a value that goes to other programs, None if that is left to the program that makes
         it.
         """
         return self.split(form.dims(self.replica_axes)) if self.inside is None else None
 
-    def of(self, form: "Form", sent: jax.Array) -> NamedSharding:
+    def received(self, form: "TransferForm", sent: jax.Array) -> NamedSharding:
         """For a value that comes from another stage.
 
         It keeps what both meshes can have of its parts: a sequence that is split on both need not
         be put together.
         """
+        # An axis of the same name and size on both meshes stays where it splits the value already.
         dims = [*form.dims(self.replica_axes)]
         dims += [()] * (sent.ndim - len(dims))
         if isinstance(sent.sharding, NamedSharding) and self.inside is not None:
@@ -143,6 +147,8 @@ def stage_places(devices: Sequence[Any], record: PipelineRecord) -> tuple[StageP
                     f"a stage has an axis {REPLICAS!r} that splits more than the batch; call it "
                     "otherwise"
                 )
+            # Replicas alone need one axis; a stage that is sharded without any gets one of size 1,
+            # so that both kinds run by the same programs.
             axes = ((REPLICAS, len(own) if stage.inside is None else 1), *axes)
             replica_axes = (REPLICAS,)
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
@@ -172,6 +178,7 @@ class SumForm:
         """A term, [parts, ..], of [replicas, ..]."""
         if self.apart == place.replica_axes:
             return x
+        # [replicas, ..] as one dimension for each axis; those that are not apart are summed.
         sizes = [place.mesh.shape[axis] for axis in place.replica_axes]
         gone = tuple(n for n, axis in enumerate(place.replica_axes) if axis not in self.apart)
         return x.reshape(*sizes, *x.shape[1:]).sum(gone).reshape(self.parts(place), *x.shape[1:])
@@ -182,7 +189,7 @@ class SumForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TransferForm:
     """How a value of a microbatch travels: shared out by `layout`, as an unfinished sum of
     `operator`, or whole.
     """
@@ -204,7 +211,7 @@ class Form:
     def _is_apart(self) -> bool:
         return self.layout is not None and (self.layout.outer or 1) > 1
 
-    def packed(self, x: jax.Array, replica_axes: Axes) -> jax.Array:
+    def pack(self, x: jax.Array, replica_axes: Axes) -> jax.Array:
         """What a replica sends of its own value."""
         if self.layout is not None and self._is_apart:
             dim, outer = self.layout.dim, self.layout.outer or 1
@@ -219,19 +226,21 @@ class Form:
             )
         return _OVER_REPLICAS[self.operator](x, replica_axes)
 
-    def unpacked(self, x: jax.Array) -> jax.Array:
+    def unpack(self, x: jax.Array) -> jax.Array:
         """A replica's own value of what it was sent, where that is no sum."""
         if self.layout is None or not self._is_apart:
             return x
         dim, shape = self.layout.dim, x.shape
         return x.reshape(*shape[:dim], -1, *shape[dim + 2 :])
 
-    def continued(self, x: jax.Array, replica_axes: Axes) -> jax.Array:
-        """As `unpacked`, and of a sum what each replica goes on with."""
+    def resume(self, x: jax.Array, replica_axes: Axes) -> jax.Array:
+        """As `unpack`, and of a sum what each replica goes on with."""
+        # One replica goes on with the sum and the others with 0, or it would be added r times.
         if self.operator == "add":
             return jnp.where(lax.axis_index(replica_axes) == 0, x, jnp.zeros_like(x))
-        return self.unpacked(x)
+        return self.unpack(x)
 
 
+# Collectives over replicas by operator: a product or a logical sum has none of JAX's.
 _OVER_REPLICAS: Final = {"add": lax.psum, "max": lax.pmax, "min": lax.pmin}
-WHOLE: Final = Form(None, None)
+WHOLE: Final = TransferForm(None, None)

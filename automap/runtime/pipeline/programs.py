@@ -1,8 +1,9 @@
 """The programs of a pipeline's stages in numbers: what each computes, reads and hands on.
 
 pre[s]                  once a step: what does not depend on the samples, where stage s needs it
-forward[s], backward[s] once a microbatch: fixed values, parts of the batch and values of other programs ->
-                        values for other programs, and terms of sums, which are added up in the program
+forward[s], backward[s] once a microbatch: fixed values, parts of the batch and values of other
+                        programs -> values for other programs, and terms of sums, which are
+                        added up in the program
 update (phase, s)       once a step, after a loop: `automap.runtime.pipeline.update`
 """
 
@@ -35,7 +36,9 @@ class LoopProgram:
 
 @dataclass(frozen=True, slots=True)
 class OnceProgram:
-    """Equations that a stage computes once a step, before the loops, with what they read and make."""
+    """Equations that a stage computes once a step, before the loops, with what they read and
+    make.
+    """
 
     stage: int
     equations: tuple[int, ...]
@@ -45,8 +48,8 @@ class OnceProgram:
 
 @dataclass(frozen=True)
 class SweepPrograms:
-    """A sweep's programs by stage and pass; `readers` are the stages that read a value of a microbatch, by
-    value.
+    """A sweep's programs by stage and pass; `readers` are the stages that read a value of a
+    microbatch, by value.
     """
 
     by_pass: Mapping[StagePass, LoopProgram]
@@ -58,14 +61,9 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
     last_forward = StagePass(
         "forward", max((r.stage for r in division.stage_passes if r), default=0)
     )
-    copier = {
-        v: n
-        for n, node in enumerate(sweep.loop)
-        if division.stage_passes[n] is None
-        for v in node.outputs
-    }
+    copier = _copied_equations(sweep, division)
     # What is the same for all samples can be had anywhere: the last stage adds it up.
-    role_of = lambda made: division.maker.get(made, last_forward)  # noqa: E731
+    making_pass = lambda made: division.maker.get(made, last_forward)  # noqa: E731
     own: dict[StagePass, set[int]] = defaultdict(set)
     for number, stage_pass in enumerate(division.stage_passes):
         if stage_pass is not None:
@@ -73,19 +71,19 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
     sums: dict[StagePass, list[int]] = defaultdict(list)
     wanted: dict[StagePass, list[int]] = defaultdict(list)
     for number, (_, term) in enumerate(sweep.sums):
-        sums[role_of(term)].append(number)
+        sums[making_pass(term)].append(number)
     for _, part in sweep.joins:
-        wanted[role_of(part)].append(part)
-    numbers_of = {}
-    # In an order: that of a set of names differs between processes.
+        wanted[making_pass(part)].append(part)
+    equations_by_pass = {}
+    # Sorted: the order of a set of strings differs between processes, which must agree on programs.
     for stage_pass in sorted({*own, *sums, *wanted}):
         terms = [sweep.sums[n][1] for n in sums[stage_pass]]
         read = [v for n in own[stage_pass] for v in sweep.loop[n].inputs]
         copies = closure([*read, *terms, *wanted[stage_pass]], copier, sweep.loop)
-        numbers_of[stage_pass] = tuple(sorted(own[stage_pass] | copies))
+        equations_by_pass[stage_pass] = tuple(sorted(own[stage_pass] | copies))
     reads = {
-        stage_pass: _read(sweep.loop, found, [sweep.sums[n][1] for n in sums[stage_pass]])
-        for stage_pass, found in numbers_of.items()
+        stage_pass: _read(sweep.loop, equations, [sweep.sums[n][1] for n in sums[stage_pass]])
+        for stage_pass, equations in equations_by_pass.items()
     }
     readers: dict[int, set[StagePass]] = defaultdict(set)
     for stage_pass, values in reads.items():
@@ -93,15 +91,16 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
             if value in division.maker:
                 readers[value].add(stage_pass)
     programs = {}
-    for stage_pass, found in numbers_of.items():
+    for stage_pass, equations in equations_by_pass.items():
         made_here = [v for n in sorted(own[stage_pass]) for v in sweep.loop[n].outputs]
         read = reads[stage_pass]
         received = tuple(v for v in read if v in division.maker)
+        # What the backward pass still reads is kept on the stage until then: its saved activations.
         later = StagePass("backward", stage_pass.stage)
-        is_last = stage_pass.kind == "backward" or later not in numbers_of
+        is_last = stage_pass.kind == "backward" or later not in equations_by_pass
         programs[stage_pass] = LoopProgram(
             stage_pass=stage_pass,
-            equations=found,
+            equations=equations,
             parts=tuple(v for v in read if v in numbers.slices),
             fixed=tuple(
                 v
@@ -118,8 +117,18 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
                 and (is_last or v not in reads[later])
             ),
         )
-    stages = {v: frozenset(r.stage for r in found) for v, found in readers.items()}
+    stages = {v: frozenset(p.stage for p in passes) for v, passes in readers.items()}
     return SweepPrograms(programs, stages)
+
+
+def _copied_equations(sweep: Sweep, division: Division) -> Mapping[int, int]:
+    """By value that it makes, each equation that every pass that reads it computes for itself."""
+    return {
+        v: n
+        for n, node in enumerate(sweep.loop)
+        if division.stage_passes[n] is None
+        for v in node.outputs
+    }
 
 
 def pre_program(numbers: Numbered, stage: int, wanted: Iterable[int]) -> OnceProgram:

@@ -40,17 +40,17 @@ def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], 
     for leaf, stored in zip(inputs, assembly.inputs, strict=True):
         for number, piece in zip(stored.numbers, stored.split(leaf), strict=True):
             pieces[number] = piece
-    running = _Running(assembly, pieces)
+    values = _StepValues(assembly, pieces)
     for once, function in assembly.pre:
-        made = function(*(running.get(v, once.stage) for v in once.inputs))
-        running.keep(once.stage, once.outputs, made)
+        made = function(*(values.get(v, once.stage) for v in once.inputs))
+        values.keep(once.stage, once.outputs, made)
     for sweep in assembly.sweeps:
-        _microbatches(running, sweep, on_job)
+        _microbatches(values, sweep, on_job)
         for update, function in sweep.updates:
-            made = function(*(running.get(v, update.stage) for v in update.inputs))
-            running.keep(update.stage, update.outputs, made)
-    made = list(running.outputs())
-    outputs = [stored.joined([made[n] for n in stored.numbers]) for stored in assembly.outputs]
+            made = function(*(values.get(v, update.stage) for v in update.inputs))
+            values.keep(update.stage, update.outputs, made)
+    made = list(values.outputs())
+    outputs = [stored.join([made[n] for n in stored.numbers]) for stored in assembly.outputs]
     if assembly.everywhere is None:
         return outputs
     return [
@@ -59,7 +59,7 @@ def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], 
     ]
 
 
-class _Running:
+class _StepValues:
     """The values of one step that are not of one microbatch, by number and stage."""
 
     def __init__(self, assembly: Assembly, inputs: Sequence[Any]) -> None:
@@ -67,19 +67,19 @@ class _Running:
         self._assembly = assembly
         self._given = dict(zip(numbers.inputs, inputs, strict=True))
         self._given.update(zip(numbers.constants, numbers.program.values, strict=True))
-        self._held: dict[tuple[int, int], Any] = {}
+        self._by_stage: dict[tuple[int, int], Any] = {}
 
     def get(self, value: int, stage: int) -> Any:
         """A value on a stage; what several stages read comes to each from its owner."""
-        if (value, stage) not in self._held:
+        if (value, stage) not in self._by_stage:
             home = self._assembly.home(value)
             source = self._given[value] if stage == home else self.get(value, home)
-            self._held[value, stage] = send(source, self._assembly.shardings.leaf(value, stage))
-        return self._held[value, stage]
+            self._by_stage[value, stage] = send(source, self._assembly.shardings.leaf(value, stage))
+        return self._by_stage[value, stage]
 
     def keep(self, stage: int, values: Sequence[int], arrays: Sequence[Any]) -> None:
         """Hold what a stage made."""
-        self._held.update(((v, stage), x) for v, x in zip(values, arrays, strict=True))
+        self._by_stage.update(((v, stage), x) for v, x in zip(values, arrays, strict=True))
 
     def place(self, stage: int) -> StagePlace:
         """A stage's devices."""
@@ -87,6 +87,7 @@ class _Running:
 
     def part(self, value: int, microbatch: int) -> Any:
         """A microbatch's part of a batch input, where the whole is."""
+        # The host's arrays are sliced by numpy, so that no device gets more than its part.
         number = self._assembly.blueprint.numbers.slices[value]
         whole = self._given[number]
         n = whole.shape[0] // self._assembly.microbatches
@@ -112,51 +113,59 @@ class _Running:
                 yield self.get(self._assembly.blueprint.numbers.number[atom], stage)
 
 
-def _microbatches(running: _Running, sweep: SweepFunctions, on_job: Callable[[Job], None]) -> None:
+def _microbatches(
+    values: _StepValues, sweep: SweepFunctions, on_job: Callable[[Job], None]
+) -> None:
     """One loop; what it made for the whole step is held then."""
     totals = {stage_pass: loop.start() for stage_pass, loop in sweep.loops.items()}
+    # (value, stage, microbatch): what is on its stage until its last reader there has run.
     here: dict[tuple[int, int, int], Any] = {}
     joined: dict[int, list[Any]] = {join.part: [None] * sweep.microbatches for join in sweep.joins}
     for job in sweep.order:
         on_job(job)
         stage_pass, i = StagePass(job.kind, job.stage), job.microbatch  # pyright: ignore[reportArgumentType]
+        # A stage without equations of this pass: all of them were copied or belong to others.
         loop = sweep.loops.get(stage_pass)
         if loop is None:
             continue
         for value in loop.program.parts:
             if (value, job.stage, i) not in here:
-                here[value, job.stage, i] = send(running.part(value, i), loop.part_shardings[value])
+                here[value, job.stage, i] = send(values.part(value, i), loop.part_shardings[value])
         read = [
             [here[v, job.stage, i] for v in vs]
             for vs in (loop.program.parts, loop.program.received)
         ]
-        fixed = [running.get(v, job.stage) for v in loop.program.fixed]
+        fixed = [values.get(v, job.stage) for v in loop.program.fixed]
+        # No later pass of the stage reads them: from here on this one alone keeps them alive.
         for value in loop.program.last:
             del here[value, job.stage, i]
         totals[stage_pass], made = loop.run(
             totals[stage_pass], loop.numbers[i], read[0], fixed, read[1]
         )
         for value, array in zip(loop.program.made, made, strict=True):
+            # Sent at once: the transfer overlaps with what the stage does next.
             for stage, form in loop.routes[value]:
                 here[value, stage, i] = (
                     array
                     if stage == job.stage
-                    else send(array, running.place(stage).of(form, array))
+                    else send(array, values.place(stage).received(form, array))
                 )
             if value in joined:
                 joined[value][i] = array
     for stage_pass, loop in sweep.loops.items():
-        running.keep(stage_pass.stage, loop.totals, loop.finish(totals[stage_pass]))
+        values.keep(stage_pass.stage, loop.totals, loop.finish(totals[stage_pass]))
     for join in sweep.joins:
-        running.keep(join.stage, [join.whole], [join.run(joined.pop(join.part))])
+        values.keep(join.stage, [join.whole], [join.run(joined.pop(join.part))])
 
 
 def simulated_order(record: PipelineRecord) -> tuple[Job, ...]:
     """Forward and backward passes in the order in which the simulation starts them."""
-    found = simulated_step(record)
-    passes = [n for n, job in enumerate(found.jobs) if job.kind in ("forward", "backward")]
-    passes.sort(key=lambda n: (found.timeline.start_seconds[n], n))
-    return tuple(found.jobs[n] for n in passes)
+    # A stage's own passes are in the schedule's order in it; between stages any order that respects
+    # the transfers is right, and this one hands out first what can start first.
+    step = simulated_step(record)
+    passes = [n for n, job in enumerate(step.jobs) if job.kind in ("forward", "backward")]
+    passes.sort(key=lambda n: (step.timeline.start_seconds[n], n))
+    return tuple(step.jobs[n] for n in passes)
 
 
 def forward_order(record: PipelineRecord) -> tuple[Job, ...]:

@@ -85,10 +85,10 @@ class PipelinedStep(StepUnderPlan["_Program"]):
 
     def _make_program(self, call: TracedCall) -> "_Program":
         if len(process_numbers(self._devices)) == 1:
-            self._latest = self._divided(call)
+            self._latest = self._divide(call)
             return self._latest
         try:
-            program = self._divided(call)
+            program = self._divide(call)
             _check_types(call)
         except AutomapError as error:
             # The others are told, who would wait for this process else; it has its own error.
@@ -110,13 +110,15 @@ class PipelinedStep(StepUnderPlan["_Program"]):
         }
         check_agreement(self._devices, facts)
 
-    def _divided(self, call: TracedCall) -> "_Program":
+    def _divide(self, call: TracedCall) -> "_Program":
         plan = self.plan_for(call)
-        assert plan.pipeline is not None  # noqa: S101 - the plan is this one, with other names of places at most
+        # The plan is this one, with other names of places at most.
+        assert plan.pipeline is not None  # noqa: S101
         _check_sites(call, plan)
         return _Program(call, assemble(call, plan.pipeline, self._devices))
 
     def _run(self, program: "_Program", leaves: Sequence[Any]) -> Any:
+        # Once for each kind of call: it costs messages between all processes.
         if program.is_shared and program not in self._agreed:
             check_agreement(self._devices, {"where the arguments lie": program.layouts(leaves)})
             self._agreed.append(program)
@@ -205,6 +207,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     Raises `NotSeparableError` for a step that needs all samples at once, `InputError` for a number
     of microbatches that is not possible, `PlanError` for cuts that the step does not have.
     """
+    # Cuts name equations of the step as it is without rules of its jitted functions.
     flat = flatten(call.jaxpr, {})
     cuts = plan_cuts(record, len(flat.equations))
     cut = cut_loops(flat, cuts)
@@ -213,6 +216,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
         named = with_sites(flat) if record.is_sharded_inside else flat
         return cut_loops(named, cuts).flat, [piece.leaf for piece in cut.inputs]
 
+    # One program for each size of a stage's share of a microbatch: stages of one size share it.
     places = stage_places(devices, record)
     programs: dict[int, Numbered] = {}
     for place in places:

@@ -1,14 +1,15 @@
-"""How the user's arrays lie on the stages: a leaf is whole on the stage that owns it, or in pieces
-on several.
+"""How the user's arrays are stored on the stages: a leaf is whole on the stage that owns it, or in
+pieces on several.
 
 A leaf that a loop over layers reads slice by slice is in pieces where stages end in the loop. The
 user sees one array of the leaf's own shape:
 
-    equal pieces, split alike on meshes of one shape   the pieces themselves: the array's sharding has the stages
-                                                        along its first dimension, nothing moves
-    other pieces                                        no sharding of JAX says who has what, so the array is split evenly
-                                                        over (most of) the devices of these stages, and moved at
-                                                        both ends of every step
+    equal pieces, split alike on meshes of one shape
+        the pieces themselves: the array's sharding has the stages along its first dimension,
+        nothing moves
+    other pieces
+        no sharding of JAX says who has what, so the array is split evenly over (most of) the
+        devices of these stages, and moved at both ends of every step
 """
 
 from collections.abc import Sequence
@@ -32,9 +33,9 @@ _STAGES = "stage"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One leaf: `numbers` of its pieces among the program's inputs or outputs, their `ranges` and
-    how they lie on their stages.
+class StoredLeaf:
+    """One leaf: `numbers` of its pieces among the program's inputs or outputs, their `ranges`, and
+    `parts`, their shardings on their stages; `sharding` is that of the user's array.
     """
 
     numbers: tuple[int, ...]
@@ -47,12 +48,15 @@ class Stored:
         return _STAGES in self.sharding.mesh.axis_names
 
     def split(self, leaf: Any) -> list[Any]:
-        """The pieces of a user's array, each on its stage; the leaf itself if it is not in pieces."""
+        """The pieces of a user's array, each on its stage; the leaf itself if it is not in
+        pieces.
+        """
         if self.ranges[0] is None:
             return [leaf]
         is_placed = isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(
             self.sharding, leaf.ndim
         )
+        # The result of an earlier step: its shards are the pieces, and become arrays of their own.
         if self._is_view and is_placed:
             shards = {s.device: s.data for s in leaf.addressable_shards}
             sizes = [b - a for a, b in filter(None, self.ranges)]
@@ -72,7 +76,7 @@ class Stored:
         to = even_shardings(aval, list(self.sharding.mesh.devices.flat))  # pyright: ignore[reportOptionalMemberAccess]
         return _slice_function(to, start, stop)(leaf)
 
-    def joined(self, pieces: Sequence[jax.Array]) -> jax.Array:
+    def join(self, pieces: Sequence[jax.Array]) -> jax.Array:
         """The user's array of what the stages have."""
         if self.ranges[0] is None:
             return pieces[0]
@@ -87,16 +91,16 @@ class Stored:
         return _join_function(self.sharding)(moved)
 
 
-def stored(
+def store_leaf(
     numbers: Sequence[int],
     ranges: Sequence[Range | None],
     parts: Sequence[NamedSharding],
     aval: Any,
-) -> Stored:
+) -> StoredLeaf:
     """The storage of a leaf of type `aval`, whose pieces lie as `parts` on their stages."""
     own = tuple(numbers), tuple(ranges), tuple(parts)
     if ranges[0] is None:
-        return Stored(*own, parts[0])
+        return StoredLeaf(*own, parts[0])
     devices = list(dict.fromkeys(d for part in parts for d in _mesh(part).devices.flat))
     sizes = {b - a for a, b in filter(None, ranges)}
     kinds = {(tuple(_mesh(part).shape.items()), part.spec) for part in parts}
@@ -106,14 +110,16 @@ def stored(
         and len(devices) == len(parts) * mesh.size
         and _STAGES not in names
     ):
+        # The stages' meshes stacked along one more axis, which splits the first dimension before
+        # all others: shard by shard this is what the pieces are.
         grid = np.array(devices).reshape(len(parts), *mesh.devices.shape)
         whole = Mesh(grid, (_STAGES, *names), axis_types=(AxisType.Auto,) * (len(names) + 1))
         first, *rest = (*parts[0].spec, None)
         axes = (first,) if isinstance(first, str) else first or ()
-        return Stored(
+        return StoredLeaf(
             *own, NamedSharding(whole, PartitionSpec((_STAGES, *axes), *rest[: aval.ndim - 1]))
         )
-    return Stored(*own, _evenly(aval, devices))
+    return StoredLeaf(*own, _evenly(aval, devices))
 
 
 def _mesh(sharding: NamedSharding) -> Mesh:

@@ -1,22 +1,18 @@
 """How a value comes to another stage: the one place that moves data between devices.
 
-    devices of one process      `jax.device_put`, which is called in that process alone
-    of several                  a program of permutations on the devices of both sides    -> in: `routes.carry`
-    a process's own copy        each process puts what its devices are to have
+    devices of one process   `jax.device_put`, which is called in that process alone
+    of several               a program of permutations on the devices of both sides -> in: `carry`
+    a process's own copy     each process puts what its devices are to have
 
 Every process that holds devices of a plan sends in the same order, so that what must meet does.
 
+No process sees all devices of a transfer between several. Every device that is sent something gets
+pieces of its shard, each from a device that holds the piece, and all of them run one program on a
+line of the devices that take part. In a round each sends and receives at most one piece:
 
-@@ROUTES
-How an array gets from devices to other devices when no process sees all of them: one program of
-permutations.
-
-Every device that is sent something gets pieces of its shard, each from a device that holds the
-piece, and all of them run one program on a line of the devices that take part. In a round each
-sends and receives at most one piece:
-
-    pieces      between what both shardings cut; rounds are of one shape                          -> in: `_pieces`
-    broadcast   of a whole array: who has it sends it on, log2(receivers / holders) rounds       -> in: `_broadcast`
+    pieces      between what both shardings cut; rounds are of one shape         -> in: `_pieces`
+    broadcast   of a whole array: who has it sends it on, log2(receivers / holders) rounds
+                                                                              -> in: `_broadcast`
 """
 
 from collections import Counter
@@ -73,6 +69,7 @@ class Route:
 def plan_route(shape: tuple[int, ...], source: Sharding, to: Sharding) -> Route:
     """The way of an array of a shape, which has at least one dimension."""
     held, wanted = _boxes(shape, source), _boxes(shape, to)
+    # Whole on both sides: a tree of copies takes fewer rounds than one sender for all.
     whole = tuple((0, n) for n in shape)
     passes_on = {*held.values(), *wanted.values()} == {whole}
     rounds = _broadcast(held, wanted, whole) if passes_on else _pieces(held, wanted)
@@ -99,6 +96,7 @@ def _by_route(value: jax.Array, to: Sharding) -> jax.Array:
     if not here:
         return absent(value, to)
     shards = {s.device: s.data for s in value.addressable_shards}
+    # Devices that receive only put zeros into the program, which are overwritten.
     shape = _shard_shape(route.held)
     blocks = [shards[d] if d in shards else jnp.zeros(shape, value.dtype, device=d) for d in here]
     full = (shape[0] * len(route.devices), *shape[1:])
@@ -123,6 +121,7 @@ def _program(
     def permute(block: jax.Array) -> jax.Array:
         me = lax.axis_index(_AXIS)
         new = block if route.passes_on else jnp.zeros(out_shape, dtype)
+        # One program for all: where a device's piece begins and ends it looks up by its number.
         for pairs, size, starts, ends, receives in rounds:
             first, place, is_for_me = (jnp.asarray(table)[me] for table in (starts, ends, receives))
             piece = lax.dynamic_slice(new if route.passes_on else block, first, size)
@@ -191,6 +190,7 @@ def _pieces(held: Mapping[Any, Box], wanted: Mapping[Any, Box]) -> list[Round]:
             common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, mine, strict=True))
             if any(a >= b for a, b in common):
                 continue
+            # Itself, then one of the same process, then whoever has sent least.
             source = min(
                 devices, key=lambda d: (d != to, d.process_index != to.process_index, sent[d])
             )

@@ -20,6 +20,7 @@ from automap.runtime.pipeline.numbered import Node, Numbered
 from automap.runtime.pipeline.programs import closure
 
 
+# Where scalars of several stages meet: each sends a few bytes, whichever stage it is.
 _HUB = 0
 
 
@@ -60,6 +61,7 @@ def update_plan(
     stage = _stages(numbers, nodes, first, home)
     wanted = [v for v in dict.fromkeys(wanted) if v in maker]
     copied = {v: n for v, n in maker.items() if n not in stage}
+    # By (phase, stage). Nodes are in program order, so that what one reads has its phase already.
     groups: dict[tuple[int, int], set[int]] = defaultdict(set)
     phase: dict[int, int] = {}
     for number in sorted(stage):
@@ -67,6 +69,7 @@ def update_plan(
         at = max((phase[v] + (home[v] != stage[number]) for v in reads), default=0)
         phase.update((v, at) for v in nodes[number].outputs)
         groups[at, stage[number]].add(number)
+    # Results that depend on nothing placed, as the next step's counter.
     rest = [v for v in wanted if v in copied]
     if rest:
         groups[0, _HUB] |= closure(rest, copied, nodes)
@@ -84,7 +87,7 @@ def _stages(
     size = {v: numbers.n_bytes(v) for node in nodes for v in (*node.inputs, *node.outputs)}
     is_scalar = lambda v: numbers.variables[v].aval.size == 1  # noqa: E731
     before = {v for node in nodes[:first] for v in node.outputs}
-    found = {}
+    stage_by_node = {}
     for number, node in enumerate(nodes[first:], first):
         placed = [v for v in node.inputs if v in home and v not in before]
         if not placed:
@@ -93,11 +96,12 @@ def _stages(
         if len(stages) > 1 and all(map(is_scalar, (*placed, *node.outputs))):
             at = _HUB
         else:
+            # Moving the smaller values to the largest one sends the fewest bytes.
             most = max(size[v] for v in placed)
             at = min(home[v] for v in placed if size[v] == most)
-        found[number] = at
+        stage_by_node[number] = at
         home.update((v, at) for v in node.outputs)
-    return found
+    return stage_by_node
 
 
 def _programs(
@@ -108,6 +112,7 @@ def _programs(
     home: Mapping[int, int],
     wanted: set[int],
 ) -> list[UpdateProgram]:
+    # First what each program reads, which says what the others have to hand out.
     drafts = []
     for (at, stage), own in sorted(groups.items()):
         read = [v for n in own for v in nodes[n].inputs]

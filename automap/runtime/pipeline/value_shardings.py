@@ -1,18 +1,18 @@
 """The shardings of a step's values on its stages: state as the plan stores it there, sums as what
 they update.
 
-    an input, new state    the leaf's axes in the stage                                  -> in: `of`
-    a sum of gradients     after the last microbatch as the most split leaf that it is combined with: the optimizer's
-                           (ZeRO-1, ZeRO-2), or the parameter
-                           until then apart for each replica, but summed over replicas that the parameter
-                           itself is stored split over (ZeRO-3)                          -> in: `sum_form`
+    an input, new state    the leaf's axes in the stage                          -> in: `sharding`
+    a sum of gradients     after the last microbatch as the most split leaf that it is combined
+                           with: the optimizer's (ZeRO-1, ZeRO-2), or the parameter; until then
+                           apart for each replica, but summed over replicas that the parameter
+                           itself is stored split over (ZeRO-3)                  -> in: `sum_form`
     any other              on a stage of replicas whole; else as its program leaves it
 
 The batch is whole where it is handed out from.
 
 Which state a sum is combined with, and which of its dimensions are whose, is followed from the last
 equation after the loops to the first, as a sum may be transposed or reshaped before it meets its
-parameter or moments                                                -> in: `combined_state`
+parameter or moments                                                       -> in: `combined_state`
 
     x op y, shapes equal     the dimensions are the same
     transpose                those of the operand
@@ -52,13 +52,13 @@ class ValueShardings:
     state: Mapping[int, int]
     _known: dict[tuple[int, int], NamedSharding | None] = field(default_factory=dict, repr=False)
 
-    def of(self, value: int, stage: int) -> NamedSharding | None:
+    def sharding(self, value: int, stage: int) -> NamedSharding | None:
         """The sharding of a value on a stage, None if it is left to the program that makes it."""
         if (value, stage) not in self._known:
-            self._known[value, stage] = self._found(value, stage)
+            self._known[value, stage] = self._derive(value, stage)
         return self._known[value, stage]
 
-    def _found(self, value: int, stage: int) -> NamedSharding | None:
+    def _derive(self, value: int, stage: int) -> NamedSharding | None:
         place = self.places[stage]
         if place.inside is None:
             return place.whole
@@ -74,11 +74,13 @@ class ValueShardings:
         nowhere: tuple[Axes, ...] = ((),) * rank
         if place.inside is None or each.operator != "add":
             return SumForm(place.replica_axes, nowhere)
+        # Only leaves that the loops read count: by the optimizer's, which the update alone reads, a
+        # sum would be scattered in every microbatch.
         read = self._read_by_loops[stage]
-        found = [
+        likes = [
             self._like(total, v, stage) for v in self._combined_state.get(total, ()) if v in read
         ]
-        dims = max(found, key=_parts_of(place), default=nowhere)
+        dims = max(likes, key=_count_parts(place), default=nowhere)
         used = {axis for axes in dims for axis in axes}
         return SumForm(tuple(axis for axis in place.replica_axes if axis not in used), dims)
 
@@ -86,8 +88,8 @@ class ValueShardings:
         """The sharding of an input or result of the step, or its piece, on a stage; None is a
         constant.
         """
-        found = None if value is None else self.of(value, stage)
-        return found or self.places[stage].whole
+        sharding = None if value is None else self.sharding(value, stage)
+        return sharding or self.places[stage].whole
 
     def part(self, value: int, stage: int, microbatches: int) -> NamedSharding:
         """The sharding of a microbatch's part of a batch input; `value` is the part."""
@@ -105,8 +107,8 @@ class ValueShardings:
         return self.places[stage].leaf(path, self._shape(value))
 
     def _like_its_state(self, total: int, stage: int) -> tuple[Axes, ...]:
-        found = [self._like(total, v, stage) for v in self._combined_state.get(total, ())]
-        return max(found, key=_parts_of(self.places[stage]), default=())
+        likes = [self._like(total, v, stage) for v in self._combined_state.get(total, ())]
+        return max(likes, key=_count_parts(self.places[stage]), default=())
 
     def _like(self, total: int, leaf: int, stage: int) -> tuple[Axes, ...]:
         """The axes of a sum's dimensions where they are those of a leaf."""
@@ -121,10 +123,10 @@ class ValueShardings:
     @cached_property
     def _combined_state(self) -> Mapping[int, Mapping[int, Dims]]:
         """By value after the loops, the state that it is combined with."""
-        found = combined_state(self.blueprint.numbers)
+        combined = combined_state(self.blueprint.numbers)
         return {
             v: {leaf: dims for leaf, dims in met.items() if leaf in self._path_of_input}
-            for v, met in found.items()
+            for v, met in combined.items()
         }
 
     @cached_property
@@ -152,21 +154,22 @@ class ValueShardings:
     @cached_property
     def _read_by_loops(self) -> Sequence[set[int]]:
         """By stage, the inputs that its passes or what it computes before them read."""
-        found = [set(program.inputs) for program in self.blueprint.pre]
+        read = [set(program.inputs) for program in self.blueprint.pre]
         for programs, _ in self.blueprint.sweeps:
             for stage_pass, program in programs.by_pass.items():
-                found[stage_pass.stage].update(program.fixed)
-        return found
+                read[stage_pass.stage].update(program.fixed)
+        return read
 
 
-def _parts_of(place: StagePlace):  # noqa: ANN202 - a sort key
+def _count_parts(place: StagePlace):  # noqa: ANN202 - a sort key
     sizes = place.mesh.shape
     return lambda dims: math.prod(sizes[axis] for axes in dims for axis in axes)
 
 
 def combined_state(numbers: Numbered) -> dict[int, dict[int, Dims]]:
     """By value after the loops, the step's inputs that it is combined with, element by element."""
-    found: dict[Any, dict[Any, Dims]] = defaultdict(dict)
+    # By variable; numbers are looked up at the end.
+    combined: dict[Any, dict[Any, Dims]] = defaultdict(dict)
     given = set(numbers.program.inputs)
     eqns = [
         *(eqn for sweep in numbers.program.passes for eqn in sweep.middle),
@@ -181,15 +184,16 @@ def combined_state(numbers: Numbered) -> dict[int, dict[int, Dims]]:
                 v: same for v in operands if v in given and v.aval.shape == shape
             }
             for result in eqn.outvars:
-                for leaf, dims in found[result].items():
+                for leaf, dims in combined[result].items():
                     back = _back(eqn, shape, result.aval.shape, dims)
                     if back is not None:
                         met.setdefault(leaf, back)
-            found[value] = met | found[value]
+            # What was met first, in an equation further on, stays.
+            combined[value] = met | combined[value]
     number = numbers.number
     return {
         number[v]: {number[leaf]: dims for leaf, dims in met.items()}
-        for v, met in found.items()
+        for v, met in combined.items()
         if v in number
     }
 
@@ -197,6 +201,7 @@ def combined_state(numbers: Numbered) -> dict[int, dict[int, Dims]]:
 def _back(eqn: Any, shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims | None:
     """What is known of a result, of an operand of this shape."""
     if eqn.primitive.name == "transpose":
+        # Dimension d of the operand is the result's at which the permutation has d.
         order = eqn.params["permutation"]
         return tuple(dims[order.index(dim)] for dim in range(len(order)))
     if tuple(shape) == tuple(result):
@@ -209,6 +214,8 @@ def _back(eqn: Any, shape: Sequence[int], result: Sequence[int], dims: Dims) -> 
 
 def _firsts(shape: Sequence[int], other: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Pairs of dimensions of two shapes that begin at the same elements, those of one left out."""
+    # For each dimension, how many elements the dimensions before it have; those of size 1 begin
+    # nowhere of their own.
     starts: list[dict[int, int]] = []
     for sizes in (shape, other):
         done, begun = 1, {}
