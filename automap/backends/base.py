@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from automap.backends.effects import Effect
+from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import FittedFile, TileNumbers, shared_numbers, tile_numbers
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
@@ -51,7 +51,9 @@ class Backend:
                         (`automap.cost.kernels.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
     fitted              the data file of its numbers
-    effects             what is added by how arrays lie in memory, one file each; as for `tiles`
+    effects             what is added to kernels by how arrays lie in memory, one file each; as for
+                        `tiles`
+    collective_effects  the same of collectives; only where arrays are padded
     tiles               the data file of the numbers of tiles. Kernels are told apart by them under
                         every backend, so that sums of seconds have one order; they cost only where
                         arrays are padded, and where products are rings
@@ -72,6 +74,7 @@ class Backend:
     fitted: FittedFile
     tiles: FittedFile
     effects: tuple[Effect, ...]
+    collective_effects: tuple[CollectiveEffect, ...] = ()
 
     @property
     def combine_bytes(self) -> int:

@@ -1,11 +1,13 @@
-"""Effects: what a compiler adds to the time of kernels by how arrays lie in memory, one file each.
+"""Effects: what a compiler adds to the time of kernels and of collectives by how arrays lie in
+memory, one file each.
 
-An effect looks at a whole program once and says which accesses it touches, with a row of integers
+An effect on kernels looks at a whole program once and says which accesses it touches, with a row of integers
 for each (`Effect.uses`). Two kernels are folded to one only if these rows are equal too. Of the
 distinct kernels' rows it makes a table (`Effect.table`), which can be copied for cells of the exact
 search by itself (`EffectTable.select`), and which adds to the work of the kernels when they are
 split (`EffectTable.add_to`). A new effect is its file and a place in a backend's `effects`; they
-add in that order.
+add in that order. One on collectives needs no table: it reads what every collective of a plan moves
+(`CollectiveEffect.seconds`), and has its place in `collective_effects`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +76,38 @@ class KernelWork:
     extra_seconds: np.ndarray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveWork:
+    """The collectives of a step on a device under one plan, [entries] unless said.
+
+    `n_bytes` are the full buffer on one device; `is_gather` and `is_exchange` say which are
+    all-gathers and all-to-alls, `takes_part` [entries, axes] which axes each is over. `on_operand`
+    is whether its tensor is read or made. Of all-gathers and all-to-alls: `last_size` are the
+    elements along their tensor's last dimension, `splits_stored` and `splits_computed` [entries,
+    axes] whether an axis splits that dimension as the tensor is stored, and as the operation reads
+    or makes it; 0 and False for the other kinds.
+    """
+
+    device: Device
+    sizes: tuple[int, ...]
+    n_bytes: np.ndarray
+    is_gather: np.ndarray
+    is_exchange: np.ndarray
+    takes_part: np.ndarray
+    on_operand: np.ndarray
+    last_size: np.ndarray
+    splits_stored: np.ndarray
+    splits_computed: np.ndarray
+
+
+class CollectiveEffect(Protocol):
+    """What an effect adds to collectives."""
+
+    def seconds(self, work: CollectiveWork) -> np.ndarray:
+        """Seconds beside each collective, [entries]."""
+        ...
+
+
 class EffectTable(Protocol):
     """The rows of an effect, of the distinct kernels of a program."""
 
@@ -107,6 +141,7 @@ def select_rows(table: _Table, copied: CopiedAccesses) -> _Table:
     """A table, a dataclass of arrays [uses] with `access` among them, of copied accesses; value
     rows are left as they are.
     """
+    # Accesses ascend in a table, so that a copy finds the row of its original by bisection.
     here = np.flatnonzero(np.isin(copied.access, table.access))
     use = np.searchsorted(table.access, copied.access[here])
     taken = {f.name: getattr(table, f.name)[use] for f in fields(table)}

@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from automap.backends import Backend, backend_for
+from automap.backends.effects import CollectiveWork
 from automap.cost.collectives import CollectiveCost, collective_cost
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
@@ -32,8 +33,7 @@ from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import ALL_GATHER, KINDS
-from automap.cost.traffic.lane_copies import copy_seconds
+from automap.cost.traffic.flows import ALL_GATHER, ALL_TO_ALL, KINDS, last_dim_splits
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
@@ -146,15 +146,11 @@ class Evaluator:
     ) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         collective_seconds = self._collective_seconds(collectives, sharding.sizes)
-        # Copies first: a ring hides what its collective takes with the copies beside it.
-        if self.backend.pads(self.topology.device):
-            collective_seconds += copy_seconds(
-                self.tables.operands,
-                self.tables.results,
-                sharding,
-                collectives,
-                self.topology.device,
-            )
+        # Effects first: a ring hides what its collective takes with all that is added to it.
+        if self.backend.collective_effects and self.backend.pads(self.topology.device):
+            work = self.collective_work(sharding, collectives)
+            for effect in self.backend.collective_effects:
+                collective_seconds += effect.seconds(work)
         overlapped = np.zeros(len(collective_seconds))
         if self.backend.scattered_products == "rings":
             rings = with_rings(
@@ -169,6 +165,34 @@ class Evaluator:
             kernel_seconds, overlapped = rings.kernel_seconds, rings.overlapped_seconds
         return Priced(
             sharding, collectives, kernel_seconds, collective_seconds - overlapped, overlapped
+        )
+
+    def collective_work(self, sharding: Shardings, collectives: Collectives) -> CollectiveWork:
+        """What the backend's effects read of `collectives`."""
+        sizes, n_entries = sharding.sizes, len(collectives.kind)
+        is_gather, is_exchange = (collectives.kind == kind for kind in (ALL_GATHER, ALL_TO_ALL))
+        last_size = np.zeros(n_entries)
+        stored, computed = np.zeros((2, n_entries, len(sizes)), bool)
+        for edges, on_operand in ((self.tables.operands, True), (self.tables.results, False)):
+            # Only of these two kinds, the only ones that move a tensor along its last dimension.
+            here = np.flatnonzero(
+                (is_gather | is_exchange) & (collectives.on_operand == on_operand)
+            )
+            edge = collectives.edge[here]
+            stored_last, computed_last = last_dim_splits(edges, sharding)
+            stored[here], computed[here] = stored_last[edge], computed_last[edge]
+            last_size[here] = edges.last_size[edge]
+        return CollectiveWork(
+            device=self.topology.device,
+            sizes=sizes,
+            n_bytes=collectives.n_bytes,
+            is_gather=is_gather,
+            is_exchange=is_exchange,
+            takes_part=collectives.mask[:, None] >> np.arange(len(sizes)) & 1 != 0,
+            on_operand=collectives.on_operand,
+            last_size=last_size,
+            splits_stored=stored,
+            splits_computed=computed,
         )
 
     def memory(self, split_classes: SplitClasses) -> Memory:

@@ -6,6 +6,7 @@ from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
+from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL
@@ -40,4 +41,5 @@ XLA_TPU: Final = Backend(
     fitted=LIBTPU,
     tiles=LIBTPU,
     effects=EFFECTS,
+    collective_effects=(LaneCopyEffect(),),
 )

@@ -7,10 +7,10 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_TO_ALL
-from automap.cost.traffic.lane_copies import copy_seconds
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
@@ -36,8 +36,8 @@ def test_parts_of_no_whole_tiles_are_copied_where_they_are_gathered_side_by_side
     n_bytes = 2 * 4 * 64 * columns
     seconds = max(n_bytes / V5E.device.memory_bytes_per_s("copy"), V5E.device.launch_seconds)
     expected = seconds * (is_copied and dim == 1)
-    copies = copy_seconds(
-        tables.operands, tables.results, priced.sharding, priced.collectives, V5E.device
+    copies = LaneCopyEffect().seconds(
+        evaluator.collective_work(priced.sharding, priced.collectives)
     )
     assert copies @ priced.collectives.count == pytest.approx(expected)
     device = replace(V5E.device, matmul_tile=1)
@@ -65,8 +65,8 @@ def test_what_moves_from_the_last_dimension_or_to_it_is_copied(dims, is_copied):
     priced = evaluator.price_point(split_classes)
     is_exchange = priced.collectives.kind == ALL_TO_ALL
     assert is_exchange.any()
-    copies = copy_seconds(
-        tables.operands, tables.results, priced.sharding, priced.collectives, V5E.device
+    copies = LaneCopyEffect().seconds(
+        evaluator.collective_work(priced.sharding, priced.collectives)
     )[is_exchange]
     each = 2 * 4 * 64 * 32 * 1024 / 8 / V5E.device.memory_bytes_per_s("copy")
     np.testing.assert_allclose(copies, each * is_copied)
