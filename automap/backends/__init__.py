@@ -1,7 +1,7 @@
 """Compilers, a folder for each: what one does with a program, and the numbers fitted to it.
 
-Each has a folder (`xla_cpu`, `xla_gpu`, `xla_tpu`) and is a `Backend`; `registry` finds the one of a
-platform, `fitted` reads its data files, `protocols` says how its library sends a message.
+Each has a folder (`xla_cpu`, `xla_gpu`, `xla_tpu`) and is a `Backend`; `registry` finds the one of
+a platform, `fitted` reads its data files, `protocols` says how its library sends a message.
 
 `automap.backends.effects`   the protocol of what is added by how arrays lie in memory
 """

@@ -38,11 +38,12 @@ class Backend:
     compiled            how its collectives are read
     sums                partial sums that are added are reduced once: terms of a sum first, or sums
                         of a loop's trips first, or each is reduced where it is made
-                        (`automap.cost.edges.sums`); where they are merged, indices are seen through too
+                        (`automap.cost.edges.sums`); where they are merged, indices are seen through
+                        too
     float32_products    whether operands of a product are rounded, stored and moved as bfloat16
                         (`hlo_tools.analyses.liveness`)
-    collectives         whether they run beside kernels (`automap.cost.schedule.overlap`); updates are late
-                        then (`hlo_tools.analyses.liveness`)
+    collectives         whether they run beside kernels (`automap.cost.schedule.overlap`); updates
+                        are late then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of
                         parameters too
     loop_zeros          whether stacks of several loops are one tensor of zeros, written number by
@@ -95,4 +96,5 @@ class Backend:
         """Whether arrays are padded to the tiles of a device; one whose unit has a side of 1 has
         none.
         """
+        # A user's machine file may say that a unit has no tiles, whatever compiles for it.
         return self.layout == "tiles" and device.matmul_tile > 1

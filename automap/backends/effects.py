@@ -1,12 +1,14 @@
 """Effects: what a compiler adds to the time of kernels and of collectives by how arrays lie in
 memory, one file each.
 
-An effect on kernels looks at a whole program once and says which accesses it touches, with a row of integers
-for each (`Effect.uses`). Two kernels are folded to one only if these rows are equal too. Of the
-distinct kernels' rows it makes a table (`Effect.table`), which can be copied for cells of the exact
-search by itself (`EffectTable.select`), and which adds to the work of the kernels when they are
-split (`EffectTable.add_to`). A new effect is its file and a place in a backend's `effects`; they
-add in that order. One on collectives needs no table: it reads what every collective of a plan moves
+An effect on kernels looks at a whole program once and says which accesses it touches, with a row of
+integers for each (`Effect.uses`). Two kernels are folded to one only if these rows are equal too.
+Of the distinct kernels' rows it makes a table (`Effect.table`), which can be copied for cells of
+the exact search by itself (`EffectTable.select`), and which adds to the work of the kernels when
+they are split (`EffectTable.add_to`). A new effect is its file and a place in a backend's
+`effects`; they add in that order.
+
+One on collectives needs no table: it reads what every collective of a plan moves
 (`CollectiveEffect.seconds`), and has its place in `collective_effects`.
 """
 
@@ -24,7 +26,9 @@ from hlo_tools.analyses.kernels import Kernel
 
 @dataclass(frozen=True, slots=True)
 class TracedKernels:
-    """The kernels of a program, as an effect reads them; `row_of_value` are numbers of value rows."""
+    """The kernels of a program, as an effect reads them; `row_of_value` are numbers of value
+    rows.
+    """
 
     problem: Problem
     kernels: Sequence[Kernel]

@@ -30,6 +30,7 @@ class FittedFile:
         """What a plan should say if another version of the compiler than the fitted one is
         `installed`; None is none.
         """
+        # A compiler that is not here says nothing of the machine that the plan is for.
         if not self.version or installed is None or installed == self.version:
             return None
         return (
@@ -70,7 +71,7 @@ class TileNumbers:
     ring_rounded_bytes: int
     ring_made_bytes: int
     ring_sliced_bytes: int
-    ring_turned_bytes: int
+    ring_transposed_bytes: int
     table_saved_bytes: int
     table_saved_bytes_per_update: int
     table_largest_share: float
@@ -82,6 +83,7 @@ class TileNumbers:
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
 
 
+# Every evaluator asks for the numbers; the files never change in a process.
 @cache
 def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
     """The tables of a file, by the numbers' names."""
@@ -101,7 +103,8 @@ def tile_numbers(file: FittedFile) -> TileNumbers:
     return TileNumbers(**_values(file, TileNumbers))
 
 
-def _values(file: FittedFile, of: type[SharedNumbers] | type[TileNumbers]) -> dict[str, Any]:
+def _values(file: FittedFile, kind: type[SharedNumbers] | type[TileNumbers]) -> dict[str, Any]:
     tables = entries(file)
-    values = {field.name: tables[field.name]["value"] for field in fields(of)}
+    values = {field.name: tables[field.name]["value"] for field in fields(kind)}
+    # Lists of TOML as tuples: the numbers are hashable.
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -1,19 +1,19 @@
 """How a library sends a message: the choice that makes bandwidth depend on the message's size.
 
-NCCL sends in one of three protocols. LL puts a flag beside every four bytes, so that a receiver
-needs no fence: quick to start, a quarter of the bandwidth. LL128 puts one beside every 120 bytes;
-Simple fences whole chunks. A row says what one costs:
+A library may have several protocols. Of NCCL's three, LL puts a flag beside every four bytes, so
+that a receiver needs no fence: quick to start, a quarter of the bandwidth. LL128 puts one beside
+every 120 bytes; Simple fences whole chunks. A row says what one costs:
 
     start_seconds        once per collective
     host_, network_step_seconds
-                         one step between devices of a host over NVLink, and between hosts. A level's
-                         `latency_seconds` is a step of ring and Simple; of those, up to the table's own step
-                         is the protocol's and changes with it, what is above is the wire's and stays
-                                                                         -> in: `Protocol.hop_seconds`
+                         one step between devices of a host over NVLink, and between hosts. A
+                         level's `latency_seconds` is a step of ring and Simple; of those, up to the
+                         table's own step is the protocol's and changes with it, what is above is
+                         the wire's and stays                      -> in: `Protocol.hop_seconds`
     bandwidth_fraction   of a link's bytes per second
 
-The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk. TPU
-slices and CPU devices move data by XLA itself, in one way each: rings of the torus, and a meeting
+The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk.
+Compilers that move data by themselves do so in one way each: on rings of a torus, or by a meeting
 in shared memory whose steps are taken to grow with the logarithm of the devices (an assumption).
 Which protocols there are is each backend's own; NCCL's are in `automap.backends.xla_gpu`.
 """
@@ -27,6 +27,7 @@ from automap.topology.spans import Span
 
 
 Algorithm = Literal["ring", "tree", "halving"]
+# What levels of the catalogue give as latency: NCCL's table, its ring with Simple.
 _RING_SIMPLE_STEP_SECONDS: Final[Mapping[Reach, float]] = {"host": 3.4e-6, "network": 9.6e-6}
 
 
@@ -45,6 +46,7 @@ class Protocol:
         """A step over a level whose ring and Simple step takes `latency_seconds`."""
         simple = _RING_SIMPLE_STEP_SECONDS[reach]
         own = self.host_step_seconds if reach == "host" else self.network_step_seconds
+        # A level quicker than the table's step has no wire: its whole latency is the protocol's.
         wire_seconds = max(latency_seconds - simple, 0.0)
         return (latency_seconds - wire_seconds) * (own / simple) + wire_seconds
 
@@ -58,6 +60,7 @@ class SentSpan(Span):
     @property
     def bytes_per_s(self) -> float:
         """What the protocol leaves of the span's bytes per second."""
+        # Ranks that share a level's link have a part of it each.
         share = self.level.bytes_per_s / self.level.shared_by
         return self.rank_bytes_per_s(share * self.protocol.bandwidth_fraction)
 

@@ -19,6 +19,7 @@ BACKENDS: Final[Mapping[Platform, Backend]] = {
 
 def backend_for(platform: str) -> Backend:
     """The backend of a platform. Raises `InputError` that lists the known ones for another."""
+    # Not `BACKENDS[platform]`: a platform from a file is any string.
     for known, backend in BACKENDS.items():
         if platform == known:
             return backend
@@ -39,6 +40,7 @@ def version_warnings(
     """What a plan says if its compiler is `installed` in another version than its costs were fitted
     to.
     """
+    # A backend to which nothing was fitted names no package.
     fitted = backend.fitted
     warning = fitted.warning(installed(fitted.package)) if fitted.package else None
     return () if warning is None else (warning,)

@@ -32,8 +32,8 @@ TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
 
 @dataclass(frozen=True)
 class BufferTable:
-    """Intervals in schedule positions, both ends included: of buffers, [buffers], and of copies that
-    exist only where an edge gathers, `copy_*` [copies].
+    """Intervals in schedule positions, both ends included: of buffers, [buffers], and of copies
+    that exist only where an edge gathers, `copy_*` [copies].
 
     `row` is the value row that says in how many parts a buffer is split; `n_bytes` are those of the
     whole value. `copy_repeats` is `Copies.repeats`.
@@ -73,8 +73,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """A program's buffers over its schedule; `n_rows` value rows and `n_edges` operand edges index a
-    plan's vectors.
+    """A program's buffers over its schedule; `n_rows` value rows and `n_edges` operand edges index
+    a plan's vectors.
     """
 
     buffers: BufferTable
@@ -92,8 +92,8 @@ class MemoryTimeline:
     def _changes(
         self, birth: np.ndarray, death: np.ndarray, column: np.ndarray, size: np.ndarray, n: int
     ) -> sparse.csr_matrix:
-        """A matrix [positions, n] that adds `size` at the column's birth and takes it off behind its
-        death, so that its running sum along the positions is what is alive.
+        """A matrix [positions, n] that adds `size` at the column's birth and takes it off behind
+        its death, so that its running sum along the positions is what is alive.
         """
         at = np.searchsorted(self.positions, np.concatenate([birth, death + 1]))
         # Equal (position, column) entries add up: several buffers are of one row.

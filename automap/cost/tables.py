@@ -6,8 +6,8 @@ hundred rows, and a plan is a few numpy calls.
 
     operands   edges value row -> op row: what must be gathered before an op can run
     results    edges op row -> value row: what must be summed, scattered or gathered after it
-    kernels    FLOPs and bytes of each kernel                     -> in: `automap.cost.kernels.table`
-    buffers    intervals of stored buffers and of gathered copies -> in: `automap.cost.memory`
+    kernels    FLOPs and bytes of each kernel: `automap.cost.kernels.table`
+    buffers    intervals of stored buffers and of gathered copies: `automap.cost.memory`
 """
 
 from collections.abc import Sequence

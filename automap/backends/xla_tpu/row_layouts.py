@@ -1,21 +1,25 @@
-"""Tables of narrow rows in a TPU's memory: which way they lie, and what turning them costs.
+"""Tables of narrow rows in tiled memory: in which order they lie, and what transposing them costs.
 
 The memory holds tiles of 8 x 128 numbers. A table of fewer columns than a tile has takes least with
 its columns side by side, so that is how steps are given tables and hand them on. What looks rows
 up, or adds to some, wants rows side by side:
 
-    by_row    = rows * ceil128(width),  by_column = ceil128(rows) * side(width)       numbers of a table on a device
+    by_row    = rows * ceil128(width)            numbers of a table on a device
+    by_column = ceil128(rows) * side(width)
     side(w)   = ceil8(w), or 1, 2, 4 for what is no wider
-    by column if by_row >= 2 by_column, and of a look-up    saved >= 128 MiB
-                                            of a scatter    saved >= max(128 MiB, 120 KiB * updates), or
-                                                            by_row > 5 % of the device's memory
+    by column if by_row >= 2 by_column, and
+        of a look-up    saved >= `table_saved_bytes`
+        of a scatter    saved >= max(`table_saved_bytes`, `table_saved_bytes_per_update` * updates),
+                        or by_row > `table_largest_share` of the device's memory
 
-with saved = by_row - by_column (all of that as libtpu 0.0.51 for v5e decides, tests/automap/backends/xla_tpu/test_row_layouts.py).
-By row, look-ups turn the table first; which tables of an update are turned         -> in: `automap.backends.xla_tpu.table_uses`
+with saved = by_row - by_column, as libtpu decides (test_row_layouts.py, SCATTERED, LOOKED_UP).
+By row, look-ups transpose the table first; which tables of an update are transposed
+                                                  -> in: `automap.backends.xla_tpu.table_uses`
 
-Registers hold 8 x 128 numbers, and less of a narrower table by column. Its zeros take the time of a full register each,
-an update of Adam that of side + 1 of 8, and look-ups in a single column first copy it register by register
-(libtpu 0.0.51, v5e and v5p: tables of 4,000,000 rows of 1 to 16).                     -> in: `_registers`
+Registers hold 8 x 128 numbers, and less of a narrower table by column. Its zeros take the time of a
+full register each, an update of Adam that of side + 1 of 8, and look-ups in a single column first
+copy it register by register (v5e and v5p: tables of 4,000,000 rows of 1 to 16)
+                                                  -> in: `_registers`
 """
 
 from collections.abc import Sequence
@@ -32,29 +36,30 @@ from automap.backends.effects import (
     select_rows,
 )
 from automap.backends.fitted import TileNumbers
-from automap.backends.xla_tpu.table_uses import Lies, TableUse, uses_of_tables
+from automap.backends.xla_tpu.table_uses import TableAccess, TableUse, table_uses
 from automap.program.problem import Problem
 from hlo_tools.graph import Op
 from hlo_tools.rules import Rule
 
 
+# Rows and columns of a tile in memory, and of a register.
 _TILE: Final = (8, 128)
 
-_BY_ROW: Final = (Lies.BY_ROW, Lies.TURNED, Lies.FILLED)
-_TURNING: Final = (Lies.LOOKED_UP, Lies.TURNED, Lies.RETURNED)
+_BY_ROW: Final = (TableAccess.BY_ROW, TableAccess.TRANSPOSED, TableAccess.FILLED)
+_TRANSPOSING: Final = (TableAccess.LOOKED_UP, TableAccess.TRANSPOSED, TableAccess.RETURNED)
 
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """By how much longer what is accessed takes in tiles, bytes that are read and written to turn
-    it, or copied; [uses].
+    """By how much longer what is accessed takes in tiles, bytes that are read and written to
+    transpose it, or copied; [uses].
 
     `launches` are more ops that run where a device has some of the rows: it finds out which indices
     are its own.
     """
 
-    held: np.ndarray
-    turned_bytes: np.ndarray
+    lengthening: np.ndarray
+    transposed_bytes: np.ndarray
     copied_bytes: np.ndarray
     launches: np.ndarray
 
@@ -77,7 +82,7 @@ class RowLayoutEffect:
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel; what a scatter adds decides how its table lies."""
         problem, kernels = program.problem, program.kernels
-        tables = uses_of_tables(problem.graph, kernels, program.numbers.table_most_by_row)
+        tables = table_uses(problem.graph, kernels, program.numbers.table_most_by_row)
         result: list[KernelUses] = []
         for kernel, uses in zip(kernels, tables, strict=True):
             op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
@@ -108,7 +113,7 @@ class TableUses:
     last_dim: np.ndarray
     added_row: np.ndarray
     added_dim: np.ndarray
-    lies: np.ndarray
+    kind: np.ndarray
     rows: np.ndarray
     width: np.ndarray
     updates: np.ndarray
@@ -125,7 +130,9 @@ class TableUses:
         )
 
     def add_to(self, work: KernelWork) -> None:
-        """Lengthen accesses by what tiles hold besides, and add the time of turning and copying."""
+        """Lengthen accesses by what tiles hold besides, and add the time of transposing and
+        copying.
+        """
         if not len(self.access):
             return
         device, kernel = work.device, work.access_kernel[self.access]
@@ -133,8 +140,8 @@ class TableUses:
         tiled = self.in_memory(
             work.dim_of_axis, factors, work.sizes, device.memory_bytes, work.numbers
         )
-        work.local_bytes[self.access] *= tiled.held
-        seconds = tiled.turned_bytes / device.memory_bytes_per_s("turn")
+        work.local_bytes[self.access] *= tiled.lengthening
+        seconds = tiled.transposed_bytes / device.memory_bytes_per_s("turn")
         seconds += tiled.copied_bytes / device.memory_bytes_per_s("copy")
         seconds += tiled.launches * device.launch_seconds
         n_kernels = len(work.extra_seconds)
@@ -150,27 +157,35 @@ class TableUses:
     ) -> InMemory:
         """What accesses cost beyond their bytes.
 
-        `dim_of_axis` is that of `automap.cost.shardings.split`, `factor_of_axis` [uses, axes] of the ops
-        of kernels, `axes` are the sizes of the mesh's, `memory_bytes` a device's.
+        `dim_of_axis` [value rows, axes] are split dimensions, `factor_of_axis` [uses, axes] split
+        factors of the operations of kernels, `axes` are the sizes of the mesh's, `memory_bytes` a
+        device's.
         """
         local = self._local(dim_of_axis, factor_of_axis, np.array(axes))
+        # Bytes of the table on a device in both orders, and what the one by column saves.
         by_row = local.rows * _up(local.width, _TILE[1]) * self.item_bytes
         by_column = _up(local.rows, _TILE[1]) * _side(local.width) * self.item_bytes
         saved = by_row - by_column
         worth = numbers.table_saved_bytes_per_update * local.updates
         is_much = saved >= np.maximum(numbers.table_saved_bytes, worth)
+        # In a scatter a table by row may take only so much of the memory.
         is_much |= (self.updates > 0) & (by_row > numbers.table_largest_share * memory_bytes)
         lies_by_row = ((by_row < 2 * by_column) | ~is_much) & (local.width > 1)
-        is_filled, is_looked_up = self.lies == Lies.FILLED, self.lies == Lies.LOOKED_UP
+        is_filled, is_looked_up = (
+            self.kind == TableAccess.FILLED,
+            self.kind == TableAccess.LOOKED_UP,
+        )
+        # By row a table is padded to 128 columns; by column it takes registers of 8.
         by_register = _registers(local.width, is_filled=is_filled)
-        stays = lies_by_row & np.isin(self.lies, _BY_ROW)
-        held = np.where(stays, _up(local.width, _TILE[1]), by_register) / local.width
-        turns = np.isin(self.lies, _TURNING) & lies_by_row & (saved > 0)
-        copied = is_looked_up & (local.width == 1) & ~turns
+        stays = lies_by_row & np.isin(self.kind, _BY_ROW)
+        lengthening = np.where(stays, _up(local.width, _TILE[1]), by_register) / local.width
+        is_transposed = np.isin(self.kind, _TRANSPOSING) & lies_by_row & (saved > 0)
+        # A single column is no table of rows: it is copied to where look-ups find it.
+        copied = is_looked_up & (local.width == 1) & ~is_transposed
         full = _up(local.rows, _TILE[1]) * _TILE[0] * self.item_bytes
         return InMemory(
-            held=np.where(is_looked_up, 1.0, held),
-            turned_bytes=turns * (by_row + by_column),
+            lengthening=np.where(is_looked_up, 1.0, lengthening),
+            transposed_bytes=is_transposed * (by_row + by_column),
             copied_bytes=copied * full,
             launches=local.has_some_rows * (is_looked_up | is_filled) * numbers.table_launches,
         )
@@ -178,12 +193,13 @@ class TableUses:
     def _local(
         self, dim_of_axis: np.ndarray, factor_of_axis: np.ndarray, sizes: np.ndarray
     ) -> _Local:
+        # What a plan splits is of the table and of what is added; [uses, axes].
         dims, added = dim_of_axis[self.value_row], dim_of_axis[self.added_row]
         is_last = dims == self.last_dim[:, None]
         is_row = (dims >= 0) & ~is_last
         # Columns that are only stored apart are gathered before rows are looked up.
-        is_found_cut = (factor_of_axis == self.factor[:, None]) & (factor_of_axis >= 0)
-        is_cut = np.where((self.lies == Lies.LOOKED_UP)[:, None], is_found_cut, is_last)
+        is_cut_in_op = (factor_of_axis == self.factor[:, None]) & (factor_of_axis >= 0)
+        is_cut = np.where((self.kind == TableAccess.LOOKED_UP)[:, None], is_cut_in_op, is_last)
         # What is added is gathered along the axes that split the table.
         is_split = (dims < 0) & (added >= 0) & (added != self.added_dim[:, None])
         return _Local(
@@ -213,12 +229,13 @@ def _registers(width: np.ndarray, *, is_filled: np.ndarray) -> np.ndarray:
 
 
 def _row(use: TableUse, problem: Problem, rows: Sequence[int]) -> tuple[int, ...]:
+    # (value row, last dimension) of the table, then of what is added: the order of `TableUses`.
     places = [
         place
         for value in (use.table, use.added)
         for place in (rows[value], len(problem.graph.values[value].dims) - 1)
     ]
-    return *places, use.lies, use.rows, use.width, use.updates, use.item_bytes
+    return *places, use.kind, use.rows, use.width, use.updates, use.item_bytes
 
 
 def _columns_factor(op: Op, rule: Rule, table: int) -> int:

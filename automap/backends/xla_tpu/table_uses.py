@@ -1,10 +1,11 @@
-"""Where a program looks rows up in tables, adds to some, and updates them: what decides which way
-they lie.
+"""Where a program looks rows up in tables, adds to some, and updates them: what decides the order
+in which they lie.
 
-What becomes of the sums of a scatter depends on how many tables the update reads besides. With up to two (SGD, Adagrad,
-momentum) it runs by row: all that it reads was turned, and all that it makes is turned back. With more (Adam) the sums are
-turned, and the update runs by column (libtpu 0.0.51 for v5e)                     -> in: `_Uses._lies`
-What that costs                                                                  -> in: `automap.backends.xla_tpu.row_layouts`
+What becomes of the sums of a scatter depends on how many tables the update reads besides. With up
+to `table_most_by_row` (SGD, Adagrad, momentum) it runs by row: all that it reads was transposed,
+and all that it makes is transposed back. With more (Adam) the sums are transposed, and the update
+runs by column                                                   -> in: `_Uses._access_kind`
+What that costs                               -> in: `automap.backends.xla_tpu.row_layouts`
 """
 
 from collections import defaultdict
@@ -18,16 +19,16 @@ from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
 
 
-class Lies(IntEnum):
+class TableAccess(IntEnum):
     """How an access finds a table.
 
-    LOOKED_UP in a turned copy, BY_ROW, FILLED by row with zeros and sums, TURNED to or from rows,
-    RETURNED to columns, or BY_COLUMN as it is given and handed on.
+    LOOKED_UP in a transposed copy, BY_ROW, FILLED by row with zeros and sums, TRANSPOSED to or from
+    rows, RETURNED to columns, or BY_COLUMN as it is given and handed on.
     """
 
     LOOKED_UP = 1
     BY_ROW = 2
-    TURNED = 3
+    TRANSPOSED = 3
     RETURNED = 4
     FILLED = 5
     BY_COLUMN = 6
@@ -41,7 +42,7 @@ class TableUse:
     A look-up has none of these: 0, and the table itself.
     """
 
-    lies: Lies
+    kind: TableAccess
     table: int
     added: int
     rows: int
@@ -50,13 +51,13 @@ class TableUse:
     item_bytes: int
 
 
-def uses_of_tables(
+def table_uses(
     graph: Graph, kernels: Sequence[Kernel], most_by_row: int
 ) -> list[dict[int, TableUse]]:
     """For each kernel its accesses (by value) of tables that it looks rows up in, scatters to, or
     updates; an update that reads more than `most_by_row` tables runs by column.
     """
-    return _Uses(graph, kernels, most_by_row).found
+    return _Uses(graph, kernels, most_by_row).by_kernel
 
 
 class _Uses:
@@ -64,7 +65,7 @@ class _Uses:
         self.most_by_row = most_by_row
         self.graph, self.kernels = graph, kernels
         self.inputs, self.outputs = set(graph.inputs), set(graph.outputs)
-        self.found: list[dict[int, TableUse]] = [{} for _ in kernels]
+        self.by_kernel: list[dict[int, TableUse]] = [{} for _ in kernels]
         self.looked_up: set[int] = set()
         self.readers: dict[int, list[int]] = defaultdict(list)
         for number, kernel in enumerate(kernels):
@@ -72,6 +73,8 @@ class _Uses:
                 self.readers[access.value].append(number)
             if graph.ops[kernel.op].opcode == "gather":
                 self._look_up(number)
+        # Look-ups come first: a table that is looked up is transposed once, and its update reads
+        # that copy.
         done: set[int] = set()
         for number, kernel in enumerate(kernels):
             op = graph.ops[kernel.op]
@@ -83,10 +86,13 @@ class _Uses:
         numbers = op.instruction.attributes.gather
         for access in self.kernels[number].reads[:1]:
             table = self.graph.values[access.value].dims
+            # Rows are looked up along the first dimension of a matrix; a single column is none.
             is_table = self._is_given(access.value) and len(table) == 2 and table[-1] > 1
             if is_table and numbers is not None and numbers.start_index_map == (0,):
                 self.looked_up.add(access.value)
-                self.found[number][access.value] = self._use(access.value, Lies.LOOKED_UP)
+                self.by_kernel[number][access.value] = self._use(
+                    access.value, TableAccess.LOOKED_UP
+                )
 
     def _is_given(self, value: int) -> bool:
         """Whether a value is an input, or an input in another type."""
@@ -101,6 +107,8 @@ class _Uses:
         table = op.outputs[0]
         dims = self.graph.values[table].dims
         added = op.inputs[-1]
+        # The list grows while it is walked: kernels that read a table of sums, and those that read
+        # what these make of it.
         sums, members = {table}, [number]
         for member in members:
             sums |= self._made(member, dims)
@@ -110,6 +118,7 @@ class _Uses:
                 )
         members.sort()
         done |= sums
+        # The tables that the update reads besides: parameters and moments of the same sizes.
         read = {
             a.value
             for k in members
@@ -118,28 +127,35 @@ class _Uses:
         }
         for member in members:
             for value in self._like(member, dims):
-                lies = self._lies(member, value, sums, len(read) <= self.most_by_row)
-                if lies is Lies.BY_ROW and member == number:
-                    lies = Lies.FILLED
-                if lies is not None:
-                    self.found[member].setdefault(value, self._use(value, lies, added))
+                kind = self._access_kind(member, value, sums, len(read) <= self.most_by_row)
+                if kind is TableAccess.BY_ROW and member == number:
+                    kind = TableAccess.FILLED
+                if kind is not None:
+                    self.by_kernel[member].setdefault(value, self._use(value, kind, added))
         # The rows that are added are as wide as the table's.
         for access in self.kernels[number].reads:
-            if access.value not in self.found[number] and access.value == added:
-                self.found[number][added] = self._use(table, Lies.BY_ROW, added)
+            if access.value not in self.by_kernel[number] and access.value == added:
+                self.by_kernel[number][added] = self._use(table, TableAccess.BY_ROW, added)
 
-    def _lies(self, member: int, value: int, sums: set[int], by_row: bool) -> Lies | None:  # noqa: FBT001 - of a pair
+    def _access_kind(
+        self,
+        member: int,
+        value: int,
+        sums: set[int],
+        by_row: bool,  # noqa: FBT001 - of a pair
+    ) -> TableAccess | None:
         is_input, is_output = value in self.inputs, value in self.outputs
         made = set(self.graph.ops[self.kernels[member].op].outputs)
         if not by_row:
+            # Tables lie as they are given; only the sums are transposed, where new tables are made.
             if is_input or is_output:
-                return Lies.BY_COLUMN
-            return Lies.RETURNED if made & self.outputs else Lies.BY_ROW
+                return TableAccess.BY_COLUMN
+            return TableAccess.RETURNED if made & self.outputs else TableAccess.BY_ROW
         if value in made and is_output:
-            return Lies.TURNED
+            return TableAccess.TRANSPOSED
         if is_input and value not in self.looked_up:
-            return Lies.TURNED
-        return Lies.BY_ROW if is_input or value in sums else None
+            return TableAccess.TRANSPOSED
+        return TableAccess.BY_ROW if is_input or value in sums else None
 
     def _made(self, member: int, dims: tuple[int, ...]) -> set[int]:
         return {
@@ -155,17 +171,20 @@ class _Uses:
         op = self.graph.ops[self.kernels[number].op]
         return op.trip_count == 1 and op.opcode not in STRUCTURAL | DENSE_CONTRACTIONS | {"gather"}
 
-    def _use(self, value: int, lies: Lies, added: int | None = None) -> TableUse:
+    def _use(self, value: int, kind: TableAccess, added: int | None = None) -> TableUse:
+        # A table of more dimensions is one of rows: all but the last are its rows.
         array = self.graph.values[value]
         rows, width = math.prod(array.dims[:-1]), array.dims[-1]
         updates = 0 if added is None else math.prod(self.graph.values[added].dims) // width
         added = value if added is None else added
         item_bytes = max(DTYPE_BITS[array.dtype] // 8, 1)
-        return TableUse(lies, value, added, rows, width, updates, item_bytes)
+        return TableUse(kind, value, added, rows, width, updates, item_bytes)
 
 
 def is_of_rows(op: Op) -> bool:
-    """Whether a scatter changes rows of a table: the last dimension, of several numbers, is whole."""
+    """Whether a scatter changes rows of a table: the last dimension, of several numbers, is
+    whole.
+    """
     numbers, dims = op.instruction.attributes.scatter, op.instruction.shape.dims
     if numbers is None or len(dims) < 2 or dims[-1] == 1:
         return False

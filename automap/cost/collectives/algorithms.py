@@ -10,8 +10,8 @@ in: `_stages`.
 reduce-scatter and all-gather (mirror images): the faster of
   stages, one after the other (hierarchical)                               -> in: `_by_stages`
     Stage k works on B / N_k bytes, N_k the ranks of the stages inside it.
-    alpha   switch (n-1) h inside a host, a ring; ceil(log2 n) h across hosts (recursive halving, NCCL's
-            PAT); ring floor(n/2) h, line (n-1) h; summed.
+    alpha   switch (n-1) h inside a host, a ring; ceil(log2 n) h across hosts (recursive halving);
+            ring floor(n/2) h, line (n-1) h; summed.
     beta    of a stage with one span: (1 - 1/n) / b. The data crosses each of its n-1 borders once.
     beta    of a torus: the buffer is split and each part visits the dimensions in its own order,
             so all links work at once. The reachable loads (bytes a dimension carries) are the base
@@ -22,20 +22,22 @@ reduce-scatter and all-gather (mirror images): the faster of
 
             which is (1 - 1/N) / sum b when the dimensions can be balanced.   -> in: `_torus_beta`
   one ring through all ranks, for groups of switches                       -> in: `_flat_ring`
-    Of its N edges all but one are walked; those of span k are (n_k - 1) times the ranks outside it. Each of
-    the I_k ranks inside a span has its own ring with its own way out: beta (1 - 1/N) max_k 1 / (I_k b_k).
+    Of its N edges all but one are walked; those of span k are (n_k - 1) times the ranks outside it.
+    Each of the I_k ranks inside a span has its own ring with its own way out: beta
+    (1 - 1/N) max_k 1 / (I_k b_k).
 all-reduce
   ring    reduce-scatter, then all-gather: twice the above, with rings across hosts too.
-  halving, of devices that meet in one memory (CPU): twice the stages with ceil(log2 n) h on every switch.
-  tree    reduce to the root, then broadcast, in chunks that follow each other: NCCL's chain inside a host,
-          double binary tree across                                        -> in: `_tree`
+  halving, of devices that meet in one memory: twice the stages with ceil(log2 n) h on every switch.
+  tree    reduce to the root, then broadcast, in chunks that follow each other: a chain inside a
+          host, a double binary tree across                                -> in: `_tree`
           alpha 2 sum of (n-1) h or ceil(log2 n) h, beta 2 max_k 1 / (I_k b_k).
 all-to-all                                                                 -> in: `_exchange`
-  switches: every rank sends to every other directly. Over span k it reaches (n_k - 1) I_k ranks, with B / N
-    bytes each, over all spans at once: alpha sum of (n_k - 1) I_k h_k, beta max_k (n_k - 1) I_k / (N b_k).
-  a torus: messages pass through the dimensions in order, which all work at once: alpha the sum of the
-    diameters, beta the busiest dimension's floor(n^2/4) / (n b): floor(n^2/4) is the sum of distances on a
-    ring; on a line the middle border carries as much and b is half a ring's.
+  switches: every rank sends to every other directly. Over span k it reaches (n_k - 1) I_k ranks,
+    with B / N bytes each, over all spans at once: alpha sum of (n_k - 1) I_k h_k, beta
+    max_k (n_k - 1) I_k / (N b_k).
+  a torus: messages pass through the dimensions in order, which all work at once: alpha the sum of
+    the diameters, beta the busiest dimension's floor(n^2/4) / (n b): floor(n^2/4) is the sum of
+    distances on a ring; on a line the middle border carries as much and b is half a ring's.
   both: one after the other, each with the whole operand: sums.
 collective-permute: every rank sends its operand to the next              -> in: `_shift`
     The slowest span decides: its alpha is h (a line's last rank is n-1 hops from the first) and its
@@ -102,6 +104,7 @@ def _by_stages(group: Group, steps: Callable[[Span], int]) -> Line:
     inside = 1
     for stage in _stages(group):
         alpha += sum(steps(span) * span.hop_seconds for span in stage)
+        # Stages are summed from the inside out: each works on what those inside have left.
         beta += _torus_beta(stage) / inside
         inside *= prod(span.ranks for span in stage)
     return Line(alpha_seconds=alpha, beta_seconds_per_byte=beta)
@@ -109,6 +112,8 @@ def _by_stages(group: Group, steps: Callable[[Span], int]) -> Line:
 
 def _flat_ring(group: Group) -> Line:
     total = prod(span.ranks for span in group)
+    # Hops over each span: n_k - 1 inside of each of its groups, of which there are
+    # total / (inside * n_k).
     edges = (
         (span.ranks - 1) * (total // (inside * span.ranks)) * span.hop_seconds
         for span, inside in _with_inside(group)
@@ -119,7 +124,7 @@ def _flat_ring(group: Group) -> Line:
 
 
 def _tree(group: Group) -> Iterator[Line]:
-    """Only across hosts: inside one NCCL's tree is a chain, which the ring beats."""
+    """Only across hosts: inside one the tree is a chain, which the ring beats."""
     if all(span.kind == "switch" for span in group) and _crosses_hosts(group):
         alpha = sum(_halving_steps(span) * span.hop_seconds for span in group)
         yield Line(alpha_seconds=2 * alpha, beta_seconds_per_byte=2 * _slowest_exit(group))
@@ -127,6 +132,7 @@ def _tree(group: Group) -> Iterator[Line]:
 
 def _exchange(group: Group) -> Iterator[Line]:
     alpha = beta = 0.0
+    # Neighbouring switches exchange over all of them at once; a torus is a step of its own.
     for is_switch, run in groupby(_stages(group), lambda stage: stage[0].kind == "switch"):
         stages = list(run)
         if is_switch:
@@ -161,6 +167,7 @@ def _shift(group: Group) -> Iterator[Line]:
         alpha_seconds=max(
             (span.ranks - 1 if span.kind == "line" else 1) * span.hop_seconds for span in group
         ),
+        # A ring's bandwidth is that of both directions; a shift uses one.
         beta_seconds_per_byte=max(
             (2 if span.kind == "ring" else 1) / span.bytes_per_s for span in group
         ),
@@ -192,6 +199,7 @@ def _stages(group: Group) -> Iterator[tuple[Span, ...]]:
     """Runs of ring and line spans of different levels together, other spans one by one."""
     torus: list[Span] = []
     for span in group:
+        # Two spans of one level are no two dimensions: the second begins a torus of its own.
         starts = span.kind == "switch" or any(span.level is other.level for other in torus)
         if starts and torus:
             yield tuple(torus)
@@ -206,6 +214,7 @@ def _stages(group: Group) -> Iterator[tuple[Span, ...]]:
 
 def _torus_beta(stage: Group) -> float:
     """Seconds per byte of a reduce-scatter over all dimensions of the stage at once."""
+    # The maximum over the non-empty subsets S, of which a torus of three dimensions has seven.
     everyone = prod(span.ranks for span in stage)
     least = 0.0
     for count in range(1, len(stage) + 1):

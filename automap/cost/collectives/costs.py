@@ -1,15 +1,16 @@
 """The time of a collective over a group of mesh axes, as a function of its bytes.
 
-    t(B) = min over k of  alpha_k + beta_k B                                  -> in: `CollectiveCost.seconds`
+    t(B) = min over k of  alpha_k + beta_k B                 -> in: `CollectiveCost.seconds`
 
-One line for every algorithm and protocol that the hardware's library can choose (`automap.cost.collectives.algorithms`,
-`automap.backends.protocols`): NCCL takes the fastest for the size, ring or tree, LL, LL128 or
-Simple; a TPU slice has the rings of its torus alone. A minimum of rising lines is rising and concave, so the bandwidth B / t(B)
-rises with B: small messages ride a line with a low alpha, large ones one with a low beta. Only lines that
-are lowest somewhere are kept                                                 -> in: `_lowest`
+One line for every algorithm and protocol that the hardware's library can choose
+(`automap.cost.collectives.algorithms`, `automap.backends.protocols`): a library that has several
+takes the fastest for the size. A minimum of rising lines is rising and concave, so the bandwidth
+B / t(B) rises with B: small messages ride a line with a low alpha, large ones one with a low beta.
+Only lines that are lowest somewhere are kept                -> in: `_lowest`
 
-B is the full buffer on one device (see `automap.cost.collectives.algorithms`). A bundle of m messages with B
-bytes in all costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a fraction m.
+B is the full buffer on one device (see `automap.cost.collectives.algorithms`). A bundle of m
+messages with B bytes in all costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a
+fraction m.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ class CollectiveCost:
             line.alpha_seconds * messages + line.beta_seconds_per_byte * n_bytes
             for line in self.lines
         ]
+        # Two by two: there are few lines, and a stacked array would be made for each call.
         lowest = costs[0]
         for cost in costs[1:]:
             lowest = np.minimum(lowest, cost)
@@ -73,6 +75,7 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
         ]
         by_kind = LINES[protocol.algorithm]
         for line in by_kind[kind](sent) if kind in by_kind else ():
+            # The start of the protocol comes once, whatever the steps of the algorithm.
             alpha = protocol.start_seconds + line.alpha_seconds
             lines.append(replace(line, alpha_seconds=alpha))
     return CollectiveCost(lines=_lowest(lines))
@@ -80,15 +83,19 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
 
 def _lowest(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines that are lowest for some B >= 0, by rising alpha."""
-    kept: list[Line] = []
+    # The lower envelope of lines, as a stack: in the order of rising alpha each line has to be less
+    # steep than the last, and takes those away that it makes useless.
+    envelope: list[Line] = []
     for line in sorted(lines, key=lambda x: (x.alpha_seconds, x.beta_seconds_per_byte)):
-        if kept and line.beta_seconds_per_byte >= kept[-1].beta_seconds_per_byte:
+        if envelope and line.beta_seconds_per_byte >= envelope[-1].beta_seconds_per_byte:
             continue
         # The last one is of no use if this one crosses the one before it sooner.
-        while len(kept) > 1 and _crossing_bytes(kept[-2], line) <= _crossing_bytes(*kept[-2:]):
-            kept.pop()
-        kept.append(line)
-    return tuple(kept)
+        while len(envelope) > 1 and (
+            _crossing_bytes(envelope[-2], line) <= _crossing_bytes(*envelope[-2:])
+        ):
+            envelope.pop()
+        envelope.append(line)
+    return tuple(envelope)
 
 
 def _crossing_bytes(early: Line, late: Line) -> float:

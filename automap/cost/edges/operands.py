@@ -1,4 +1,6 @@
-"""Operand edges: where ops read tensors, and the copies that gathering or exchanging makes there."""
+"""Operand edges: where operations read tensors, and the copies that gathering or exchanging makes
+there.
+"""
 
 import numpy as np
 
@@ -35,9 +37,9 @@ def operand_edges(
     `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
     gathers it so.
 
-    Compilers gather a tensor once for all ops that want it alike, so uses of one value by ops with the
-    same classes and the same demand on each dimension count once; what a loop does not change they
-    gather before the loop.
+    Compilers gather a tensor once for all operations that want it alike, so uses of one value by
+    operations with the same classes and the same demand on each dimension count once; what a loop
+    does not change they gather before the loop.
     """
     graph = problem.graph
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])

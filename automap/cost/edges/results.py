@@ -36,8 +36,8 @@ def result_edges(
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
-    `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is then
-    reduced and the others repeat it; if None it does not, nor sees through indices.
+    `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
+    then reduced and the others repeat it; if None it does not, nor sees through indices.
     """
     graph = problem.graph
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])

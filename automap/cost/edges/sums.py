@@ -5,11 +5,12 @@ Compilers turn all-reduce(a) + all-reduce(b) into all-reduce(a + b), and a loop 
 
     c <- c + all-reduce(d)     into     c <- c + d,  with one all-reduce of what the loop ends with
 
-(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion). So a value that is only added to others of its kind is
-a *term*, all terms of one sum have one name (those are added first that come before any that is
-reduced otherwise, `automap.cost.traffic.flows.clear_merged_terms`), and a sum may be reduced at the trip
-count outside of a loop instead of its own; reduce-scatters stay where they are, and so does what is
-sliced before it is added. A scatter-add is first merged with what it is added to, whatever that is.
+(XLA's all-reduce-reassociate and while-loop-all-reduce-code-motion). So a value that is only added
+to others of its kind is a *term*, all terms of one sum have one name (those are added first that
+come before any that is reduced otherwise, `automap.cost.traffic.flows.clear_merged_terms`), and a
+sum may be reduced at the trip count outside of a loop instead of its own; reduce-scatters stay
+where they are, and so does what is sliced before it is added. A scatter-add is first merged with
+what it is added to, whatever that is.
 
 A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves
 the loop is of the carry's type, `Sums.widened`. A compiler that takes sums out of loops before it
@@ -159,7 +160,7 @@ class _Terms:
 
     def merge(self, value: int, other: int) -> None:
         """Make both terms of one sum, reduced in the type of the wider."""
-        # The union of two sets, each with the list of its members: the second takes the first's name.
+        # The union of two sets with lists of members: the second takes the first's name.
         kept, gone = (self.sum_by_term.get(v, v) for v in (value, other))
         moved = [gone] if kept == gone else self.members.pop(gone, [gone])
         self.members.setdefault(kept, []).extend(moved)

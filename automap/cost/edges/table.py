@@ -47,28 +47,41 @@ class Window:
 
 @dataclass(frozen=True)
 class Edges:
-    """Tensor-to-op incidences. Arrays are [edges] unless said.
+    """Tensor-to-operation incidences. Arrays are [edges] unless said.
 
-    `factor_of_dim` [edges, rank]: the op's factor a dimension is major in, -1 if none. `is_reduced`
-    [edges, factors]: whether the op sums over a factor (result edges only). `combinable`: whether
-    compilers merge these collectives into few messages (gradients and parameters). `least_messages`: the
-    part of a message that each execution is at least: 0 outside loops, where anything may be
-    merged; 1 in a loop, every trip of which sends its own; there the sums of vectors are one
-    message together. `sums_at_once`: whether the op's partial sums over all axes end in one
-    all-reduce, also where part of it could be scattered (reduce, scatter; contractions scatter
-    first). `sum_of_factor` [edges, factors]: factors of one number are summed over in one
-    all-reduce. `is_alone` [edges, factors]: whether all is summed at once if the factor is split
-    (`hlo_tools.rules.convolution.partitioned_alone`). `partials`: what the devices hold that split
-    a reduction, `Partials`. `widened`: how many times `n_bytes` an all-reduce has that is done in a
-    wider type (`automap.cost.edges.sums`). `count`: how often a step sums there; `trips`: how often
-    anything else is moved, or scattered. `value`, `op`: one example incidence each row stands for,
-    to name it. `repeats` [pairs, 2]: (edge, an edge of the same tensor or the same sum before it);
-    if both gather, or all before it reduce, over the same axes, the second does nothing.
-    `last_dim`, `last_size`: the last dimension of tensors that have several (-1: they have not),
-    and its elements. `windows`: of each edge, the dimensions that the op slides a window along.
-    `own_kind`, `own_mask`, `own_bytes`: the collective that the op itself is (-1, 0, 0: it is
-    none), in the step's `shard_map`s. `incidences` [incidences, 5]: row, value, op, and how often a
-    step sums there, and moves anything else.
+    value_row, op_row   the rows of the tensor and of the operation
+    factor_of_dim       [edges, rank]: the operation's factor a dimension is major in, -1 if none
+    is_reduced          [edges, factors]: whether the operation sums over a factor (of result edges)
+    n_bytes             of the whole tensor
+    count, trips        how often a step sums there, and how often anything else is moved, or
+                        scattered
+    phase               of the operation (`hlo_tools.analyses.phases.Phase`)
+    combinable          whether compilers merge these collectives into few messages: those of
+                        gradients and parameters
+    least_messages      the part of a message that each execution is at least: 0 outside loops,
+                        where anything may be merged; 1 in a loop, every trip of which sends its
+                        own; there the sums of vectors are one message together
+    sums_at_once        whether the operation's partial sums over all axes end in one all-reduce,
+                        also where part of it could be scattered (reduce, scatter; contractions
+                        scatter first)
+    sum_of_factor       [edges, factors]: factors of one number are summed over in one all-reduce
+    is_alone            [edges, factors]: whether all is summed at once if the factor is split
+                        (`hlo_tools.rules.convolution.partitioned_alone`)
+    partials            what the devices hold that split a reduction, `Partials`
+    widened             how many times `n_bytes` an all-reduce has that is done in a wider type
+                        (`automap.cost.edges.sums`)
+    value, op           one example incidence that each row stands for, to name it
+    last_dim, last_size the last dimension of tensors that have several, -1 of others, and its
+                        elements
+    repeats             [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if
+                        both gather, or all before it reduce, over the same axes, the second does
+                        nothing
+    windows             of each edge, the dimensions that the operation slides a window along
+    own_kind, own_mask, own_bytes
+                        the collective that the operation itself is, in the step's `shard_map`s;
+                        -1, 0, 0 if it is none
+    incidences          [incidences, 5]: row, value, op, and how often a step sums there, and moves
+                        anything else
     """
 
     value_row: np.ndarray
@@ -113,8 +126,8 @@ class Copies:
 
 
 class OwnFlow(NamedTuple):
-    """The collective that an op itself is: its kind (`automap.cost.traffic.flows.KINDS`), its axes as a bit
-    mask, its bytes.
+    """The collective that an operation itself is: its kind (an index into
+    `automap.cost.collectives.KINDS`), its axes as a bit mask, its bytes.
     """
 
     kind: int = -1

@@ -1,10 +1,10 @@
-"""What a ring has to write before it begins (`automap.cost.kernels.rings`): its operands in the type
-that the matrix unit multiplies, whole.
+"""What a ring has to write before it begins (`automap.cost.kernels.rings`): its operands in the
+type that the matrix unit multiplies, whole.
 
 A product alone makes its operands from what is in memory while it feeds the matrix unit.  The
 kernels of a ring multiply parts of them again and again, so what is not there as bfloat16 is
 written first, once for all such products of it in a phase.  Bytes that this moves, for each element
-                                                                    -> in: `Operands.product_operands`
+                                                          -> in: `Operands.product_operands`
 
     ring_rounded_bytes    of what is in memory as float32: its producer writes it rounded as well
     ring_made_bytes       of what is made on the way: written, and read
@@ -13,7 +13,7 @@ written first, once for all such products of it in a phase.  Bytes that this mov
 The ring cuts slices of the operand that holds the dimension along which the product is scattered.
 Where that is the operand's last one, which lies side by side in memory, the operand is copied into
 another order of dimensions first, once for all products that cut it. That takes as long as of
-float32, `ring_turned_bytes` for each element, and less of what may stay on the chip, where each
+float32, `ring_transposed_bytes` for each element, and less of what may stay on the chip, where each
 trip of the ring reads it. What these numbers were fitted on stands in the backend's data file.
 """
 
@@ -105,11 +105,11 @@ class Operands:
             return 0
         self.transposed.add(use)
         value, *_ = use
-        return self.numbers.ring_turned_bytes * math.prod(self.graph.values[value].dims)
+        return self.numbers.ring_transposed_bytes * math.prod(self.graph.values[value].dims)
 
     def _source(self, value: int) -> int:
-        # Through what computes element by element, along its first operand: one value is written for
-        # all that is made of it so.
+        # Through what computes element by element, along its first operand: one value is written
+        # for all that is made of it so.
         while (producer := self.graph.values[value].producer) >= 0:
             op = self.graph.ops[producer]
             if op.opcode not in EACH_ELEMENT:

@@ -148,8 +148,8 @@ def _transposed_bytes(
     device: Device,
     numbers: TileNumbers,
 ) -> np.ndarray:
-    """Bytes in memory on a device that are moved to transpose the operands of `rows`, scattered over
-    axes `mask`.
+    """Bytes in memory on a device that are moved to transpose the operands of `rows`, scattered
+    over axes `mask`.
     """
     is_cut = np.zeros((2, len(rows)), bool)
     for axis in range(len(sharding.sizes)):

@@ -76,7 +76,9 @@ class KernelTable:
     effects: tuple[EffectTable, ...]
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
-        """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value row."""
+        """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
+        row.
+        """
         local = self.traffic_bytes / parts_of_value[self.traffic_row]
         return np.bincount(self.traffic_kernel, weights=local, minlength=len(self.flops))
 

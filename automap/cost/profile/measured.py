@@ -239,7 +239,7 @@ class MeasuredKernels:
 
     def _contraction_seconds(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of `_contractions`, of which each axis splits the factors `split`."""
-        # The factors of all axes as the digits of one number; digit 0 is of an axis that splits none.
+        # The factors of all axes as digits of one number; 0 is of an axis that splits none.
         width = self._factors[0].shape[1] + 1
         codes = np.zeros(len(split), np.int64)
         for axis in range(len(sizes)):

@@ -3,8 +3,8 @@
 A contraction's factor f has a role: b if it stands in both operands and the result, m in the left
 and the result, n in the right and the result, k if it is summed over (a convolution's taps are).
 
-    local elements of f    ceil(s_f / p_f), p_f the parts it is split in; a role has the product of its
-                           factors                                                -> in: `KernelShape.local`
+    local elements of f    ceil(s_f / p_f), p_f the parts it is split in; a role has the product of
+                           its factors                               -> in: `KernelShape.local`
 """
 
 from collections.abc import Mapping, Sequence

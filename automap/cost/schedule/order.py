@@ -2,10 +2,10 @@
 to be done.
 
 The slots are the kernels and the ends of loops by their position in the schedule
-(`hlo_tools.analyses.liveness`). Boundary k lies before slot k. A collective of a result is ready at the
-boundary after the op that makes it and needed at that before the first op that reads it; one of an
-operand is ready after its producer and needed before the op. A sum that has left its loops
-(`automap.cost.edges.sums`) is ready after the last of them.
+(`hlo_tools.analyses.liveness`). Boundary k lies before slot k. A collective of a result is ready at
+the boundary after the operation that makes it and needed at that before the first operation that
+reads it; one of an operand is ready after its producer and needed before the operation. A sum that
+has left its loops (`automap.cost.edges.sums`) is ready after the last of them.
 
 SPARE kernels are those that no other waits for: products that make gradients, and what only the end
 of a loop reads, as the stacking of residuals. They may run at any time from when their data is
@@ -86,6 +86,7 @@ def program_order(
         for k, row in zip(kernels, row_of_kernel, strict=True)
     ]
     loops = {LOOP_ENTER: ENTER, LOOP_EXIT: EXIT}
+    # The ends of loops are slots of no kernel, so that what is inside of one stays there.
     slots += [
         (int(position[i]), loops[op.opcode], -1, 1, i)
         for i, op in enumerate(graph.ops)
@@ -94,6 +95,8 @@ def program_order(
     slots.sort(key=lambda slot: slot[0])
     columns = np.array(slots, np.int64).reshape(-1, 5)
     at = columns[:, 0]
+    # What LATE kernels make does not count: only the step's end, and gathers of new parameters,
+    # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
     data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
     return Order(
@@ -102,8 +105,8 @@ def program_order(
         row=columns[:, 2],
         trips=columns[:, 3],
         data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
-        operands=_places(operands, *_of_operands(problem, operands, position), at),
-        results=_places(results, *_of_results(problem, results, position, made_at), at),
+        operands=_places(operands, *_operand_positions(problem, operands, position), at),
+        results=_places(results, *_result_positions(problem, results, position, made_at), at),
     )
 
 
@@ -111,12 +114,14 @@ def _kind(problem: Problem, op: Op, index: int) -> int:
     graph = problem.graph
     if _is_late(problem, index):
         return LATE
+    # A product in the backward pass whose result is of a parameter: its weight gradient.
     is_gradient = (
         op.opcode in CONTRACTIONS
         and problem.phases[index] == Phase.BACKWARD
         and problem.storage.side[op.outputs[0]] != Side.NONE
     )
     readers = {user for value in op.outputs for user in graph.users[value]}
+    # Only the end of a loop reads it.
     is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
     return SPARE if is_gradient or is_carried else KERNEL
 
@@ -135,6 +140,7 @@ def _made_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
         at = (
             int(position[index])
             if index in slots
+            # Fused into a kernel, or free: there as soon as what it reads is.
             else max((made[v] for v in op.inputs), default=-1)
         )
         for value in op.outputs:
@@ -142,7 +148,7 @@ def _made_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
     return made
 
 
-def _of_operands(
+def _operand_positions(
     problem: Problem, edges: Edges, position: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions after which, and before which, the incidences are gathered."""
@@ -151,16 +157,20 @@ def _of_operands(
     return np.where(made >= 0, position[made], -1), position[edges.incidences[:, 2]]
 
 
-def _of_results(
+def _result_positions(
     problem: Problem, edges: Edges, position: np.ndarray, made_at: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     end = len(position)
     users = problem.graph.users
     is_late = np.array([_is_late(problem, op) for op in range(end)], bool)
-    first_use = [min((int(position[u]) for u in of if not is_late[u]), default=end) for of in users]
+    # The update waits for sums, not they for it: its reads are no deadline.
+    first_use = [
+        min((int(position[u]) for u in readers if not is_late[u]), default=end) for readers in users
+    ]
     loop_end = _outermost_end(problem, position)
     _, value, op, times, trips = edges.incidences.T
     made = np.where(is_late[op], np.array(made_at, np.int64)[value], position[op])
+    # Fewer sums than trips: the sum has left its loops, and is done once behind the outermost.
     ready = np.where(times < trips, loop_end[op], made)
     needed = np.array(first_use, np.int64)[value]
     return ready, np.where(times < trips, end, np.maximum(needed, ready + 1))
@@ -185,8 +195,10 @@ def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
 
 def _places(edges: Edges, ready: np.ndarray, needed: np.ndarray, at: np.ndarray) -> Places:
     row, trips = edges.incidences[:, 0], edges.incidences[:, 4]
+    # Sorted by row, so that `first` says where those of each row are.
     order = np.argsort(row, kind="stable")
     total = np.bincount(row, weights=trips, minlength=len(edges.count))
+    # From positions of operations to boundaries between slots; never ready after it is needed.
     before = np.searchsorted(at, needed)
     return Places(
         first=np.searchsorted(row[order], np.arange(len(edges.count) + 1)),

@@ -114,7 +114,9 @@ def _op_rows(
 
 
 def _number_small_parts(problem: Problem, classes: np.ndarray, is_small: np.ndarray) -> np.ndarray:
-    """Compute classes with another number for their small parts (`automap.cost.shardings.split`)."""
+    """Compute classes with another number for their small parts
+    (`automap.cost.shardings.split`).
+    """
     return np.where(
         is_small & (classes < problem.n_compute), classes + problem.n_classes + 1, classes
     )

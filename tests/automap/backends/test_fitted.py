@@ -1,4 +1,4 @@
-"""Data files of fitted numbers: complete, read as the classes say, and true to what was measured."""
+"""Data files of fitted numbers: complete, read as the classes say, true to what was measured."""
 
 from dataclasses import fields, replace
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from automap.backends import backend_for
-from automap.backends.xla_tpu.few_rows import laid_as_given
+from automap.backends.xla_tpu.few_rows import given_layouts
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.search.portfolio import auto
@@ -109,7 +109,7 @@ def test_only_tpus_have_tiles():
 
 def test_slices_of_caches_lie_as_caches_and_what_is_made_does_not():
     graph = problem_of(*decode()).graph
-    laid = laid_as_given(graph, backend_for("tpu").tile_numbers)
+    laid = given_layouts(graph, backend_for("tpu").tile_numbers)
     dims = {graph.values[v].dims for v in laid}
     assert {(2, 8, 64, 8, 128), (1, 8, 64, 8, 128), (8, 64, 8, 128)} <= dims
     cache = [v for v in laid if graph.values[v].dims == (2, 8, 64, 8, 128)]

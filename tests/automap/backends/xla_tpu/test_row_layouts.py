@@ -12,7 +12,7 @@ import pytest
 
 from automap.backends import backend_for
 from automap.backends.xla_tpu.row_layouts import TableUses
-from automap.backends.xla_tpu.table_uses import Lies
+from automap.backends.xla_tpu.table_uses import TableAccess
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.space.space import Space
@@ -63,18 +63,18 @@ NARROW = [
 ]  # fmt: skip
 
 
-def whole(rows, width, added, lies):
+def whole(rows, width, added, kind):
     """What an access of a table that nothing splits costs."""
-    columns = (0, 0, 1, 1, 1, lies, rows, width, added, 4, -1)
+    columns = (0, 0, 1, 1, 1, kind, rows, width, added, 4, -1)
     uses = TableUses(*np.array([columns], np.int64).T)
     nowhere = np.full((2, 1), -1)
     return uses.in_memory(nowhere, nowhere[:1], (8,), V5E.device.memory_bytes, NUMBERS)
 
 
-def held(rows, width, added, lies):
+def held(rows, width, added, kind):
     """By how much longer a whole table takes, and the bytes that turn it."""
-    found = whole(rows, width, added, lies)
-    return float(found.held[0]), float(found.turned_bytes[0])
+    found = whole(rows, width, added, kind)
+    return float(found.lengthening[0]), float(found.transposed_bytes[0])
 
 
 @pytest.mark.parametrize(("name", "width", "zeros", "update", "copy"), NARROW)
@@ -82,28 +82,28 @@ def test_narrow_tables_take_the_time_of_registers(name, width, zeros, update, co
     device, rows = get_topology(name).device, 4_000_000
     n_bytes = 4 * rows * width
 
-    def of(lies, added):
-        return float(whole(rows, width, added, lies).held[0]) * n_bytes * 1e3
+    def of(kind, added):
+        return float(whole(rows, width, added, kind).lengthening[0]) * n_bytes * 1e3
 
-    found = of(Lies.FILLED, 256) / device.memory_bytes_per_s("copy")
+    found = of(TableAccess.FILLED, 256) / device.memory_bytes_per_s("copy")
     assert found == pytest.approx(zeros, rel=0.15, abs=0.06)
     # It reads four tables, and makes three.
-    found = 7 * of(Lies.BY_COLUMN, 256) / device.memory_bytes_per_s("elementwise")
+    found = 7 * of(TableAccess.BY_COLUMN, 256) / device.memory_bytes_per_s("elementwise")
     assert found == pytest.approx(update, rel=0.15, abs=0.01)
-    copied = float(whole(rows, width, 0, Lies.LOOKED_UP).copied_bytes[0])
+    copied = float(whole(rows, width, 0, TableAccess.LOOKED_UP).copied_bytes[0])
     assert copied * 1e3 / device.memory_bytes_per_s("copy") == pytest.approx(copy, rel=0.1)
 
 
 @pytest.mark.parametrize(("rows", "width", "added", "by_row"), SCATTERED)
 def test_what_is_scattered_into_lies_as_the_compiler_lays_it(rows, width, added, by_row):
-    larger, turned = held(rows, width, added, Lies.BY_ROW)
+    larger, turned = held(rows, width, added, TableAccess.BY_ROW)
     assert turned == 0
     assert larger * width == (math.ceil(width / 128) * 128 if by_row else math.ceil(width / 8) * 8)
 
 
 @pytest.mark.parametrize(("rows", "width", "turns"), LOOKED_UP)
 def test_look_ups_turn_the_tables_that_the_compiler_turns(rows, width, turns):
-    larger, turned = held(rows, width, 0, Lies.LOOKED_UP)
+    larger, turned = held(rows, width, 0, TableAccess.LOOKED_UP)
     by_column = math.ceil(rows / 128) * 128 * math.ceil(width / 8) * 8
     assert larger == 1
     assert turned == (4 * (rows * math.ceil(width / 128) * 128 + by_column) if turns else 0)
@@ -146,7 +146,7 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     found = uses.in_memory(
         sharding.dim_of_axis, factors, sharding.sizes, V5E.device.memory_bytes, NUMBERS
     )
-    larger, bytes_turned = found.held, found.turned_bytes
+    larger, bytes_turned = found.lengthening, found.transposed_bytes
     once = 4 * (rows * 128 + math.ceil(rows / 128) * 128 * width)
     assert bytes_turned.sum() == turned * once
     is_update = tables.kernels.phase[tables.kernels.traffic_kernel[uses.access]] == 2

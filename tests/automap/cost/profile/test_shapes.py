@@ -50,7 +50,9 @@ def test_batched_products_with_several_dimensions_of_a_role():
     (shape,) = function_shapes(
         lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (4, 10, 6, 8), (4, 12, 6, 8)
     )
-    assert matmul_sizes(shape.local([1] * len(shape.sizes), 0)) == (24, 10, 12, 8)  # type: ignore[arg-type]
+    local = shape.local([1] * len(shape.sizes), 0)
+    assert not isinstance(local, StreamSignature)
+    assert matmul_sizes(local) == (24, 10, 12, 8)
     heads = shape.sizes.index(6)
     parts = [3 if f == heads else 1 for f in range(len(shape.sizes))]
     assert matmul_sizes(shape.local(parts, 0)) == (8, 10, 12, 8)  # type: ignore[arg-type]

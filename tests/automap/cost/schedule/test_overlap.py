@@ -16,7 +16,9 @@ from tests.steps import mlp, problem_of
 
 @dataclass
 class Program:
-    """Slots as (kind, seconds); collectives by boundary, urgent ones as (ready, needed, seconds)."""
+    """Slots as (kind, seconds); collectives by boundary, urgent ones as (ready, needed,
+    seconds).
+    """
 
     slots: list
     backlog: dict = field(default_factory=dict)

@@ -25,7 +25,9 @@ def _f32(*shape):
 
 
 def _chosen(problem, order, select):
-    """The factor size each selected op splits, when the axis lists `order`: (path, dim) of inputs."""
+    """The factor size that each selected op splits, when the axis lists `order`: (path, dim) of
+    inputs.
+    """
     inputs = dict(zip(problem.paths, problem.graph.inputs, strict=True))
     classes = tuple(problem.compute_classes(inputs[path])[dim] for path, dim in order)
     tables = build_tables(problem, "cpu")
@@ -105,7 +107,9 @@ def test_of_two_listed_classes_of_a_weight_the_cheaper_one(width, hidden, column
 
 
 def test_a_look_ups_gradient_moves_the_smaller_of_updates_and_table():
-    """Stored rows: the updates come to the rows if they are fewer, else the whole table is summed."""
+    """Stored rows: the updates come to the rows if they are fewer, else the whole table is
+    summed.
+    """
 
     def problem(rows, tokens):
         def step(table, ids):
