@@ -6,7 +6,7 @@ It is `rl.networks.ActionNetwork`, of hidden layers of one width:
     Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u
 
 with g, k, m two layers with ReLU, v and u one layer each (the dueling form of Auto-MAP's Rainbow,
-section 2), and then kept between what is known without it, log(L0 / made) and log(L0 / least)
+section 2), and then clipped to what is known without it, log(L0 / made) and log(L0 / least)
                                                                                 -> in: `values`
 
 The file is safetensors: loading runs no code.

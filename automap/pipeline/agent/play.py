@@ -39,7 +39,7 @@ def greedy(game: Game, score: Score) -> Partition:
     state, best = game.start, None
     for _ in range(game.stages - 2 - state.decided):
         choices = candidates(game, state)
-        # Each candidate comes with a whole partition that is allowed: the best of all is kept.
+        # Each candidate comes with a whole partition that is allowed: the best of all counts.
         known = int(choices.made.argmin())
         if best is None or choices.made[known] < best.seconds:
             point, unit = int(choices.points[known]), int(choices.units[known])

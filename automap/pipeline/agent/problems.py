@@ -227,17 +227,17 @@ def _with_examples(rng: np.random.Generator, arrays: Arrays, stages: int) -> Arr
 
 
 def _with_memory(rng: np.random.Generator, arrays: Arrays, stages: int) -> Arrays:
-    """State of 3 to 8 times the gradients; what waits for its backward pass is of the order of the
-    cuts' bytes.
+    """State of 3 to 8 times the gradients; activations saved for the backward pass of the order of
+    the cuts' bytes.
     """
     n, m = arrays.n_points, arrays.microbatches
-    kept = np.concatenate([[0.0], np.cumsum(rng.uniform(0.5, 1.5, n))])
-    kept *= arrays.gradient_bytes[0, n] * rng.uniform(0.1, 6.0) / (kept[-1] * m)
-    between = np.maximum(kept[None, :] - kept[:, None], 0.0)
+    saved = np.concatenate([[0.0], np.cumsum(rng.uniform(0.5, 1.5, n))])
+    saved *= arrays.gradient_bytes[0, n] * rng.uniform(0.1, 6.0) / (saved[-1] * m)
+    between = np.maximum(saved[None, :] - saved[:, None], 0.0)
     arrays = arrays._replace(
         state_bytes=arrays.gradient_bytes * rng.uniform(3.0, 8.0),
         saved_bytes=between,
-        working_bytes=segment_maximum(rng.uniform(0.0, 2.0, n) * kept[-1] / n),
+        working_bytes=segment_maximum(rng.uniform(0.0, 2.0, n) * saved[-1] / n),
     )
     if rng.random() < 0.6:
         return arrays

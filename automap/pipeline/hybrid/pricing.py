@@ -13,7 +13,7 @@ the machine. Under it, with M microbatches,
 
 Gradients of parameters that are stored split (ZeRO-3) are scattered in every microbatch, and such
 parameters are gathered in each forward and each backward pass, which are programs of their own:
-nothing that is gathered is kept for the other. All other gradients are summed up where they are
+nothing that is gathered stays for the other. All other gradients are summed up where they are
 made and reduced over replicas once; what they are over other axes (of sequences, of experts and
 their batch) is summed in every microbatch. Bytes of a device are those of
 `automap.pipeline.profile.profile` with every tensor divided in the parts that it is split in; what
@@ -155,22 +155,22 @@ class Pricer:
         entries, in_each = priced.collectives, self._in_each(priced.collectives, inner)
         seconds = priced.collective_seconds * entries.count
         is_update = entries.phase == Phase.UPDATE
-        wait = self._waiting_share(evaluator, priced, in_each)
+        waiting_share = self._waiting_share(evaluator, priced, in_each)
         run = priced.kernel_seconds[timing.row] * timing.runs
-        kernels, waits = [], []
+        kernels, exposed = [], []
         for is_backward, side in ((False, "forward"), (True, "backward")):
             chosen = timing.is_backward == is_backward
             kernels.append(np.bincount(timing.item[chosen], run[chosen], n_items))
-            waits.append(wait * self._by_item(entries, seconds * in_each, side))
+            exposed.append(waiting_share * self._by_item(entries, seconds * in_each, side))
         # What is done once a step: the gradients' sums over replicas.
         once = seconds * ~(in_each | is_update)
         reduce = self._by_item(entries, once, "forward") + self._by_item(entries, once, "backward")
         # The update works on whole parameters: it does not become less with microbatches.
         whole = evaluator.roofline.seconds(sharding)
         return Costs(
-            forward=kernels[0] + waits[0],
-            backward=kernels[1] + waits[1],
-            waiting=waits[0] + waits[1],
+            forward=kernels[0] + exposed[0],
+            backward=kernels[1] + exposed[1],
+            waiting=exposed[0] + exposed[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
             gathered_bytes=self._item_shares[0].copies @ entries.copied,

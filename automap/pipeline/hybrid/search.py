@@ -49,7 +49,7 @@ many.
 
 @dataclass(frozen=True)
 class HybridChoice:
-    """A partition of a options with its simulated step."""
+    """A partition into stages of these kinds, with its simulated step."""
 
     terms: Terms
     kind_options: KindOptions

@@ -99,7 +99,7 @@ class Profile:
     `names` say where that is (an equation's site and, in an unrolled loop, `#` and the trips done;
     an instruction where a program has no sites); `labels` the parameter that it reads, or the one
     before. Bytes of `gradients` and `state` (parameter, gradient sum and optimizer) are of whole
-    tensors, of `kept` and `working_bytes` [items] of the whole batch. `batch_size` is what the
+    tensors, of `saved` and `working_bytes` [items] of the whole batch. `batch_size` is what the
     number of parts must divide.
     """
 

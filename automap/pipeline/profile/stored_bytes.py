@@ -46,10 +46,10 @@ class StoredBytes:
         """By tensor, [tensors]; `parts` [inputs] is in how many parts each leaf is stored."""
         local = self.leaf_bytes / parts
         whole = local + self.sum_bytes / parts
-        owners = [owner for owner, leaves in self.optimizer.items() for _ in leaves]
+        parameters = [parameter for parameter, leaves in self.optimizer.items() for _ in leaves]
         leaves = [leaf for each in self.optimizer.values() for leaf in each]
-        # `add.at` and not `+=`: a parameter with two moments is in `owners` twice.
-        np.add.at(whole, owners, np.where(self.sum_bytes[owners] > 0, local[leaves], 0.0))
+        # `add.at` and not `+=`: a parameter with two moments is in `parameters` twice.
+        np.add.at(whole, parameters, np.where(self.sum_bytes[parameters] > 0, local[leaves], 0.0))
         rest = local[list(self.unowned)].sum() / self.total_bytes if self.total_bytes else 0.0
         return whole[self.root] / np.maximum(self.leaf_bytes[self.root], 1.0) + rest
 
@@ -100,11 +100,11 @@ def optimizer_leaves(problem: Problem) -> tuple[Mapping[int, tuple[int, ...]], t
     rest: list[int] = []
     for position, gradients in leaves:
         known = [g for g in sorted(gradients) if g in parameter_by_gradient]
-        owner = parameter_by_gradient[known[0]] if known else None
-        if owner is None:
+        parameter = parameter_by_gradient[known[0]] if known else None
+        if parameter is None:
             rest.append(position)
         else:
-            by_parameter[owner] = (*by_parameter.get(owner, ()), position)
+            by_parameter[parameter] = (*by_parameter.get(parameter, ()), position)
     return by_parameter, tuple(rest)
 
 

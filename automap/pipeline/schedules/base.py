@@ -2,7 +2,7 @@
 the simulator and the runtime read.
 
 Of S stages, stage s has k = S - s stages from itself to the last. A microbatch is *in flight* at a
-stage from its forward pass until its backward pass; what it keeps of memory is kept for so long.
+stage from its forward pass until its backward pass, for which its activations are saved so long.
 Stage s does K forward passes before its first backward pass and never has more than K in flight:
 
     all forward first   K = M

@@ -159,7 +159,7 @@ def _programme(
                 if work > most_work:
                     overflowed = True
                     continue
-                kept, bound, more, over = _tails(
+                n_tails, bound, more, over = _tails(
                     options,
                     first,
                     count,
@@ -181,12 +181,12 @@ def _programme(
                 )
                 work += more
                 overflowed |= over
-                widest = max(widest, kept)
-                pool, links = grow(pool, links, used + kept)
-                copy_rows(pool, used, tails, kept)
-                copy_rows(links, used, joins, kept)
-                first[k, i, d], count[k, i, d] = used, kept
-                used += kept
+                widest = max(widest, n_tails)
+                pool, links = grow(pool, links, used + n_tails)
+                copy_rows(pool, used, tails, n_tails)
+                copy_rows(links, used, joins, n_tails)
+                first[k, i, d], count[k, i, d] = used, n_tails
+                used += n_tails
     cuts, device_cuts, kinds = _fastest(
         options, pool, links, first[stages, 0, 0], count[stages, 0, 0], stages
     )
@@ -249,7 +249,7 @@ def _tails(
     if rem:
         h_f, h_b = fs[d - rem + 1, i], bs[d - rem + 1, i]
         h_wf, h_wb = wf[i] / d, wb[i] / d
-    kept, work, overflowed = 0, 0, False
+    n_tails, work, overflowed = 0, 0, False
     for kind in range(len(options.units)):
         e, face = d + options.units[kind], options.interface[kind]
         fits = e <= units - k + 1 if k > 1 else e == units
@@ -268,7 +268,7 @@ def _tails(
             reduce = reduce_seconds(options, kind, i, j, d)
             for z in range(first[k - 1, j, e], first[k - 1, j, e] + size):
                 if work > most_work:
-                    return kept, bound, work, True
+                    return n_tails, bound, work, True
                 work += 1
                 x = transfer_seconds(options, kind, links[z, 1], j, e) if k > 1 else 0.0
                 prepend_stage(pool, z, new[0], f, b, x, reduce, m, k, order)
@@ -279,25 +279,25 @@ def _tails(
                     least = tail_seconds(v, p, m, order)
                 if least > bound:
                     continue
-                work += kept
+                work += n_tails
                 # Of whole pipelines only the fastest counts: it is the bound from now on.
-                left = 0 if rem == 0 else insert_pareto(tails, joins, kept, new, face, width)
+                left = 0 if rem == 0 else insert_pareto(tails, joins, n_tails, new, face, width)
                 if left < 0:
                     continue
                 if left >= len(tails):
-                    overflowed, kept = True, left
+                    overflowed, n_tails = True, left
                     continue
                 copy_row(tails, left, new, 0)
                 joins[left, 0], joins[left, 1], joins[left, 2], joins[left, 3] = j, kind, z, face
-                kept = left + 1
+                n_tails = left + 1
                 if rem == 0:
                     bound = least
-    return kept, bound, work, overflowed
+    return n_tails, bound, work, overflowed
 
 
 @inner_making_arrays
 def grow(pool: Array, links: Array, needed: int) -> tuple[Array, Array]:
-    """Both with room for at least `needed` rows, the old ones kept."""
+    """Both with room for at least `needed` rows, the old ones copied."""
     if needed <= len(pool):
         return pool, links
     size = max(needed, 2 * len(pool))

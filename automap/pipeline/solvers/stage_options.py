@@ -88,7 +88,7 @@ def replicated_options(arrays: Arrays) -> StageOptions:
     rate = np.where(
         ends <= units, arrays.reduce_seconds_per_byte[begins, np.minimum(ends, units)], np.inf
     )
-    # Where the sender's or the receiver's units would lie outside of the machine the index is cut
+    # Where the sender's or the receiver's units would be outside of the machine the index is cut
     # off; no partition has such a stage, so that the entry is never read.
     before = np.maximum(begins - sizes[:, None, None], 0)
     after = np.minimum(begins + sizes[None, :, None], units)
@@ -101,7 +101,7 @@ def replicated_options(arrays: Arrays) -> StageOptions:
         rate=rate,
         crossing=np.tile(arrays.cut_bytes, (len(sizes), 1)),
         # Where transfers depend on the boundary alone all kinds look alike to what sends to them:
-        # tails of different kinds are then compared, and far fewer are kept.
+        # tails of different kinds are then compared, and far fewer stay.
         interface=kinds if arrays.transfers_differ else np.zeros_like(kinds),
         layout=kinds,
         transfer=np.ascontiguousarray(arrays.transfer_seconds_per_byte[before, begins, after]),

@@ -71,8 +71,8 @@ class SweepFunctions:
 
 @dataclass(frozen=True)
 class Assembly:
-    """All programs of a step; `inputs` and `outputs` say how the user's arrays lie, `output_stages`
-    where results are to be.
+    """All programs of a step; `inputs` and `outputs` say how the user's arrays are stored,
+    `output_stages` where results are to be.
 
     `state` are the outputs, by leaf, that replace inputs. The others are `everywhere` if there are
     several processes.
@@ -281,7 +281,7 @@ class Assembler:
         numbers = self.blueprint.numbers
         later = programs[programs.index(program) + 1 :]
         # A value on its stage may still be sent to another one.
-        kept = set(numbers.outputs).union(*(p.inputs for p in later))
+        needed_later = set(numbers.outputs).union(*(p.inputs for p in later))
         # Constants are nobody's to give away: leaf -1 is in no `donated`.
         given = dict.fromkeys(numbers.constants, -1)
         given.update(zip(numbers.inputs, (piece.leaf for piece in self.shardings.cut.inputs)))
@@ -289,7 +289,7 @@ class Assembler:
         ending = [
             (v in given, place)
             for place, v in enumerate(program.inputs)
-            if v not in kept and (v not in given or given[v] in self.donated)
+            if v not in needed_later and (v not in given or given[v] in self.donated)
         ]
         donated = []
         # The user's state first: what is of this step alone is freed after it anyway. JAX warns of

@@ -68,7 +68,7 @@ def stage_pins(place: StagePlace, flat: FlatJaxpr, sites: Mapping[str, Site]) ->
     once, loop = {}, {}
     for row in place.inside.constraints:
         spot = parse_place(row.at)
-        # Inputs lie as the stage has its leaves.
+        # Inputs have the sharding of the stage's leaves already.
         if spot.side == "arg":
             continue
         dims = tuple(axes or () for axes in row.spec)

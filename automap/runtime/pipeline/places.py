@@ -160,8 +160,8 @@ def stage_places(devices: Sequence[Any], record: PipelineRecord) -> tuple[StageP
 
 @dataclass(frozen=True, slots=True)
 class SumForm:
-    """How a sum over microbatches lies while it grows, as [parts, ..]: replicas along `apart` have
-    terms of their own.
+    """The sharding of a sum over microbatches while it grows, as [parts, ..]: replicas along
+    `apart` have terms of their own.
 
     Over other axes of replicas a term is summed in every microbatch, since the parameter is stored
     split along them (ZeRO-3). `dims` are the axes of each dimension of the sum.

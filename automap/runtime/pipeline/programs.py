@@ -95,7 +95,7 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
         made_here = [v for n in sorted(own[stage_pass]) for v in sweep.loop[n].outputs]
         read = reads[stage_pass]
         received = tuple(v for v in read if v in division.maker)
-        # What the backward pass still reads is kept on the stage until then: its saved activations.
+        # What the backward pass still reads stays until then: the stage's saved activations.
         later = StagePass("backward", stage_pass.stage)
         is_last = stage_pass.kind == "backward" or later not in equations_by_pass
         programs[stage_pass] = LoopProgram(

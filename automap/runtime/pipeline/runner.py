@@ -6,8 +6,8 @@ in.
 
     inputs -> pre -> per loop: start, passes in order, finish, joins, update -> outputs
 
-Values of a microbatch are kept per stage that reads them and dropped at their last use there; so
-are those of the step.
+Each stage that reads a value of a microbatch holds it until its last use there; so it is with
+values of the step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ _part = jax.jit(lambda x, i, n: lax.dynamic_slice_in_dim(x, i * n, n), static_ar
 
 
 def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], None]) -> list[Any]:
-    """The step's outputs for its flat inputs; `on_job` is told of every pass when its stage is
+    """The step's outputs for its flat inputs; `on_job` is called with every pass when its stage is
     given it.
     """
     pieces: list[Any] = [None] * len(assembly.blueprint.numbers.inputs)

@@ -91,7 +91,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
             program = self._divide(call)
             _check_types(call)
         except AutomapError as error:
-            # The others are told, who would wait for this process else; it has its own error.
+            # The others would wait for this process: they get its error too.
             with suppress(PlanError):
                 self._agree(str(error))
             raise
@@ -187,7 +187,7 @@ class _Program:
         return self.assembly.everywhere is not None
 
     def layouts(self, leaves: Sequence[Any]) -> str:
-        """Where the arguments lie, as text that is the same in all processes."""
+        """The devices and slices of the arguments, as text that is the same in all processes."""
         places = [
             None
             if is_own(x)

@@ -97,7 +97,7 @@ def store_leaf(
     parts: Sequence[NamedSharding],
     aval: Any,
 ) -> StoredLeaf:
-    """The storage of a leaf of type `aval`, whose pieces lie as `parts` on their stages."""
+    """The storage of a leaf of type `aval`, whose pieces have shardings `parts` on their stages."""
     own = tuple(numbers), tuple(ranges), tuple(parts)
     if ranges[0] is None:
         return StoredLeaf(*own, parts[0])

@@ -224,7 +224,7 @@ def _scalar(value: jax.Array) -> jax.Array:
 
 
 def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
-    """The value with sharding `to`; nothing moves if it lies so already.
+    """The value with sharding `to`; nothing moves if it has it already.
 
     `value` is an array of the host or of devices; within one process its memory may be used if it
     is donated. The call returns at once.
@@ -246,7 +246,7 @@ def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
 
 
 def fetch(tree: Any) -> Any:
-    """The arrays of a tree as numpy's, whole, wherever they lie; keys are keys of this process.
+    """The arrays of a tree as numpy's, whole, wherever they are; keys are keys of this process.
 
     Each array is for a while on a device of every process. All processes that JAX knows have to
     call it, with the same tree; a single process has it of `jax.device_get`.

@@ -69,7 +69,7 @@ class ValueShardings:
         return place.whole if value in self.blueprint.numbers.outputs else None
 
     def sum_form(self, total: int, each: Sum, stage: int) -> SumForm:
-        """How a sum lies on a stage while it grows."""
+        """The sharding of a sum on a stage while it grows."""
         place, rank = self.places[stage], len(self._shape(total))
         nowhere: tuple[Axes, ...] = ((),) * rank
         if place.inside is None or each.operator != "add":

@@ -114,10 +114,12 @@ def test_no_space_is_better():
 
 EDITS = {
     "a mesh of other devices": (
-        ("inside", "mesh", "axes", 0, 1), 3, r"stages\[\d\]\.inside\.mesh\.axes: got .*the devices of the stage",
+        ("inside", "mesh", "axes", 0, 1), 3,
+        r"stages\[\d\]\.inside\.mesh\.axes: got .*the devices of the stage",
     ),
     "an axis that the stage has not": (
-        ("inside", "inputs", 0, "spec"), [["nowhere"]], r"inside\.inputs\[0\]\.spec\[0\]\[0\]: unknown axis",
+        ("inside", "inputs", 0, "spec"), [["nowhere"]],
+        r"inside\.inputs\[0\]\.spec\[0\]\[0\]: unknown axis",
     ),
     "a leaf that the step has not": (
         ("inside", "inputs", 0, "path"), "[9]", r"inside\.inputs\[0\]\.path: got '\[9\]'",
@@ -126,7 +128,9 @@ EDITS = {
         ("inside", "inputs", 1, "path"), None, r"inside\.inputs\[1\]\.path.*not there yet",
     ),
     "an unknown field": (("inside", "more"), 1, r"inside\.more: unknown field"),
-    "a class below 0": (("inside", "point", "compute"), [[-1]], r"point\.compute\[0\]\[0\]: got -1"),
+    "a class below 0": (
+        ("inside", "point", "compute"), [[-1]], r"point\.compute\[0\]\[0\]: got -1",
+    ),
 }  # fmt: skip
 
 

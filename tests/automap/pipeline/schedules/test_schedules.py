@@ -1,5 +1,5 @@
-"""A schedule is one file and one entry: what those that are there say of themselves, and what a third
-one gets.
+"""A schedule is one file and one entry: what those that are there say of themselves, and what a
+third one gets.
 """
 
 from dataclasses import dataclass

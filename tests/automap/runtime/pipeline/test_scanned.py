@@ -54,7 +54,7 @@ def test_equal_pieces_are_one_array_over_the_stages_that_does_not_move():
     pieces = stored.split(kernel)
     assert [x.shape[0] for x in pieces] == [2, 2]
     assert [s.data.unsafe_buffer_pointer() for x in pieces for s in x.addressable_shards] == before
-    np.testing.assert_array_equal(np.asarray(stored.joined(pieces)), np.asarray(kernel))
+    np.testing.assert_array_equal(np.asarray(stored.join(pieces)), np.asarray(kernel))
 
 
 @pytest.mark.parametrize(
