@@ -253,50 +253,50 @@ class Batches:
 
 def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Priced]:
     """The parts of each of n points, with edges numbered as in the evaluator's own tables."""
-    tables, collectives_of_all, again = (
-        evaluator.tables,
-        priced.collectives,
-        priced.collectives.scattered_again,
-    )
-    n_edges = np.where(
-        collectives_of_all.on_operand, len(tables.operands.count), len(tables.results.count)
-    )
-    point, edge = np.divmod(collectives_of_all.edge, n_edges)
+    tables, joint = evaluator.tables, priced.collectives
+    again = joint.scattered_again
+    # Copies are numbered point by point, so the point of an edge is its number over their count.
+    n_edges = np.where(joint.on_operand, len(tables.operands.count), len(tables.results.count))
+    point, edge = np.divmod(joint.edge, n_edges)
+    # Stable: within a point entries stay in their order, in which they are added up.
     by_point = np.argsort(point, kind="stable")
     ends = np.searchsorted(point[by_point], np.arange(1, n))
+    # Columns of collectives, of which points have different numbers.
     entries = [
         np.split(column[by_point], ends)
         for column in (
-            collectives_of_all.kind,
-            collectives_of_all.mask,
-            collectives_of_all.n_bytes,
-            collectives_of_all.count,
-            collectives_of_all.phase,
-            collectives_of_all.combinable,
+            joint.kind,
+            joint.mask,
+            joint.n_bytes,
+            joint.count,
+            joint.phase,
+            joint.combinable,
             edge,
-            collectives_of_all.on_operand,
+            joint.on_operand,
             priced.collective_seconds,
             priced.overlapped_seconds,
         )
     ]
+    # Columns of rows that every point has: n equal parts.
     rows = [
         np.split(column, n)
         for column in (
-            collectives_of_all.is_repeat,
-            collectives_of_all.copied,
+            joint.is_repeat,
+            joint.copied,
             again.mask,
             again.n_bytes,
             priced.kernel_seconds,
         )
     ]
-    for sharding, (*own, of_collective, beside), (is_repeat, copied, *scattered, of_kernel) in zip(
-        _shardings_apart(priced.sharding, n), zip(*entries), zip(*rows), strict=True
-    ):
+    columns = zip(_shardings_apart(priced.sharding, n), zip(*entries), zip(*rows), strict=True)
+    for sharding, own_entries, own_rows in columns:
+        *own, collective_seconds, overlapped_seconds = own_entries
+        is_repeat, copied, *scattered, kernel_seconds = own_rows
         again_scattered = Flow(again.kind, *scattered)
         collectives = Collectives(
             *own, is_repeat=is_repeat, copied=copied, scattered_again=again_scattered
         )
-        yield Priced(sharding, collectives, of_kernel, of_collective, beside)
+        yield Priced(sharding, collectives, kernel_seconds, collective_seconds, overlapped_seconds)
 
 
 def _shardings_apart(joint: Shardings, n: int) -> Iterator[Shardings]:

@@ -127,7 +127,7 @@ def cell_costs(
             parts_of_op=np.where(factors >= 0, sizes, 1).prod(axis=1),
         )
     )
-    collectives, of_kernel = priced.collectives, priced.kernel_seconds * tables.kernels.count
+    collectives, kernel_seconds = priced.collectives, priced.kernel_seconds * tables.kernels.count
     seconds = priced.collective_seconds * collectives.count
     operand_seconds, result_seconds = (
         np.bincount(collectives.edge[here], seconds[here], len(edges.count))
@@ -155,6 +155,6 @@ def cell_costs(
         )
         copied = collectives.copied[operands[:, :1]].sum(axis=1)
         result.append(
-            CellCosts(edge_seconds, of_kernel[kernels].T, copied, kept[operands[:, 1:]].T)
+            CellCosts(edge_seconds, kernel_seconds[kernels].T, copied, kept[operands[:, 1:]].T)
         )
     return result
