@@ -22,6 +22,7 @@ _STORED: Final = {"full": "stored split", "optimizer": "optimizer state stored s
 
 def overview(plan: PlanRecord) -> str:
     """Mesh, prediction, presets, search, decisions with reasons, conflicts and warnings."""
+    # What it comes to first, then why.
     lines = [*_header(plan), "", "decisions:" if plan.decisions else "decisions: none"]
     for decision in plan.decisions:
         lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]

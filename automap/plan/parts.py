@@ -297,6 +297,7 @@ class DecisionRecord:
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a level on a compute decision, or none on a storage one."""
+        # The two kinds share a record, so one field has to be empty for one of them.
         if (self.kind == "storage") != (self.level is not None):
             allowed = "full | optimizer" if self.kind == "storage" else "null"
             raise refuse("level", self.level, f"{allowed} for a {self.kind} decision")

@@ -106,6 +106,7 @@ class StageRecord:
         check_numbers(self)
         if not self.devices:
             raise refuse("devices", [], "at least one device")
+        # A stage's mesh is laid on its devices in their order, one for each.
         if self.inside is not None and self.inside.mesh.device_count != len(self.devices):
             raise refuse(
                 "inside.mesh.axes",

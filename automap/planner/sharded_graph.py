@@ -120,7 +120,7 @@ class ShardedGraph:
 
         def agreeing(rank: tuple[int, ...]) -> int:
             places = ([rank[a] for a in axes] for axes in wanted)
-            return sum(of == sorted(of) for of in places)
+            return sum(axes == sorted(axes) for axes in places)
 
         # A mesh has few axes. Of orders that agree with as many the first is taken, which is the
         # mesh's own if it is among them.

@@ -77,7 +77,7 @@ class Pinned:
         if not self.pins or self.allows(changed) or not self.space.is_valid(point):
             return changed
         if point.mesh not in self._choices_by_mesh:
-            self._choices_by_mesh[point.mesh] = _Choices.of(self, point.mesh)
+            self._choices_by_mesh[point.mesh] = _Choices.left_by(self, point.mesh)
         nearest = self._choices_by_mesh[point.mesh].nearest(point)
         return point if nearest is None else nearest
 
@@ -142,14 +142,14 @@ class _Choices:
     barriers: tuple[Table, ...]
 
     @staticmethod
-    def of(pinned: Pinned, mesh: Mesh) -> "_Choices":
+    def left_by(pinned: Pinned, mesh: Mesh) -> "_Choices":
         variables = mesh_variables(pinned.space, mesh)
         barriers = [*_barriers(pinned, variables), *shared_size_barriers(variables)]
         # Arc consistency: choices that a barrier rules out whatever the others are go first, until
         # none goes. What is left is small enough to eliminate.
         kept = [np.ones(size, bool) for size in variables.sizes]
         before = -1
-        while before != (before := sum(int(of.sum()) for of in kept)):
+        while before != (before := sum(int(choices.sum()) for choices in kept)):
             for barrier in barriers:
                 _drop(barrier, kept)
         left = [Table(b.scope, b.values[np.ix_(*(kept[v] for v in b.scope))]) for b in barriers]
@@ -159,13 +159,13 @@ class _Choices:
         """The allowed plan that differs from a point in the fewest decisions, None if there is
         none.
         """
-        if not all(of.any() for of in self.kept):
+        if not all(choices.any() for choices in self.kept):
             return None
         left, own = self.whole.where(self.kept), self.whole.assignment(point)
-        numbers = [np.flatnonzero(of) for of in self.kept]
+        numbers = [np.flatnonzero(choices) for choices in self.kept]
         differ = [
-            Table((v,), (of != choice).astype(float))
-            for v, (of, choice) in enumerate(zip(numbers, own, strict=True))
+            Table((v,), (choices != choice).astype(float))
+            for v, (choices, choice) in enumerate(zip(numbers, own, strict=True))
         ]
         tables = [*self.barriers, *differ]
         elimination = Elimination(

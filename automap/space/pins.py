@@ -166,7 +166,7 @@ def with_pins(workload: Workload, pins: Sequence[Pin]) -> Workload:
 def meshes_that_divide(workload: Workload, meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
     """Meshes on which all that is imposed divides. Raises `InputError` if there is none."""
     broken = {mesh: _undivided(workload.problem, mesh) for mesh in meshes}
-    dividing = tuple(mesh for mesh, of in broken.items() if not of)
+    dividing = tuple(mesh for mesh, values in broken.items() if not values)
     if not dividing:
         # The mesh that comes closest, so that the message is about what is really in the way.
         mesh = min(broken, key=lambda mesh: len(broken[mesh]))

@@ -109,15 +109,15 @@ def _choices(
     for classes_in_input in _groups_of_inputs(problem):
         meets[np.ix_(classes_in_input, classes_in_input)] = True
     np.fill_diagonal(meets, False)
-    of = np.array(groups)
+    group_by_decision = np.array(groups)
     # Decisions of one group, as two batch tensors that propagation links, are one in truth.
-    linked = of[:, None] == of[None, :]
+    linked = group_by_decision[:, None] == group_by_decision[None, :]
     np.fill_diagonal(linked, False)
     return Choices(
         labels=tuple(labels),
         weights=np.array(weights, np.int64),
         allowed=np.array([problem.limits[g] % axis_size == 0 and g not in twice for g in groups]),
-        conflicts=meets[np.ix_(of, of)],
+        conflicts=meets[np.ix_(group_by_decision, group_by_decision)],
         linked=linked,
     )
 

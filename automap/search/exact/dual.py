@@ -115,7 +115,7 @@ class Dual:
         """The weight of every feature, and the constant that belongs to them."""
         weights = np.zeros(self.features.count)
         if prices.counts_seconds:
-            weights[: self.features.value_rows] = self.weights.of(prices.z)
+            weights[: self.features.value_rows] = self.weights.by_feature(prices.z)
         # l_p excess_p = l_p (bytes_p / limit - 1): bytes are weighted features, the rest is the
         # constant.
         for position, price in zip(prices.positions, prices.by_position):
@@ -217,7 +217,7 @@ class Solved:
 
     def marginals(self) -> list[np.ndarray]:
         """For each variable a bound by its choice."""
-        return [of + self.constant for of in self.elimination.marginals()]
+        return [bounds + self.constant for bounds in self.elimination.marginals()]
 
 
 def between(first: MemoryPrices, second: MemoryPrices, share: float) -> MemoryPrices:

@@ -151,9 +151,9 @@ class MeshSearch:
         most = self.context.fitting_seconds * (1 - EQUAL)
         kept = [bound < most for bound in self.best.marginals()]
         if self.fitting:
-            kept = [of & fits for of, fits in zip(kept, self.fitting, strict=True)]
+            kept = [choices & fits for choices, fits in zip(kept, self.fitting, strict=True)]
         # A variable without a choice: no plan of this mesh beats the best one known.
-        if not all(of.any() for of in kept):
+        if not all(choices.any() for choices in kept):
             self._raise(self.context.fitting_seconds)
             return False
         before, is_complete = prod(self.variables.sizes), self.is_complete

@@ -42,7 +42,7 @@ class Weights:
     matrix: sparse.csr_matrix
     most: np.ndarray
 
-    def of(self, z: np.ndarray) -> np.ndarray:
+    def by_feature(self, z: np.ndarray) -> np.ndarray:
         """The weight of each feature of seconds."""
         # Number -1 is the 0 that is appended.
         return self.base + np.append(z, 0.0)[self.which]

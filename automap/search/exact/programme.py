@@ -63,7 +63,7 @@ class Programme:
         self.first = np.cumsum([0, *self.sizes])
         # Infinite where a barrier forbids the choice: it has no y, so no row has to say so.
         self.kept = [np.flatnonzero(np.isfinite(t.values)) for t in self.tables]
-        self.n_entries = sum(len(of) for of in self.kept)
+        self.n_entries = sum(len(entries) for entries in self.kept)
         self.rows: list[np.ndarray] = []
         self.most: list[float] = []
 
@@ -93,7 +93,7 @@ class Programme:
         """Tables added up over the scopes of `self.tables`."""
         sums = [np.zeros(t.values.shape) for t in self.tables]
         for table in tables:
-            at, of = min(
+            at, target = min(
                 (
                     (number, t)
                     for number, t in enumerate(self.tables)
@@ -101,12 +101,12 @@ class Programme:
                 ),
                 key=lambda pair: pair[1].values.size,
             )
-            sums[at] += spread(table.values, table.scope, of.scope)
+            sums[at] += spread(table.values, table.scope, target.scope)
         return sums
 
     def _row(self, sums: Sequence[np.ndarray]) -> np.ndarray:
         """Coefficients of all x, which are 0, and all y."""
-        entries = [values.ravel()[of] for values, of in zip(sums, self.kept, strict=True)]
+        entries = [values.ravel()[kept] for values, kept in zip(sums, self.kept, strict=True)]
         return np.concatenate([np.zeros(self.first[-1]), *entries])
 
     def _marginals(self) -> sparse.csr_matrix:
@@ -116,17 +116,17 @@ class Programme:
         n_x = int(self.first[-1])
         blocks: list[tuple[np.ndarray, ...]] = []
         row, column = 0, n_x
-        for table, of in zip(self.tables, self.kept, strict=True):
+        for table, kept in zip(self.tables, self.kept, strict=True):
             # The choice of each variable of the scope at each y.
-            places = np.unravel_index(of, table.values.shape)
+            places = np.unravel_index(kept, table.values.shape)
             for v, place in zip(table.scope, places, strict=True):
                 size = self.sizes[v]
-                blocks.append((row + place, column + np.arange(len(of)), np.ones(len(of))))
+                blocks.append((row + place, column + np.arange(len(kept)), np.ones(len(kept))))
                 blocks.append(
                     (row + np.arange(size), self.first[v] + np.arange(size), -np.ones(size))
                 )
                 row += size
-            column += len(of)
+            column += len(kept)
         # The last rows: each variable has exactly one choice.
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
         blocks.append((row + owner, np.arange(n_x), np.ones(n_x)))

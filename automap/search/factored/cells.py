@@ -77,7 +77,7 @@ class Rows:
                     # dimension.
                     if group_class != none and leaf.parameter_side[dim] != none:
                         leaves[group_class] = (*leaves.get(group_class, ()), number)
-        return {c: tuple(dict.fromkeys(of)) for c, of in leaves.items()}
+        return {c: tuple(dict.fromkeys(numbers)) for c, numbers in leaves.items()}
 
     @cached_property
     def leaf_axes(self) -> tuple[tuple[int, ...], ...]:
@@ -130,8 +130,8 @@ class Rows:
         for contest, row in zip(contests.choice.tolist(), contests.value_row.tolist()):
             tensors[contest].append(row)
         return {
-            row: tuple(of)
-            for row, of in zip(contests.op_row.tolist(), tensors)
+            row: tuple(tensor_rows)
+            for row, tensor_rows in zip(contests.op_row.tolist(), tensors)
             # With one factor that decisions can split there is nothing to contest.
             if sum(bool(self._row_variables(factor)) for factor in tables.op_rows[row]) > 1
         }

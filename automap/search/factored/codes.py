@@ -74,6 +74,7 @@ class Group:
         for group_class, variable in number.axes.items():
             if variable in self.scope and group_class in self._classes:
                 yield Slot("axes", group_class, (variable,))
+                # Only of a class that is on the axis, so the bit depends on both variables.
                 if number.side.get(group_class, -1) in self.scope:
                     yield Slot("side", group_class, (variable, number.side[group_class]))
                 if number.part.get(group_class, -1) in self.scope:
@@ -104,6 +105,7 @@ class Group:
         """The code of every joint choice on an axis, int64 [choices of each of the scope's
         variables].
         """
+        # Which dimension of the result each variable is.
         place = {v: i for i, v in enumerate(self.scope)}
         codes = np.zeros([1] * len(self.scope), np.int64)
         # Of growing shape, so that few sums are as large as the whole.
@@ -131,6 +133,7 @@ class Group:
 
 def _is_set(slot: Slot, variables: Variables, stored: LeafStorage, axis: int) -> np.ndarray:
     """Whether the choices of a slot's variables set its bit, one dimension for each."""
+    # A leaf's slot is for one dimension: it is set where the leaf is stored along that one.
     if slot.leaf >= 0:
         dims, is_full = stored.leaf_dims(slot.leaf)
         here = dims[..., axis] == slot.dim
@@ -156,14 +159,15 @@ def splits_by_code(
     none = rows.space.problem.n_classes
     known[local] = np.arange(n_local)
     total = n_local * n_copies
+    # Broadcast over [copies, rows, dimensions or factors, classes].
     first = (np.arange(n_copies) * n_local)[:, None, None, None]
 
-    def copied(of: np.ndarray) -> np.ndarray:
-        is_small = of > none
-        number = known[np.where(is_small, of - none - 1, of)]
+    def copied(rows: np.ndarray) -> np.ndarray:
+        is_small = rows > none
+        number = known[np.where(is_small, rows - none - 1, rows)]
         # A class that no slot is about is split by nothing: it becomes none.
         apart = np.where(number < 0, total, number + first + np.where(is_small, total + 1, 0))
-        return apart.reshape(-1, *of.shape[1:])
+        return apart.reshape(-1, *rows.shape[1:])
 
     copies = replace(
         tables,
@@ -192,6 +196,7 @@ def _split_classes(
     classes, last, whole = list[int](), list[int](), list[int]()
     lists: dict[SlotKind, list[int]] = {"side": last, "part": whole}
     slots = [(1 << bit, slot) for bit, slot in enumerate(group.slots)]
+    # The order of classes is their precedence, in each copy that of the slots.
     for copy, code in enumerate(codes.tolist()):
         for bit, slot in slots:
             if code & bit:
@@ -210,10 +215,10 @@ def _copied_imposed(
     """What the user's code decides about `rows`, for each copy of them."""
     place_of_row = {row: place for place, row in enumerate(rows.tolist())}
     return tuple(
-        ImposedRow(copy * len(rows) + place_of_row[of.row], of.places)
+        ImposedRow(copy * len(rows) + place_of_row[row.row], row.places)
         for copy in range(n_copies)
-        for of in imposed
-        if of.row in place_of_row
+        for row in imposed
+        if row.row in place_of_row
     )
 
 
@@ -223,7 +228,7 @@ def _copied_contests(group: Group, n_copies: int) -> FactorChoices:
     is_open = np.isin(contests.op_row, group.op_rows) & np.isin(
         contests.op_row, list(group.rows.contested)
     )
-    of = np.flatnonzero(is_open)
+    open_choices = np.flatnonzero(is_open)
     number = np.cumsum(is_open) - 1
     tensors = np.flatnonzero(is_open[contests.choice])
 
@@ -233,13 +238,13 @@ def _copied_contests(group: Group, n_copies: int) -> FactorChoices:
     def repeated(column: np.ndarray) -> np.ndarray:
         return np.concatenate([column] * n_copies)
 
-    op_row = np.searchsorted(group.op_rows, contests.op_row[of])
+    op_row = np.searchsorted(group.op_rows, contests.op_row[open_choices])
     value_row = np.searchsorted(group.value_rows, contests.value_row[tensors])
     return FactorChoices(
         op_row=each(op_row, len(group.op_rows)),
-        follows_weight=repeated(contests.follows_weight[of]),
-        is_reduced=repeated(contests.is_reduced[of]),
-        choice=each(number[contests.choice[tensors]], len(of)),
+        follows_weight=repeated(contests.follows_weight[open_choices]),
+        is_reduced=repeated(contests.is_reduced[open_choices]),
+        choice=each(number[contests.choice[tensors]], len(open_choices)),
         value_row=each(value_row, len(group.value_rows)),
         factor_of_dim=repeated(contests.factor_of_dim[tensors]),
         holds=repeated(contests.holds[tensors]),
@@ -283,6 +288,7 @@ def joint_codes(by_axis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     joint, counts = np.zeros_like(by_axis[0], np.int64), list[int]()
     for numbers in by_axis:
         counts.append(int(numbers.max(initial=0)) + 1)
+        # Digits of one number, so that tuples are told apart by comparing numbers.
         joint = joint * counts[-1] + numbers
     distinct, index = numbered(joint)
     return np.stack(np.unravel_index(distinct, counts), axis=-1), index

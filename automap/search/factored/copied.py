@@ -65,15 +65,17 @@ def make_copies(
     things: Sequence[Sequence[int] | np.ndarray], n_ways: np.ndarray, n_things: int
 ) -> Copies:
     """Copies of the `things` of each cell, of which there are `n_things` in all cells together."""
-    count = np.array([len(of) for of in things], np.int64)
+    count = np.array([len(own) for own in things], np.int64)
     cells = np.arange(len(things))
+    # [cells, things]: where a thing stands in a cell, so that numbers are looked up and not
+    # searched.
     place = np.full((len(things), n_things), -1, np.int32)
-    for cell, of in enumerate(things):
-        place[cell, np.array(of, np.int64)] = np.arange(len(of))
+    for cell, own in enumerate(things):
+        place[cell, np.array(own, np.int64)] = np.arange(len(own))
     none = np.zeros(0, np.int64)
     return Copies(
         thing=np.concatenate(
-            [none, *(np.tile(np.array(of, np.int64), n) for of, n in zip(things, n_ways))]
+            [none, *(np.tile(np.array(own, np.int64), n) for own, n in zip(things, n_ways))]
         ),
         cell=np.repeat(cells, count * n_ways),
         way=np.concatenate([none, *(np.repeat(np.arange(n), k) for n, k in zip(n_ways, count))]),
@@ -113,6 +115,7 @@ class CopiedCells:
 
     def _edges(self, edges: Edges, copies: Copies) -> Edges:
         which, cell, way = copies.thing, copies.cell, copies.way
+        # All columns but those that hold numbers of other things, which are numbered anew.
         columns = {f.name for f in fields(Edges)} - {"repeats", "windows", "incidences"}
         taken = {name: getattr(edges, name)[which] for name in columns - {"value_row", "op_row"}}
         return replace(
@@ -125,14 +128,19 @@ class CopiedCells:
 
     def _pairs(self, copies: Copies, pairs: np.ndarray) -> np.ndarray:
         """Copies of pairs of things: in each cell of those that it has both of."""
+        # Pairs of things of which the cell has both: a repeat, of which one edge is not there, is
+        # none.
         held = [
             np.flatnonzero((copies.place[cell, pairs] >= 0).all(axis=1))
             if copies.count[cell] > 1
             else ()
             for cell in range(len(self.cells))
         ]
-        of = self._copies(held, len(pairs))
-        first, second = (copies.number(of.cell, of.way, pairs[of.thing, side]) for side in (0, 1))
+        pair_copies = self._copies(held, len(pairs))
+        first, second = (
+            copies.number(pair_copies.cell, pair_copies.way, pairs[pair_copies.thing, side])
+            for side in (0, 1)
+        )
         return np.stack([first, second], axis=1)
 
     def _windows(self, windows: Windows) -> Windows:
@@ -158,18 +166,23 @@ class CopiedCells:
         starts, kernel = self._first_access, np.arange(len(which))
         counts = np.diff(starts)[which]
         before = np.cumsum(counts) - counts
+        # Accesses stand kernel by kernel: those of each copy are a range of the table's.
         access = np.repeat(starts[which] - before, counts) + np.arange(counts.sum())
         is_ringed = self.evaluator.backend.scattered_products == "rings"
         is_product = (table.product_edge[which] >= 0) & is_ringed
         edge, row = np.full(len(which), -1), np.full(len(which), -1)
+        # A product that is one loop with its reduce-scatter names the edge and the row of its
+        # result.
         made = np.flatnonzero(is_product)
         edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])
         row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
         same = ("product_sizes", "kernel_class", "is_fill", "flops", "count", "phase")
-        of = np.repeat(kernel, counts)
+        kernel_by_access = np.repeat(kernel, counts)
 
         def value_row(here: np.ndarray, row: np.ndarray) -> np.ndarray:
-            return self.value_rows.number(cell[of[here]], way[of[here]], row)
+            return self.value_rows.number(
+                cell[kernel_by_access[here]], way[kernel_by_access[here]], row
+            )
 
         copied = CopiedAccesses(access, value_row)
         return replace(
@@ -186,8 +199,10 @@ class CopiedCells:
             written_factors=table.written_factors[:, which],
             transposed_bytes=table.transposed_bytes[:, which],
             cut_dims=table.cut_dims[:, which],
-            traffic_kernel=of,
-            traffic_row=self.value_rows.number(cell[of], way[of], table.traffic_row[access]),
+            traffic_kernel=kernel_by_access,
+            traffic_row=self.value_rows.number(
+                cell[kernel_by_access], way[kernel_by_access], table.traffic_row[access]
+            ),
             traffic_bytes=table.traffic_bytes[access],
             near_bytes=table.near_bytes[access],
             effects=tuple(effect.select(copied) for effect in table.effects),
@@ -219,6 +234,7 @@ class Batches:
         """
         tables = self.evaluator.tables
         n_edges = len(tables.operands.count) + len(tables.results.count)
+        # Measured kernels are looked up by signature and remembered, which copies would not find.
         is_alone = self.evaluator.kernel_profile is not None or not self.evaluator.has_parts
         if is_alone or not n_edges:
             return 1
@@ -238,6 +254,7 @@ class Batches:
     def _copied_evaluator(self, n: int) -> Evaluator:
         if n not in self._copies:
             tables = self.evaluator.tables
+            # All of the program as one cell: its copies are copies of the step.
             whole = Cell(
                 value_rows=tuple(range(len(tables.value_rows))),
                 op_rows=tuple(range(len(tables.op_rows))),

@@ -60,7 +60,7 @@ class FeatureOffsets:
     count: int
 
     @staticmethod
-    def of(evaluator: Evaluator) -> "FeatureOffsets":
+    def from_evaluator(evaluator: Evaluator) -> "FeatureOffsets":
         """Those of a problem's tables."""
         t = evaluator.tables
         # In the order of the fields: where a kind begins is how many numbers the kinds before it
@@ -126,7 +126,7 @@ class Model:
     @cached_property
     def features(self) -> FeatureOffsets:
         """The numbers of features."""
-        return FeatureOffsets.of(self.rows.evaluator)
+        return FeatureOffsets.from_evaluator(self.rows.evaluator)
 
     @cached_property
     def _repeats_by_edge(self) -> dict[int, list[int]]:
@@ -147,7 +147,7 @@ class Model:
         by_scope: dict[tuple[int, ...], list[Cell]] = {}
         for cell in make_cells(self.rows, self._pins_by_value_row):
             by_scope.setdefault(cell.scope, []).append(cell)
-        return tuple(Group(self.rows, scope, tuple(of)) for scope, of in by_scope.items())
+        return tuple(Group(self.rows, scope, tuple(cells)) for scope, cells in by_scope.items())
 
     def is_complete(self, variables: Variables, most_choices: float) -> bool:
         """Whether `on_mesh` leaves no group out."""
@@ -186,10 +186,10 @@ class Model:
             Term(
                 group.scope,
                 mesh_group.way,
-                np.array([feature for feature, _ in of], np.int64),
-                np.stack([values for _, values in of]),
+                np.array([feature for feature, _ in group_rows], np.int64),
+                np.stack([values for _, values in group_rows]),
             )
-            for group, mesh_group, of in zip(groups, mesh_groups, rows, strict=True)
+            for group, mesh_group, group_rows in zip(groups, mesh_groups, rows, strict=True)
         ]
         pins_by_row = self._pins_by_value_row
         pins = [
@@ -221,18 +221,18 @@ class Model:
 
     def _cell_values(self, cell: MeshCell, price: CellCosts) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
-        of, features = cell.ways.cell, self.features
+        priced, features = cell.ways.cell, self.features
         # Kernels have the first numbers, so theirs need no offset.
-        values_by_feature = list(zip(of.kernels, price.kernel_seconds, strict=True))
-        if of.operands:
-            values_by_feature.append((features.operands + of.operands[0], price.edge_seconds))
-            values_by_feature.append((features.copies + of.operands[0], price.copied))
-            rows = self._repeats_by_edge.get(of.operands[0], ())
+        values_by_feature = list(zip(priced.kernels, price.kernel_seconds, strict=True))
+        if priced.operands:
+            values_by_feature.append((features.operands + priced.operands[0], price.edge_seconds))
+            values_by_feature.append((features.copies + priced.operands[0], price.copied))
+            rows = self._repeats_by_edge.get(priced.operands[0], ())
             values_by_feature += [
                 (features.kept + row, kept) for row, kept in zip(rows, price.kept, strict=True)
             ]
-        if of.results:
-            values_by_feature.append((features.results + of.results[0], price.edge_seconds))
+        if priced.results:
+            values_by_feature.append((features.results + priced.results[0], price.edge_seconds))
         return [(feature, values[cell.number]) for feature, values in values_by_feature]
 
     def _value_row_values(

@@ -85,11 +85,13 @@ def group_on_mesh(group: Group, variables: Variables, stored: LeafStorage) -> Me
         ops = np.searchsorted(group.op_rows, cell.op_rows)
         rows = [np.concatenate([dims[:, values], fs[:, ops]], axis=1) for dims, fs in splits]
         # Codes differ in more than this cell's rows see, so its own ways are fewer.
-        distinct = [distinct_rows(of) for of in rows]
+        distinct = [distinct_rows(split_rows) for split_rows in rows]
         numbers = [which[joint[:, a]] for a, (_, which) in enumerate(distinct)]
         ways, number = joint_codes(numbers)
         # [ways, rows, axes]: value rows first, then op rows.
-        split = np.stack([of[ways[:, a]] for a, (of, _) in enumerate(distinct)], axis=-1)
+        split = np.stack(
+            [split_rows[ways[:, a]] for a, (split_rows, _) in enumerate(distinct)], axis=-1
+        )
         n = len(values)
         cells.append(MeshCell(CellSplits(cell, split[:, :n], split[:, n:]), number))
     return MeshGroup(group, way, tuple(cells))

@@ -49,14 +49,16 @@ class LeafStorage:
         ]
         shape = (*map(len, masks), len(levels), len(sizes))
         dims = np.full(shape, -1, np.int8)
-        is_full = np.broadcast_to(np.array([[x is Level.FULL for x in of] for of in levels]), shape)
-        for place in product(*(range(len(of)) for of in masks)):
-            chosen = [of[i] for of, i in zip(masks, place)]
+        is_full = np.broadcast_to(
+            np.array([[x is Level.FULL for x in by_axis] for by_axis in levels]), shape
+        )
+        for place in product(*(range(len(choices)) for choices in masks)):
+            chosen = [choices[i] for choices, i in zip(masks, place)]
             # Axes that computation splits the leaf along: it is not stored along them too.
             taken = 0
             for mask in chosen:
                 taken |= mask
-            parts = [prod(part_count[chosen[i]] for i in of) for of in holders_by_dim]
+            parts = [prod(part_count[chosen[i]] for i in holders) for holders in holders_by_dim]
             # Levels OPTIMIZER and FULL take the same dimension, so only which axes store counts.
             dims_by_axes: dict[tuple[bool, ...], tuple[int, ...]] = {}
             for choice, by_axis in enumerate(levels):

@@ -79,23 +79,23 @@ class Variables:
     def where(self, is_kept: Sequence[np.ndarray]) -> "Variables":
         """With fewer choices: `is_kept` says for each variable which of them."""
         kept, by_kind = iter(is_kept), []
-        for of in (self.masks, self.bits, self.levels):
-            by_kind.append(tuple(tuple(compress(choices, next(kept))) for choices in of))
+        for domains in (self.masks, self.bits, self.levels):
+            by_kind.append(tuple(tuple(compress(choices, next(kept))) for choices in domains))
         return Variables(self.space, self.mesh, *by_kind)
 
     def point(self, assignment: Sequence[int]) -> Point:
         """The plan of one choice index per variable."""
         space, n_axes, given = self.space, len(self.mesh.sizes), iter(assignment)
         # In the order in which variables are numbered: axes, sides, small parts, levels.
-        masks = [(c, of[next(given)]) for c, of in zip(space.candidates, self.masks)]
+        masks = [(c, domain[next(given)]) for c, domain in zip(space.candidates, self.masks)]
         used = {c for c, mask in masks if mask}
-        chosen = [of[next(given)] for of in self.bits]
+        chosen = [domain[next(given)] for domain in self.bits]
         sides, parts = chosen[: len(space.repeated_classes)], chosen[len(space.repeated_classes) :]
         # Of a class on no axis sides and small parts mean nothing, so that equal plans are equal
         # points.
         last = frozenset(compress(space.repeated_classes, sides)) & used
         whole = frozenset(compress(space.small_part_classes, parts)) & used
-        levels = [of[next(given)] for of in self.levels]
+        levels = [domain[next(given)] for domain in self.levels]
         on_axis = [[c for c, mask in masks if mask >> a & 1] for a in range(n_axes)]
         return Point(
             mesh=self.mesh,
@@ -117,7 +117,7 @@ class Variables:
         bits = [c in point.last_dim_classes for c in space.repeated_classes] + [
             c in point.small_whole_classes for c in space.small_part_classes
         ]
-        choices_made += [of.index(bit) for of, bit in zip(self.bits, bits, strict=True)]
+        choices_made += [domain.index(bit) for domain, bit in zip(self.bits, bits, strict=True)]
         for number, (leaf, choices) in enumerate(zip(space.leaves, self.levels, strict=True)):
             levels = (levels_by_leaf[number] for levels_by_leaf in point.storage)
             # A level that no plan can tell from a lower one is not among the choices: it is taken
@@ -127,7 +127,9 @@ class Variables:
 
     def _distinct_levels(self, leaf: LeafClass, levels: Levels) -> Levels:
         allowed = (_levels(self.space, leaf, size) for size in self.mesh.sizes)
-        return tuple(max(x for x in of if x <= y) for of, y in zip(allowed, levels, strict=True))
+        return tuple(
+            max(x for x in domain if x <= y) for domain, y in zip(allowed, levels, strict=True)
+        )
 
 
 def mesh_variables(space: Space, mesh: Mesh) -> Variables:

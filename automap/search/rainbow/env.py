@@ -203,10 +203,10 @@ class Features:
                 if group_class < problem.n_classes:
                     shares[group_class, 0] += share
         for group_class in range(problem.n_classes):
-            of = problem.compute_class(group_class)
+            compute_class = problem.compute_class(group_class)
             # Work is counted by compute classes: a regional class has that of the one that it is a
             # part of.
-            shares[group_class, 1] = done.get(of, 0.0) / max(total, 1.0)
+            shares[group_class, 1] = done.get(compute_class, 0.0) / max(total, 1.0)
         return shares
 
     def baseline(self, table: Table) -> np.ndarray:

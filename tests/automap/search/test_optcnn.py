@@ -22,7 +22,7 @@ PROBLEMS = {
 
 def sum_of_seconds(context, point):
     """Of kernels and collectives one after the other."""
-    features = FeatureOffsets.of(context.evaluator)
+    features = FeatureOffsets.from_evaluator(context.evaluator)
     split_classes = context.space.split_classes(point)
     return costs(context.evaluator, features, split_classes, 1.0).seconds.sum()
 

@@ -36,7 +36,7 @@ def test_the_greatest_weighted_sum_is_at_most_the_step(name, topology, shape, se
     found = optimize.linprog(
         -gain / scale, A_ub=allowed.matrix, b_ub=allowed.most, bounds=(0, 1), method="highs"
     )
-    assert seconds @ allowed.of(found.x) <= step_seconds * (1 + 1e-6)
+    assert seconds @ allowed.by_feature(found.x) <= step_seconds * (1 + 1e-6)
     # Computation alone, and the link alone, are bounds too.
     assert -found.fun * scale >= max(
         seconds[: model.features.operands].sum(), seconds[model.features.operands :].sum()
@@ -46,4 +46,4 @@ def test_the_greatest_weighted_sum_is_at_most_the_step(name, topology, shape, se
 def test_where_nothing_runs_beside_all_weights_are_one():
     allowed = weights("mlp", "v5e:2x4", (2, 4))
     assert allowed.count == 0
-    assert (allowed.of(np.zeros(0)) == 1).all()
+    assert (allowed.by_feature(np.zeros(0)) == 1).all()
