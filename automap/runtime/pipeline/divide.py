@@ -205,7 +205,8 @@ def _sinks(
         from_gradients = [v in maker for v in node.inputs]
         ends = [wanted[v] for v in node.outputs if v in wanted]
         after = [u for v in node.outputs for u in users[v]]
-        # What a product of a gradient and a forward value is made of is no sink for that.
+        # A sink is read by plain sinks alone. One that reads gradients and nothing else is plain: a
+        # product with a forward value can be a sink itself, but what is multiplied in it cannot.
         if any(from_gradients) and all(u in plain for u in after):
             if all(from_gradients):
                 plain.add(number)
@@ -215,7 +216,7 @@ def _sinks(
     for number in sorted(at, key=lambda n: (n in plain, n)):
         unsettled = plain if number in plain else at.keys()
         # For each gradient that it reads, the stages that have it: of its maker and of its users.
-        come = [
+        arriving = [
             {moved.get(maker[v], stage[maker[v]])}.union(
                 moved.get(u, stage[u]) for u in users[v] if u in stage and u not in unsettled
             )
@@ -224,7 +225,7 @@ def _sinks(
         ]
         forward = [touched[v] for v in units[number].node.inputs if v not in maker and v in touched]
         # Where the sum is wanted, the gradients come anyway, and the forward values are.
-        places = at[number].intersection(*come, *forward)
+        places = at[number].intersection(*arriving, *forward)
         if places:
             moved[number] = max(places)
     return moved
