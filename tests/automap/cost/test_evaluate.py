@@ -32,10 +32,10 @@ def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
     priced = cost.price_point(space.split_classes(point))
-    found = priced.collectives
-    chosen = np.flatnonzero(found.combinable & (found.kind == ALL_GATHER))
+    collectives = priced.collectives
+    chosen = np.flatnonzero(collectives.combinable & (collectives.kind == ALL_GATHER))
     link = collective_cost(CollectiveKind.ALL_GATHER, cost.topology, (8,), [0])
-    alone = link.seconds(found.n_bytes[chosen])
+    alone = link.seconds(collectives.n_bytes[chosen])
     assert len(chosen) and (priced.collective_seconds[chosen] < alone).all() == is_merged
     if not is_merged:
         np.testing.assert_allclose(priced.collective_seconds[chosen], alone)
@@ -59,14 +59,14 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     cost, space = evaluator(step, (weights, batch), get_topology("v5e:2x4"))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["data-parallel"].points(space, mesh)
-    found, seconds = (
+    collectives, seconds = (
         (priced := cost.price_point(space.split_classes(point))).collectives,
         priced.collective_seconds,
     )
-    chosen = found.combinable & (found.kind == ALL_REDUCE) & (found.n_bytes > 4)
+    chosen = collectives.combinable & (collectives.kind == ALL_REDUCE) & (collectives.n_bytes > 4)
     (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
     n_bytes = 4 * depth * (64 * 64 + 2 * 64)
-    assert float((found.n_bytes * found.count)[chosen].sum()) == n_bytes
+    assert float((collectives.n_bytes * collectives.count)[chosen].sum()) == n_bytes
     # Per trip one message for the matrix and one for both vectors.
     expected = 2 * depth * line.alpha_seconds + line.beta_seconds_per_byte * n_bytes
-    assert float((seconds * found.count)[chosen].sum()) == pytest.approx(expected)
+    assert float((seconds * collectives.count)[chosen].sum()) == pytest.approx(expected)

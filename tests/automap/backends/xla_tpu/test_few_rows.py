@@ -45,10 +45,10 @@ def picoseconds(step, args, topology, parts=1, dim=2):
     cost = Evaluator(build_tables(problem, "tpu"), problem.n_classes, topology)
     space, mesh = Space(problem), Mesh(("data",), (parts,))
     split = () if parts == 1 else (problem.compute_classes(problem.graph.inputs[0])[dim],)
-    found = cost.price_point(space.split_classes(space.point(mesh, [split]))).kernel_seconds
-    found = found * cost.tables.kernels.count
+    seconds = cost.price_point(space.split_classes(space.point(mesh, [split]))).kernel_seconds
+    seconds = seconds * cost.tables.kernels.count
     numbers = math.prod(problem.graph.values[problem.graph.inputs[0]].dims) / parts
-    return float(found.sum()) / numbers * 1e12
+    return float(seconds.sum()) / numbers * 1e12
 
 
 def doubled(state):
@@ -76,8 +76,8 @@ def test_doubling_takes_what_the_compiler_says(name, dtype, rows, measured):
 )
 def test_updates_take_what_the_compiler_says(name, rows, measured):
     x = array(rows)
-    found = picoseconds(updated, ({"p": x, "m": x, "v": x}, x), get_topology(name))
-    assert found == pytest.approx(measured, rel=0.2)
+    predicted = picoseconds(updated, ({"p": x, "m": x, "v": x}, x), get_topology(name))
+    assert predicted == pytest.approx(measured, rel=0.2)
 
 
 @pytest.mark.parametrize(("rows", "parts", "left"), [(16, 8, 2), (8, 2, 4), (8, 8, 1), (16, 2, 8)])
@@ -94,8 +94,8 @@ def test_what_is_split_to_few_rows_takes_as_long_as_few_rows(rows, parts, left):
 @pytest.mark.parametrize("lanes", [64, 96, 192])
 def test_what_does_not_fill_lanes_lies_otherwise(lanes):
     topology = get_topology("v5e:2x4")
-    found = picoseconds(doubled, ({"x": array(2, lanes=lanes)},), topology)
-    assert found == pytest.approx(picoseconds(doubled, ({"x": array(16)},), topology), rel=1e-3)
+    predicted = picoseconds(doubled, ({"x": array(2, lanes=lanes)},), topology)
+    assert predicted == pytest.approx(picoseconds(doubled, ({"x": array(16)},), topology), rel=1e-3)
 
 
 def test_only_tpus_have_tiles():

@@ -73,8 +73,8 @@ def whole(rows, width, added, kind):
 
 def held(rows, width, added, kind):
     """By how much longer a whole table takes, and the bytes that turn it."""
-    found = whole(rows, width, added, kind)
-    return float(found.lengthening[0]), float(found.transposed_bytes[0])
+    access = whole(rows, width, added, kind)
+    return float(access.lengthening[0]), float(access.transposed_bytes[0])
 
 
 @pytest.mark.parametrize(("name", "width", "zeros", "update", "copy"), NARROW)
@@ -85,11 +85,11 @@ def test_narrow_tables_take_the_time_of_registers(name, width, zeros, update, co
     def of(kind, added):
         return float(whole(rows, width, added, kind).lengthening[0]) * n_bytes * 1e3
 
-    found = of(TableAccess.FILLED, 256) / device.memory_bytes_per_s("copy")
-    assert found == pytest.approx(zeros, rel=0.15, abs=0.06)
+    predicted = of(TableAccess.FILLED, 256) / device.memory_bytes_per_s("copy")
+    assert predicted == pytest.approx(zeros, rel=0.15, abs=0.06)
     # It reads four tables, and makes three.
-    found = 7 * of(TableAccess.BY_COLUMN, 256) / device.memory_bytes_per_s("elementwise")
-    assert found == pytest.approx(update, rel=0.15, abs=0.01)
+    predicted = 7 * of(TableAccess.BY_COLUMN, 256) / device.memory_bytes_per_s("elementwise")
+    assert predicted == pytest.approx(update, rel=0.15, abs=0.01)
     copied = float(whole(rows, width, 0, TableAccess.LOOKED_UP).copied_bytes[0])
     assert copied * 1e3 / device.memory_bytes_per_s("copy") == pytest.approx(copy, rel=0.1)
 
@@ -143,10 +143,10 @@ def test_updates_run_by_row_where_they_read_few_tables(optimizer, turned, by_row
     ).sharding
     op_rows = tables.kernels.op_row[tables.kernels.traffic_kernel[uses.access]]
     factors = sharding.factor_of_axis[op_rows]
-    found = uses.in_memory(
+    accesses = uses.in_memory(
         sharding.dim_of_axis, factors, sharding.sizes, V5E.device.memory_bytes, NUMBERS
     )
-    larger, bytes_turned = found.lengthening, found.transposed_bytes
+    larger, bytes_turned = accesses.lengthening, accesses.transposed_bytes
     once = 4 * (rows * 128 + math.ceil(rows / 128) * 128 * width)
     assert bytes_turned.sum() == turned * once
     is_update = tables.kernels.phase[tables.kernels.traffic_kernel[uses.access]] == 2
@@ -166,7 +166,7 @@ def test_what_is_turned_takes_its_time():
     expected = turned / (device.hbm_bytes_per_s * dict(device.class_efficiency)["turn"])
     for tile, seconds in ((128, expected), (1, device.launch_seconds)):
         topology = replace(V5E, device=replace(device, matmul_tile=tile))
-        found = (
+        kernel_seconds = (
             Evaluator(tables, problem.n_classes, topology).price_point(split_classes).kernel_seconds
         )
-        assert found.max() == pytest.approx(seconds, rel=0.01)
+        assert kernel_seconds.max() == pytest.approx(seconds, rel=0.01)

@@ -37,7 +37,7 @@ def machine(*levels, reaches=("host",) * 3, platform="tpu"):
     return Topology(name="t", platform=platform, device=get_topology("cpu:1").device, levels=made)
 
 
-def line_of(kind, topology, shape, axes):
+def single_line(kind, topology, shape, axes):
     """The only line of a collective of a platform that has one way to send."""
     (line,) = collective_cost(kind, topology, shape, axes).lines
     return line
@@ -45,7 +45,7 @@ def line_of(kind, topology, shape, axes):
 
 def whole(kind, topology):
     """The line of one group of all devices."""
-    return line_of(kind, topology, (topology.device_count,), (0,))
+    return single_line(kind, topology, (topology.device_count,), (0,))
 
 
 RING16 = machine(("ring", 16))
@@ -175,29 +175,29 @@ def test_stages_help_where_cards_are_slow(name, n_bytes):
 
 def test_devices_of_a_host_share_its_card():
     one, eight = hosts("v100", 2, 1), hosts("v100", 2, 8)
-    alone = line_of(AR, one, (2,), (0,)).beta_seconds_per_byte
-    together = line_of(AR, eight, (2, 8), (0,)).beta_seconds_per_byte
+    alone = single_line(AR, one, (2,), (0,)).beta_seconds_per_byte
+    together = single_line(AR, eight, (2, 8), (0,)).beta_seconds_per_byte
     assert together == pytest.approx(8 * alone)
 
 
 def test_direct_messages_load_the_slowest_way_out():
     """All-to-all over two hosts of eight: eight of sixteen parts leave through a rank's card."""
     topology = hosts("h100", 2, 8)
-    line = line_of(A2A, topology, (16,), (0,))
+    line = single_line(A2A, topology, (16,), (0,))
     assert line.beta_seconds_per_byte == pytest.approx(8 / 16 / 50e9)
     assert line.alpha_seconds == pytest.approx(7 * 3.4e-6 + 8 * 9.6e-6)
 
 
 def test_strided_groups_share_a_ring_but_not_a_switch():
-    strided = line_of(RS, RING16, (4, 4), (0,)).beta_seconds_per_byte
+    strided = single_line(RS, RING16, (4, 4), (0,)).beta_seconds_per_byte
     assert strided == pytest.approx(3 / 4 / (B / 4))
     switch = machine(("switch", 16))
-    betas = {line_of(RS, switch, (4, 4), (axis,)).beta_seconds_per_byte for axis in (0, 1)}
+    betas = {single_line(RS, switch, (4, 4), (axis,)).beta_seconds_per_byte for axis in (0, 1)}
     assert sorted(betas) == pytest.approx([3 / 4 / B])
 
 
 def test_pieces_of_one_ring_are_not_counted_as_two_dimensions():
-    apart = line_of(RS, RING16, (2, 2, 4), (0, 2)).beta_seconds_per_byte
+    apart = single_line(RS, RING16, (2, 2, 4), (0, 2)).beta_seconds_per_byte
     assert apart == pytest.approx(3 / 4 / (B / 2) + 1 / 2 / 4 / (B / 8))
 
 

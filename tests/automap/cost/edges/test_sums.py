@@ -18,14 +18,14 @@ def _reductions(step, order, n_inputs=3):
     """(how often it is reduced, number of products) for each sum of products of a step."""
     graph = problem_of(step, (X,) * n_inputs).graph
     sums = merged_sums(graph, order)
-    found = {}
+    reductions = {}
     for op in graph.ops:
         if op.opcode == "dot":
             value = op.outputs[0]
             name = sums.sum_by_term[value]
-            trips, number = found.get(name, (0, 0))
-            found[name] = max(trips, sums.trips(value, op.trip_count)), number + 1
-    return sorted(found.values())
+            trips, number = reductions.get(name, (0, 0))
+            reductions[name] = max(trips, sums.trips(value, op.trip_count)), number + 1
+    return sorted(reductions.values())
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,10 @@ def test_a_product_that_is_widened_and_accumulated_is_reduced_in_the_wider_type(
 ):
     assert _reductions(step, order) == wanted
     graph = problem_of(step, (X,) * 3).graph
-    found = merged_sums(graph, order).widened
-    assert {found.get(op.outputs[0], 1.0) for op in graph.ops if op.opcode == "dot"} == widened
+    widened_by_term = merged_sums(graph, order).widened
+    assert {
+        widened_by_term.get(op.outputs[0], 1.0) for op in graph.ops if op.opcode == "dot"
+    } == widened
 
 
 def test_an_accumulated_sum_leaves_both_of_two_loops():

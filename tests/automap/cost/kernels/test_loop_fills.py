@@ -37,8 +37,8 @@ def loops(lengths, rows, columns, dtype="float32"):
 def fills(problem, platform):
     """The zeros that are written: (sizes, bytes)."""
     tables, graph = build_tables(problem, platform), problem.graph
-    found = [k.writes[0] for k in tables.program.kernels if is_fill(graph, k)]
-    return [(graph.values[access.value].dims, access.n_bytes) for access in found]
+    writes = [k.writes[0] for k in tables.program.kernels if is_fill(graph, k)]
+    return [(graph.values[access.value].dims, access.n_bytes) for access in writes]
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_large_zeros_take_the_time_that_the_compiler_estimates(name, sizes, mill
     seconds = (
         Evaluator(tables, problem.n_classes, topology).price_point(split_classes).kernel_seconds
     )
-    (found,) = set(seconds[tables.kernels.is_fill])
-    assert found * 1e3 == pytest.approx(milliseconds, rel=0.4)
+    (fill_seconds,) = set(seconds[tables.kernels.is_fill])
+    assert fill_seconds * 1e3 == pytest.approx(milliseconds, rel=0.4)

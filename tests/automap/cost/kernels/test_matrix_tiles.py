@@ -48,7 +48,7 @@ def seconds(batch, side, features, taps, groups, *, tile=128, what="forward"):
     topology = replace(V5E, device=replace(TILED, matmul_tile=tile))
     cost = Evaluator(build_tables(problem, "tpu"), problem.n_classes, topology)
     space, mesh = Space(problem), Mesh(("data",), (2,))
-    of_features = problem.compute_classes(problem.graph.inputs[1])[3]
+    feature_class = problem.compute_classes(problem.graph.inputs[1])[3]
     is_product = [s.convolution is not None for s in cost.tables.kernels.shape]
     return [
         float(
@@ -56,7 +56,7 @@ def seconds(batch, side, features, taps, groups, *, tile=128, what="forward"):
             .kernel_seconds[is_product]
             .sum()
         )
-        for split in ((), (of_features,))
+        for split in ((), (feature_class,))
     ]
 
 

@@ -23,17 +23,19 @@ def written(step, state, batch):
     return tuple(tables.kernels.written_bytes[:, product].tolist())
 
 
-@pytest.mark.parametrize(("dtype", "of_each"), [("float32", 2), ("bfloat16", 0)])
-def test_what_is_in_memory_is_rounded_if_it_is_not(dtype, of_each):
+@pytest.mark.parametrize(("dtype", "element_bytes"), [("float32", 2), ("bfloat16", 0)])
+def test_what_is_in_memory_is_rounded_if_it_is_not(dtype, element_bytes):
     w, x = array(SUMMED, COLUMNS, dtype=dtype), array(ROWS, SUMMED, dtype=dtype)
-    found = written(lambda state, batch: (state, batch @ state), w, x)
-    assert found == (of_each * ROWS * SUMMED, of_each * SUMMED * COLUMNS)
+    written_bytes = written(lambda state, batch: (state, batch @ state), w, x)
+    assert written_bytes == (element_bytes * ROWS * SUMMED, element_bytes * SUMMED * COLUMNS)
 
 
 def test_what_is_made_on_the_way_is_written_and_read():
     w, x = array(SUMMED, COLUMNS, dtype="bfloat16"), array(ROWS, SUMMED, dtype="bfloat16")
-    found = written(lambda state, batch: (state, jnp.tanh(batch) @ state.astype("float32")), w, x)
-    assert found == (4 * ROWS * SUMMED, 0)
+    written_bytes = written(
+        lambda state, batch: (state, jnp.tanh(batch) @ state.astype("float32")), w, x
+    )
+    assert written_bytes == (4 * ROWS * SUMMED, 0)
 
 
 def test_slices_of_a_stack_are_copied():

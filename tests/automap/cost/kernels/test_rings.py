@@ -36,27 +36,27 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     mesh = Mesh(("data", "model"), sizes)
     (point,) = PRESETS["sequence-parallel"].points(space, mesh)
     priced = cost.price_point(space.split_classes(point))
-    table, found = cost.tables.kernels, priced.collectives
-    is_scatter = (found.kind == REDUCE_SCATTER) & ~found.on_operand
-    entry_of = {int(found.edge[i]): int(i) for i in np.flatnonzero(is_scatter)}
-    products = [k for k, edge in enumerate(table.product_edge.tolist()) if edge in entry_of]
+    table, collectives = cost.tables.kernels, priced.collectives
+    is_scatter = (collectives.kind == REDUCE_SCATTER) & ~collectives.on_operand
+    entry_by_edge = {int(collectives.edge[i]): int(i) for i in np.flatnonzero(is_scatter)}
+    products = [k for k, edge in enumerate(table.product_edge.tolist()) if edge in entry_by_edge]
     assert 0 < len(products) < len(table.flops)
-    entries = [entry_of[int(table.product_edge[k])] for k in products]
+    entries = [entry_by_edge[int(table.product_edge[k])] for k in products]
     flops = table.flops.copy()
-    flops[products] = flops_per_byte * found.n_bytes[entries] / sizes[1]
+    flops[products] = flops_per_byte * collectives.n_bytes[entries] / sizes[1]
     flops[products] *= priced.sharding.parts_of_op[table.op_row[products]]
     table = replace(table, flops=flops, written_bytes=np.full_like(table.written_bytes, written))
     alone = Roofline(table, topology).seconds(priced.sharding)
-    each = np.zeros(len(found.kind))
+    each = np.zeros(len(collectives.kind))
     each[entries] = alone[products]
-    rings = with_rings(table, topology.device, NUMBERS, alone, priced.sharding, found, each)
-    return found, rings, alone, products, entries, each
+    rings = with_rings(table, topology.device, NUMBERS, alone, priced.sharding, collectives, each)
+    return collectives, rings, alone, products, entries, each
 
 
 def test_the_shards_of_a_ring_are_multiplied_once_and_added_as_float32():
     """Two are read and one is written for each element; what it scatters is float32 as well."""
-    found, rings, alone, products, entries, _ = ringed(LONG, machine("v5e:2x4"))
-    more = 3 * found.n_bytes[entries] / BYTES_PER_S
+    collectives, rings, alone, products, entries, _ = ringed(LONG, machine("v5e:2x4"))
+    more = 3 * collectives.n_bytes[entries] / BYTES_PER_S
     assert rings.kernel_seconds[products] == pytest.approx(alone[products] + more)
     others = np.setdiff1d(np.arange(len(alone)), products)
     assert (rings.kernel_seconds[others] == alone[others]).all()

@@ -30,8 +30,8 @@ def product_seconds(rows, summed, columns, topology):
     cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
     seconds = cost.price_point(whole(space)).kernel_seconds
     is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
-    (found,) = seconds[is_product]
-    return float(found)
+    (product,) = seconds[is_product]
+    return float(product)
 
 
 @pytest.mark.parametrize("tile", [1, 8, 128])
@@ -108,8 +108,8 @@ def test_what_is_scattered_into_is_rounded_up_to_the_tiles_of_the_memory(
     (scatter,) = (n for n, shape in enumerate(kernels.shape) if shape.family == "scatter")
     # Zeros, and what is added to some rows of them.
     n_bytes = 4 * held * (rows + looked_up)
-    found = cost.price_point(space.split_classes(point)).kernel_seconds[scatter]
-    assert found == pytest.approx(n_bytes / (BYTES_PER_S * 0.25), rel=0.01)
+    scatter_seconds = cost.price_point(space.split_classes(point)).kernel_seconds[scatter]
+    assert scatter_seconds == pytest.approx(n_bytes / (BYTES_PER_S * 0.25), rel=0.01)
 
 
 def test_no_kernel_takes_less_than_its_launch():

@@ -101,14 +101,14 @@ def test_types_that_were_not_measured_keep_the_roofline():
 
 def test_convolutions_fall_back_to_other_convolutions_of_their_type():
     evaluator, split_classes = setting(images, None)
-    found = [
+    signatures = [
         s for s in local_signatures(evaluator, split_classes) if not isinstance(s, StreamSignature)
     ]
-    profile = EMPTY.with_times([(found[0], seconds_at(found[0]))])
+    profile = EMPTY.with_times([(signatures[0], seconds_at(signatures[0]))])
     table = evaluator.tables.kernels
     kernels = [i for i, shape in enumerate(table.shape) if shape.kind]
     seconds = replace(evaluator, kernel_profile=profile).price_point(split_classes).kernel_seconds
-    expected = [seconds_at(s) for s in found]
+    expected = [seconds_at(s) for s in signatures]
     np.testing.assert_allclose(seconds[kernels], expected, rtol=1e-6)
 
 
@@ -141,8 +141,8 @@ def operations(work):
 @given(st.dictionaries(shape, seconds, min_size=1, max_size=20))
 def test_measured_contractions_come_back(points):
     model = RateModel.fit(list(points.items()))
-    found = model.predict(np.array(list(points)))
-    np.testing.assert_allclose(found, list(points.values()), rtol=1e-9)
+    predicted = model.predict(np.array(list(points)))
+    np.testing.assert_allclose(predicted, list(points.values()), rtol=1e-9)
 
 
 @given(st.lists(shape, min_size=1, max_size=20), shape, st.floats(1e6, 1e15))
@@ -155,11 +155,11 @@ def test_a_device_of_one_rate_has_that_rate_everywhere(points, query, rate):
 def test_rates_lie_between_those_of_measured_ones(points, query):
     model = RateModel.fit(list(points.items()))
     rates = operations(model.sizes) / model.seconds
-    (found,) = model.predict(np.array([query]))
+    (predicted,) = model.predict(np.array([query]))
     inside = [t for p, t in points.items() if np.all(np.array(p) <= query)]
     around = [t for p, t in points.items() if np.all(np.array(p) >= query)]
-    is_bounded = max(inside, default=0.0) <= found <= min(around, default=np.inf)
-    rate = operations(query) / found
+    is_bounded = max(inside, default=0.0) <= predicted <= min(around, default=np.inf)
+    rate = operations(query) / predicted
     assert is_bounded or rates.min() * (1 - 1e-9) <= rate <= rates.max() * (1 + 1e-9)
 
 
@@ -173,17 +173,17 @@ def test_more_work_never_costs_less_than_what_is_inside_it(query, factors, launc
     low, high = grid.min(axis=0), grid.max(axis=0)
     larger = np.clip(np.array(query) * factors, low, high)
     measured = model.predict(grid)
-    (found,) = model.predict(larger[None])
-    assert found >= measured[(grid <= larger).all(axis=1)].max() * (1 - 1e-9)
-    assert found <= measured[(grid >= larger).all(axis=1)].min() * (1 + 1e-9)
+    (predicted,) = model.predict(larger[None])
+    assert predicted >= measured[(grid <= larger).all(axis=1)].max() * (1 - 1e-9)
+    assert predicted <= measured[(grid >= larger).all(axis=1)].min() * (1 + 1e-9)
 
 
 @given(st.dictionaries(st.integers(1, 2**30), seconds, min_size=1, max_size=12))
 def test_curves_are_monotone_and_end_with_a_bandwidth(points):
     curve = StreamCurve.fit(list(points.items()))
     queries = np.geomspace(1, 2**34, 300)
-    found = curve.predict(queries)
-    assert (np.diff(found) >= -1e-12 * found[1:]).all()
+    predicted = curve.predict(queries)
+    assert (np.diff(predicted) >= -1e-12 * predicted[1:]).all()
     largest, slowest = max(points), max(points.values())
     np.testing.assert_allclose(curve.predict(np.array([8.0 * largest])), 8 * slowest)
     np.testing.assert_allclose(curve.predict(np.array([0.0])), points[min(points)])

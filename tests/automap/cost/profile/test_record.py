@@ -73,7 +73,7 @@ transfers = st.builds(
 
 def rows(row, signature):
     return st.dictionaries(signature, seconds, max_size=4).map(
-        lambda found: tuple(row(signature=s, seconds=t) for s, t in found.items())
+        lambda times: tuple(row(signature=s, seconds=t) for s, t in times.items())
     )
 
 

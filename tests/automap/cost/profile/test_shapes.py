@@ -26,24 +26,24 @@ from hlo_tools.graph import DTYPE_BITS
 from tests.steps import decoder, images, mlp, problem_of
 
 
-def shapes_of(step, args):
+def traced_kernels(step, args):
     return build_tables(problem_of(step, args), "cpu").kernels
 
 
 def function_shapes(function, *dims, dtype="float32"):
     arrays = tuple(jax.ShapeDtypeStruct(d, dtype) for d in dims)
-    table = shapes_of(lambda *arrays: (arrays[0], function(*arrays)), arrays)
+    table = traced_kernels(lambda *arrays: (arrays[0], function(*arrays)), arrays)
     return [shape for shape in table.shape if shape.kind]
 
 
 def test_the_products_of_an_mlp():
-    table = shapes_of(*mlp(batch=16, width=32, hidden=64))
-    found = {s.local([1] * len(s.sizes), 0) for s in table.shape if s.kind}
+    table = traced_kernels(*mlp(batch=16, width=32, hidden=64))
+    signatures = {s.local([1] * len(s.sizes), 0) for s in table.shape if s.kind}
     dot = lambda m, n, k: DotSignature(dtype="f32", batch=1, m=m, n=n, k=k)  # noqa: E731
     forward, backward = [(16, 64, 32), (16, 32, 64)], [(32, 64, 16), (64, 32, 16), (16, 64, 32)]
-    sizes = {tuple(sorted((s.m, s.n))) + (s.k,) for s in found if isinstance(s, DotSignature)}
+    sizes = {tuple(sorted((s.m, s.n))) + (s.k,) for s in signatures if isinstance(s, DotSignature)}
     assert sizes == {tuple(sorted((m, n))) + (k,) for m, n, k in (*forward, *backward)}
-    assert dot(16, 64, 32) in found
+    assert dot(16, 64, 32) in signatures
 
 
 def test_batched_products_with_several_dimensions_of_a_role():
@@ -127,7 +127,7 @@ def splittable(shape):
 @pytest.mark.parametrize("make", [mlp, decoder, images])
 def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
     """Every factor of every contraction split by 1, 2 and 4, as two mesh axes do."""
-    table = shapes_of(*make())
+    table = traced_kernels(*make())
     profile = KernelProfile(device="cpu-8", device_kind="cpu", jax_version="0").with_times(
         (shape.local([1] * len(shape.sizes), 0), 1.0) for shape in table.shape if shape.kind
     )
@@ -146,7 +146,7 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
 
 def test_whole_work_is_the_flops_that_are_counted():
     """But for taps on padding, which are not counted there."""
-    table = shapes_of(*decoder())
+    table = traced_kernels(*decoder())
     for shape, flops in zip(table.shape, table.flops.tolist(), strict=True):
         if shape.kind:
             local = shape.local([1] * len(shape.sizes), 0)
@@ -158,7 +158,7 @@ def test_a_split_kernel_gradient_has_fewer_taps():
     dims = Spatial(
         read=16, made=3, taps=16, stride=1, padding_low=1, window_dilation=1, base_dilation=1
     )
-    table = shapes_of(*images())
+    table = traced_kernels(*images())
     gradients = [
         s
         for s in table.shape
@@ -176,8 +176,8 @@ def test_a_split_kernel_gradient_has_fewer_taps():
 
 def test_other_kernels_are_known_by_their_bytes():
     shape = KernelShape("", "", "reduce", "wide float")
-    found = shape.local((), 4096)
-    assert found == StreamSignature(family="reduce", elements="wide float", n_bytes=4096)
+    signature = shape.local((), 4096)
+    assert signature == StreamSignature(family="reduce", elements="wide float", n_bytes=4096)
 
 
 def test_every_element_type_has_a_class():

@@ -63,14 +63,14 @@ def test_the_cheapest_factor_wins(rows, columns, depth, rows_first):
     problem = _two_inputs(rows, columns, depth)
     order = [("[1]", 0), ("[2]", 1)]
     order = order if rows_first else order[::-1]
-    (found,) = _chosen(problem, order, lambda p, i, op: op.opcode == "dot")
+    (factor_size,) = _chosen(problem, order, lambda p, i, op: op.opcode == "dot")
     # a is split on its rows, b on its columns, the result on the first of the two listed.
     by_rows = depth * columns + (0 if rows_first else rows * columns / N)
     by_columns = rows * depth + (rows * columns / N if rows_first else 0)
     if by_rows == by_columns:
-        assert found == (rows if rows_first else columns)
+        assert factor_size == (rows if rows_first else columns)
     else:
-        assert found == (rows if by_rows < by_columns else columns)
+        assert factor_size == (rows if by_rows < by_columns else columns)
 
 
 def _train(batch, width, hidden):
@@ -119,18 +119,20 @@ def test_a_look_ups_gradient_moves_the_smaller_of_updates_and_table():
         return problem_of(step, (_f32(rows, 16), jax.ShapeDtypeStruct((tokens,), "int32")))
 
     for rows, tokens in ((1024, 16), (16, 1024)):
-        found = problem(rows, tokens)
-        table, ids = found.graph.inputs
-        (scatter,) = (i for i, op in enumerate(found.graph.ops) if op.opcode == "scatter")
+        traced = problem(rows, tokens)
+        table, ids = traced.graph.inputs
+        (scatter,) = (i for i, op in enumerate(traced.graph.ops) if op.opcode == "scatter")
         stored = int(
-            found.storage.factor_groups[scatter][majors(found.linkage.rules[scatter].results[0])[0]]
+            traced.storage.factor_groups[scatter][
+                majors(traced.linkage.rules[scatter].results[0])[0]
+            ]
         )
-        of_rows = found.n_compute + int(found.class_of_storage_group[stored])
-        tables = build_tables(found, "cpu")
-        split_classes = SplitClasses(MESH, ((found.compute_classes(ids)[0], of_rows),))
-        sharding = shardings(tables, found.n_classes, split_classes)
+        row_class = traced.n_compute + int(traced.class_of_storage_group[stored])
+        tables = build_tables(traced, "cpu")
+        split_classes = SplitClasses(MESH, ((traced.compute_classes(ids)[0], row_class),))
+        sharding = shardings(tables, traced.n_classes, split_classes)
         factor = int(sharding.factor_of_axis[tables.row_of_op[scatter], 0])
-        split = found.linkage.rules[scatter].factors[factor].size
+        split = traced.linkage.rules[scatter].factors[factor].size
         assert split == (rows if tokens < rows else tokens)
 
 
@@ -175,15 +177,15 @@ def _split_of_equal_layers(problem, platform, last):
 def test_a_kernel_of_one_class_is_multiplied_the_cheaper_way(platform, batch, last, is_reduced):
     problem = _equal_layers(batch, 512)
     hidden, tables, sharding = _split_of_equal_layers(problem, platform, last)
-    found = [
+    kinds = [
         problem.linkage.rules[i].factors[sharding.factor_of_axis[tables.row_of_op[i], 0]].kind
         for i, op in enumerate(problem.graph.ops)
         if op.opcode == "dot"
         and problem.phases[i] is Phase.FORWARD
         and problem.compute_classes(op.inputs[1]) == (hidden, hidden)
     ]
-    assert found
-    assert {kind is FactorKind.REDUCTION for kind in found} == {is_reduced}
+    assert kinds
+    assert {kind is FactorKind.REDUCTION for kind in kinds} == {is_reduced}
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -37,10 +37,10 @@ def _moves(*spec, after=jnp.tanh):
     rows = problem.compute_classes(problem.graph.inputs[1])[0]
     split_classes = space.split_classes(space.point(MESH, [[rows], []]))
     sharding = shardings(tables, problem.n_classes, split_classes)
-    found = tables.collectives(sharding)
+    collectives = tables.collectives(sharding)
     return sorted(
         (KINDS[kind].value, tuple(n for a, n in enumerate(MESH.names) if mask >> a & 1), n_bytes)
-        for kind, mask, n_bytes in zip(found.kind, found.mask, found.n_bytes)
+        for kind, mask, n_bytes in zip(collectives.kind, collectives.mask, collectives.n_bytes)
     )
 
 

@@ -25,10 +25,12 @@ def test_zero_3_gathers_each_parameter_once_and_scatters_each_gradient():
     space, tables = Space(problem), build_tables(problem, "cpu")
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
-    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    collectives = tables.collectives(
+        shardings(tables, problem.n_classes, space.split_classes(point))
+    )
     weight_bytes = 4 * 32 * 64
     counts = Counter()
-    for kind, n_bytes, count in zip(found.kind, found.n_bytes, found.count):
+    for kind, n_bytes, count in zip(collectives.kind, collectives.n_bytes, collectives.count):
         counts[KINDS[kind].value, int(n_bytes)] += int(count)
     assert counts == {
         ("all-gather", weight_bytes): 2,
@@ -45,9 +47,11 @@ def test_megatron_reduces_q_k_and_v_once_where_the_backend_adds_first():
     backward = {}
     for platform in ("cpu", "tpu"):
         tables = build_tables(problem, platform)
-        found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
-        assert {KINDS[kind] for kind in found.kind} == {KINDS[0]}
-        backward[platform] = int(found.count[found.phase == Phase.BACKWARD].sum())
+        collectives = tables.collectives(
+            shardings(tables, problem.n_classes, space.split_classes(point))
+        )
+        assert {KINDS[kind] for kind in collectives.kind} == {KINDS[0]}
+        backward[platform] = int(collectives.count[collectives.phase == Phase.BACKWARD].sum())
     # Gradients of the inputs of q, k, v and of the feed-forward layer; once of the logits and
     # log-softmax.
     assert backward == {"cpu": layers * (3 + 1) + 2, "tpu": layers * (1 + 1) + 2}
@@ -69,12 +73,14 @@ def test_terms_are_added_first_up_to_one_that_is_whole(partial, messages):
     x = [jax.ShapeDtypeStruct((16, k), "float32") for k in inner]
     problem = problem_of(step, (w, x))
     space, tables = Space(problem), build_tables(problem, "tpu")
-    of_weight = [problem.compute_classes(value)[0] for value in problem.graph.inputs[: len(w)]]
-    split = [c for c, kind in zip(of_weight, partial, strict=True) if kind == "P"]
+    weight_classes = [problem.compute_classes(value)[0] for value in problem.graph.inputs[: len(w)]]
+    split = [c for c, kind in zip(weight_classes, partial, strict=True) if kind == "P"]
     point = space.point(Mesh(("model",), (8,)), [split])
-    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
-    is_sum = found.kind == KINDS.index("all-reduce")
-    assert found.count[is_sum].sum() == messages
+    collectives = tables.collectives(
+        shardings(tables, problem.n_classes, space.split_classes(point))
+    )
+    is_sum = collectives.kind == KINDS.index("all-reduce")
+    assert collectives.count[is_sum].sum() == messages
 
 
 @pytest.mark.parametrize(
@@ -128,9 +134,11 @@ def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
     space, tables = Space(problem), build_tables(problem, "tpu")
     mesh = Mesh(("data", "model"), (2, 4))
     point = space.point(mesh, [[problem.batch_class], []], stored)
-    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
-    is_sum = np.isin(found.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
-    assert found.count[is_sum].tolist() == [trips]
+    collectives = tables.collectives(
+        shardings(tables, problem.n_classes, space.split_classes(point))
+    )
+    is_sum = np.isin(collectives.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
+    assert collectives.count[is_sum].tolist() == [trips]
 
 
 def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there():
@@ -150,9 +158,11 @@ def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there(
     problem = problem_of(step, (w, x))
     space, tables = Space(problem), build_tables(problem, "tpu")
     (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-    found = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
-    is_gather = found.kind == KINDS.index("all-gather")
-    sizes = dict.fromkeys(found.n_bytes[is_gather].tolist())
+    collectives = tables.collectives(
+        shardings(tables, problem.n_classes, space.split_classes(point))
+    )
+    is_gather = collectives.kind == KINDS.index("all-gather")
+    sizes = dict.fromkeys(collectives.n_bytes[is_gather].tolist())
     assert sizes == {2 * width**2: None}
     # Each layer's weights in the forward pass, and again for the gradient of its input.
-    assert found.count[is_gather].sum() == 2 * layers
+    assert collectives.count[is_gather].sum() == 2 * layers
