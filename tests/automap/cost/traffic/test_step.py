@@ -137,7 +137,8 @@ def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
     collectives = tables.collectives(
         shardings(tables, problem.n_classes, space.split_classes(point))
     )
-    is_sum = np.isin(collectives.kind, (KINDS.index("all-reduce"), KINDS.index("reduce-scatter")))
+    sums = KINDS.index("all-reduce"), KINDS.index("reduce-scatter")
+    is_sum = np.isin(collectives.kind, sums)
     assert collectives.count[is_sum].tolist() == [trips]
 
 
