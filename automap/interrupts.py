@@ -5,7 +5,7 @@
     raised   outside of a search KeyboardInterrupt is raised where the signal finds the main thread
                                                                               -> in: `interruptible`
     noted    in a search, and while its plan is written down, the first one is only noted: the
-             search sees that its deadline is over -> in: `noted`
+             search sees that its deadline is over -> in: `note_interrupts`
 
 Raised within a callback of the garbage collector (JAX has one) or a `__del__`, an exception reaches
 nobody: Python prints it and goes on. `sys.unraisablehook` hears of it, and the exception is raised
@@ -158,7 +158,7 @@ def importing() -> Iterator[None]:
 
 
 @contextmanager
-def noted() -> Iterator[Interrupts]:
+def note_interrupts() -> Iterator[Interrupts]:
     """A search, also of a library's user: the first Ctrl-C is noted, the second is raised."""
     active = _active()
     if active is not None:

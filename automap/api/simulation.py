@@ -20,7 +20,7 @@ from automap.pipeline.simulation import PipelineSimulationRecord, simulate_pipel
 from automap.plan.pipeline import PipelineRecord
 from automap.plan.program import ProgramRecord
 from automap.plan.record import PlanRecord
-from automap.planner.rebuild import planned_call, planned_workload, rebuilt
+from automap.planner.rebuild import planned_call, planned_workload, reprice_plan
 from automap.program.trace import Workload
 from automap.quantities import seconds_text
 from automap.report import simulation
@@ -106,7 +106,9 @@ def simulate(
         return Simulation.from_record(simulate_recorded(plan))
     # Priced again, as another machine or profile has other seconds for the same point.
     workload = planned_workload(plan, step, tuple(args), kwargs or {})
-    return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
+    return Simulation.from_record(
+        simulate_workload(plan, workload, topology=topology, profile=profile)
+    )
 
 
 def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, object]) -> None:
@@ -147,7 +149,7 @@ def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
     return replace(record, warnings=(changed,))
 
 
-def simulated(
+def simulate_workload(
     plan: PlanRecord,
     workload: Workload,
     *,
@@ -160,7 +162,7 @@ def simulated(
     machine = get_topology(topology) if isinstance(topology, str) else topology
     machine = machine or Topology.from_dict(plan.topology)
     known = None if profile is None else KernelProfile.load(profile)
-    point = rebuilt(plan, workload, machine, known)
+    point = reprice_plan(plan, workload, machine, known)
     reemitter = workload.reemitter
     # The same path as a plan's own tasks take, so that both ways to simulate agree.
     program = recorded_program(

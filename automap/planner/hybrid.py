@@ -31,10 +31,15 @@ from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.constraints import Constraint
 from automap.planner.pipeline import Setup, pipeline_plan
 from automap.planner.pipeline_records import AXIS, bubble, fabric_warning, layer_name
-from automap.planner.records import constraint_record, leaf_spec, sharded_by, step_constraints
+from automap.planner.records import (
+    constraint_record,
+    leaf_spec,
+    make_sharded_graph,
+    step_constraints,
+)
 from automap.planner.sharded_graph import ShardedGraph
 from automap.program.trace import Workload
-from automap.space.point_record import recorded
+from automap.space.point_record import record_point
 from automap.space.space import Space
 
 
@@ -152,14 +157,14 @@ class HybridRecords:
                 for c in constraints
                 if self._stages_of_site.get(parse_place(c.at).site, 0) >> s & 1
             ),
-            point=recorded(inner.point, problem.layers),
+            point=record_point(inner.point, problem.layers),
             replica_axes=self.pricer.replica_axes(inner.point),
         )
 
     def _sharded(self, inner: InnerPlan) -> tuple[ShardedGraph, Sequence[Constraint]]:
         # Stages that are sharded alike share the work, which goes over the whole step.
         if inner not in self._known:
-            sharded = sharded_by(self.pricer.space, self.pricer.tables, inner.split_classes)
+            sharded = make_sharded_graph(self.pricer.space, self.pricer.tables, inner.split_classes)
             self._known[inner] = sharded, step_constraints(self.workload, sharded)[0]
         return self._known[inner]
 

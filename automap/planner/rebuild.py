@@ -3,7 +3,7 @@
     plan + step -> the step traced, if it is the planned one    -> in: `planned_call`
     plan + step -> workload, lowered for the plan's platform    -> in: `planned_workload`
     plan + program file -> workload                             -> in: `planned_program_file`
-    plan + workload -> space, evaluator, split_classes, estimate        -> in: `rebuilt`
+    plan + workload -> space, evaluator, split_classes, estimate        -> in: `reprice_plan`
 
 Another topology prices the same point: its classes stay those of the plan, so the step stays
 lowered for the plan's platform.
@@ -27,7 +27,7 @@ from automap.program.trace import Workload, lower_call, read_workload
 from automap.quantities import seconds_text
 from automap.space.pins import parse_pins, with_pins
 from automap.space.point import SplitClasses
-from automap.space.point_record import restored
+from automap.space.point_record import restore_point
 from automap.space.space import Space
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
@@ -42,7 +42,7 @@ _SAME: Final = 1e-6
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RepricedPlan:
     """A plan's point with what prices it; `warnings` say where that differs from when it was
     planned.
     """
@@ -96,9 +96,9 @@ def planned_program_file(plan: PlanRecord, path: str) -> Workload:
 
 
 @collector_paused()
-def rebuilt(
+def reprice_plan(
     plan: PlanRecord, workload: Workload, topology: Topology, profile: KernelProfile | None = None
-) -> Rebuilt:
+) -> RepricedPlan:
     """The plan's point on `topology`, kernels timed with `profile`.
 
     Raises `MeshMismatchError` if the mesh does not lie on it, `InputError` for a profile of another
@@ -116,7 +116,7 @@ def rebuilt(
     if profile is not None:
         profile.check_suits(topology)
     space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
-    split_classes = space.split_classes(restored(_point(plan), space, mesh))
+    split_classes = space.split_classes(restore_point(_point(plan), space, mesh))
     evaluator = Evaluator(
         build_tables(workload.problem, topology.platform),
         workload.problem.n_classes,
@@ -124,7 +124,7 @@ def rebuilt(
         profile,
     )
     estimate = evaluator.evaluate(split_classes)
-    return Rebuilt(
+    return RepricedPlan(
         workload=workload,
         evaluator=evaluator,
         split_classes=split_classes,

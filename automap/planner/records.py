@@ -34,10 +34,10 @@ from automap.planner.decisions import Decisions, SameWork
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
-from automap.simulate.recorded import recorded_program
+from automap.simulate.record_point import recorded_program
 from automap.space.pins import Pin
 from automap.space.point import SplitClasses
-from automap.space.point_record import recorded
+from automap.space.point_record import record_point
 from automap.space.space import Space
 from automap.step.specs import ImposedSpec, spec_text
 from automap.step.user_constraints import CONSTRAINT_PRIMITIVE
@@ -74,7 +74,7 @@ class Outcome:
 def sharded_graph(outcome: Outcome) -> ShardedGraph:
     """Shardings of every value and op under the best candidate."""
     space = outcome.context.space
-    sharded = sharded_by(
+    sharded = make_sharded_graph(
         space, outcome.context.evaluator.tables, space.split_classes(outcome.best.point)
     )
     # Classes are those of the searched problem; in the workload's all pins are imposed too, which
@@ -82,7 +82,7 @@ def sharded_graph(outcome: Outcome) -> ShardedGraph:
     return replace(sharded, problem=outcome.workload.problem)
 
 
-def sharded_by(space: Space, tables: Tables, split_classes: SplitClasses) -> ShardedGraph:
+def make_sharded_graph(space: Space, tables: Tables, split_classes: SplitClasses) -> ShardedGraph:
     """Shardings of every value and op under `split_classes`."""
     sharding = shardings(tables, space.problem.n_classes, split_classes)
     # Along a dimension the gradient has a storage class of its own: a leaf at level OPTIMIZER turns
@@ -159,7 +159,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             evaluations=context.evaluations,
             seed=context.seed,
             gap=context.gap(outcome.best),
-            point=recorded(outcome.best.point, workload.problem.layers),
+            point=record_point(outcome.best.point, workload.problem.layers),
             imposed=tuple(
                 f"{workload.problem.paths[pin.position]}={spec_text(pin.axes_of_dim)}"
                 for pin in outcome.imposed

@@ -15,7 +15,7 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError, UnknownOpError
-from automap.interrupts import noted
+from automap.interrupts import note_interrupts
 from automap.plan.explain import all_the_same_text
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice
@@ -25,7 +25,7 @@ from automap.quantities import bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
 from automap.search.pinned import Pinned
 from automap.search.presets import preset_points, price_presets
-from automap.space.batches import undivided
+from automap.space.batches import undivided_batch
 from automap.space.pins import Pin, meshes_that_divide, parse_pins, with_pins
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -81,7 +81,7 @@ def find(
     check_known(workload, options)
     if options.profile is not None:
         options.profile.check_suits(topology)
-    with noted() as interrupts:
+    with note_interrupts() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
         setup = _set_up(workload, topology, options, until)
         context = SearchContext(
@@ -108,7 +108,11 @@ def find(
         best=context.best,
         strategy=options.preset or options.strategy,
         seconds=time.monotonic() - start,
-        warnings=(*warnings, *context.notes, *undivided(workload.problem, topology.device_count)),
+        warnings=(
+            *warnings,
+            *context.notes,
+            *undivided_batch(workload.problem, topology.device_count),
+        ),
     )
 
 
@@ -284,7 +288,7 @@ def _nothing_found(context: SearchContext, options: Options) -> str:
     what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
     topology, known = context.evaluator.topology, context.best_per_preset
     if options.preset:
-        batch = undivided(context.space.problem, topology.device_count)
+        batch = undivided_batch(context.space.problem, topology.device_count)
         why = "; ".join(["", *batch, f"presets that do: {', '.join(known) or 'none'}"])
     else:
         why = "; choose another mesh"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
-from automap.interrupts import noted
+from automap.interrupts import note_interrupts
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice
 from automap.planner.records import Outcome
@@ -74,7 +74,7 @@ def plan_workload(
     """
     # The first Ctrl-C only ends the deadline: the search returns the best plan that it has. A
     # second one is raised.
-    with noted() as interrupts:
+    with note_interrupts() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
         check_known(workload, options)
         if options.space == "pipeline":
@@ -103,7 +103,7 @@ def _plan_pipeline(
     try:
         return plan_stages(set_up(workload, topology, options, deadline), options, on_stages)
     except InfeasiblePlanError as error:
-        raise with_advice(error, workload, topology, options, deadline) from None
+        raise add_advice(error, workload, topology, options, deadline) from None
 
 
 def _plan_best(
@@ -138,7 +138,7 @@ def _plan_best(
     plans = [plan for plan in (sharding, search.pipeline, search.hybrid) if plan is not None]
     if not plans:
         refused = search.refused or InfeasiblePlanError("no plan fits")
-        raise with_advice(refused, workload, topology, options, deadline)
+        raise add_advice(refused, workload, topology, options, deadline)
     best = min(plans, key=lambda plan: plan.predicted.step_seconds)
     if best.pipeline is not None and best.pipeline.is_sharded_inside:
         return best
@@ -193,7 +193,7 @@ def _plan_or_none(plan: Callable[[], PlanRecord]) -> PlanRecord | None:
         return None
 
 
-def with_advice(
+def add_advice(
     error: InfeasiblePlanError,
     workload: Workload,
     topology: Topology,
@@ -255,7 +255,7 @@ def compare_spaces(
 
     Raises `InputError` or `TopologyError` for bad options.
     """
-    with noted() as interrupts:
+    with note_interrupts() as interrupts:
         deadline = Deadline.after(options.budget_seconds, interrupts=interrupts)
         # Deadlines are shares of one budget, so a search that ends early leaves its time to the
         # next one.

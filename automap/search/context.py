@@ -20,7 +20,7 @@ from automap.search.factored.copied import Batches
 from automap.search.pinned import Pinned
 from automap.space.pins import Pin
 from automap.space.point import Point, SplitClasses
-from automap.space.presets import PRESETS, as_imposed
+from automap.space.presets import PRESETS, imposed_point
 from automap.space.space import Space
 from automap.topology import distinct_meshes
 from automap.topology.mesh import Mesh
@@ -303,4 +303,4 @@ class SearchContext:
 
     def empty(self, mesh: Mesh) -> Point:
         """Nothing split but what is pinned, and what the step's own code splits."""
-        return self.pinned.nearest(as_imposed(self.space, mesh))
+        return self.pinned.nearest(imposed_point(self.space, mesh))

@@ -45,7 +45,7 @@ def _is_tower(problem: Problem, batch: int, other: int) -> bool:
     return 2 * both < min(done.get(batch, 0.0), done.get(other, 0.0))
 
 
-def undivided(problem: Problem, n_devices: int) -> tuple[str, ...]:
+def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
     """That the batch cannot be split over all devices though it is large enough, and the next size
     of which it can.
     """

@@ -1,7 +1,7 @@
 """The point that a plan stands for, to and from its record (`automap.plan.point`).
 
-recorded(point, layers)   Point -> PointRecord
-restored(record, ...)     PointRecord -> Point, checked against the space
+record_point(point, layers)    Point -> PointRecord
+restore_point(record, ...)      PointRecord -> Point, checked against the space
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
 
-def recorded(point: Point, layers: Literal["folded", "apart"]) -> PointRecord:
+def record_point(point: Point, layers: Literal["folded", "apart"]) -> PointRecord:
     """The record of a point."""
     return PointRecord(
         layers=layers,
@@ -25,7 +25,7 @@ def recorded(point: Point, layers: Literal["folded", "apart"]) -> PointRecord:
     )
 
 
-def restored(record: PointRecord, space: Space, mesh: Mesh) -> Point:
+def restore_point(record: PointRecord, space: Space, mesh: Mesh) -> Point:
     """The point of a record. Raises `PlanError` for one that is no point of the space."""
     problem, path = space.problem, "search.point"
     # The file's types and ranges were checked when it was read; here it is held against this step.

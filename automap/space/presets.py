@@ -9,7 +9,7 @@ one-weird-trick Krizhevsky 2014.
 
 Every point keeps what the step's own shardings impose (`automap.program.imposed`). The point that
 follows them computes along them where the space can: a start for searches, not a restriction. In
-this order, each class where it divides and does not meet one before it -> in: `as_imposed`
+this order, each class where it divides and does not meet one before it -> in: `imposed_point`
 
     inputs that are no state, inner values    the class of each dimension on the axes that split it
     parameters                                the same, but stored split where an axis has the batch
@@ -192,7 +192,7 @@ PRESETS: Mapping[str, Preset] = {
 _STATE = (Role.PARAMETER, Role.OPTIMIZER)
 
 
-def as_imposed(space: Space, mesh: Mesh) -> Point:
+def imposed_point(space: Space, mesh: Mesh) -> Point:
     """The point on one mesh; nothing split if nothing is imposed."""
     builder = _ImposedPoint(space, mesh)
     for value, role, spec in _in_order(space):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from automap.interrupts import EndsAtOnce, Interrupts, Terminated, interruptible, noted
+from automap.interrupts import EndsAtOnce, Interrupts, Terminated, interruptible, note_interrupts
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,20 +44,20 @@ def test_outside_of_a_search_it_is_raised():
 
 def test_in_a_search_the_first_is_noted_and_the_second_raised():
     with interruptible():
-        with noted() as interrupts:
+        with note_interrupts() as interrupts:
             assert not interrupts.is_asked
             press()
             assert interrupts.is_asked
-            with noted() as inner:
+            with note_interrupts() as inner:
                 assert inner is interrupts, "a search within a search"
-        with pytest.raises(KeyboardInterrupt), noted():
+        with pytest.raises(KeyboardInterrupt), note_interrupts():
             press()
         with pytest.raises(KeyboardInterrupt):
             press()
 
 
 def test_sigterm_is_raised_in_a_search_too():
-    with pytest.raises(Terminated), interruptible(), noted():
+    with pytest.raises(Terminated), interruptible(), note_interrupts():
         press(signal.SIGTERM)
 
 
@@ -96,12 +96,12 @@ def test_what_is_raised_again_is_not_a_second_one():
 
     with interruptible():
         Ends()
-        with noted() as interrupts:
+        with note_interrupts() as interrupts:
             wait()
             assert interrupts.is_asked
     with interruptible(), pytest.raises(KeyboardInterrupt):
         Ends()
-        with noted() as interrupts:
+        with note_interrupts() as interrupts:
             wait()
             press()
 
@@ -123,7 +123,7 @@ def test_a_user_s_handler_is_put_back_and_called_outside_of_the_search():
     seen = []
     before = signal.signal(signal.SIGINT, lambda *_: seen.append("user's"))
     try:
-        with noted() as interrupts:
+        with note_interrupts() as interrupts:
             press()
             assert interrupts.is_asked and seen == []
         press()
@@ -135,7 +135,7 @@ def test_a_user_s_handler_is_put_back_and_called_outside_of_the_search():
 def test_who_ignores_it_goes_on_ignoring_it():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interruptible(), noted() as interrupts:
+        with interruptible(), note_interrupts() as interrupts:
             press()
             assert not interrupts.is_asked
     finally:
@@ -146,7 +146,7 @@ def test_another_thread_than_the_main_one_installs_nothing():
     found = []
 
     def search():
-        with noted() as interrupts:
+        with note_interrupts() as interrupts:
             found.append((interrupts.is_asked, signal.getsignal(signal.SIGINT)))
 
     before = signal.getsignal(signal.SIGINT)

@@ -7,7 +7,7 @@ from typing import Any
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import read_request, read_target
 from automap.errors import InputError
-from automap.interrupts import noted
+from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
 from automap.plan.record import PlanRecord
 from automap.planner.sharding import find
@@ -42,7 +42,7 @@ def run(
         plan = _plan(given, confirmation if verify else None, until_the_end)
         # A plan that was found is kept and printed.
         # Ctrl-C ends the search and no more: what it had is written and printed.
-        until_the_end.enter_context(noted())
+        until_the_end.enter_context(note_interrupts())
         if output is not None:
             plan.save(output)
             say(f"plan written to {output}")
@@ -66,7 +66,7 @@ def _plan(
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)
         if confirmation is None:
-            until_the_end.enter_context(noted())
+            until_the_end.enter_context(note_interrupts())
             plan = plan_workload(
                 workload,
                 topology,

@@ -12,15 +12,15 @@ from automap.api.simulation import (
     check_seconds_are_its_own,
     simulate,
     simulate_recorded,
-    simulated,
+    simulate_workload,
 )
 from automap.atomic_file import check_can_be_written
 from automap.cli.run.target import (
+    hide_accelerators,
     is_program_file,
-    leave_accelerators_alone,
     load_step,
+    naming_planned_arguments,
     needs_target,
-    saying_the_arguments,
 )
 from automap.errors import InputError
 from automap.pipeline.simulation import simulate_pipeline
@@ -43,7 +43,7 @@ def run(
     """Simulate a plan, write its trace and print what it says."""
     # Nothing is run on a device; only the topology of this machine is read from JAX.
     if topology != "local":
-        leave_accelerators_alone()
+        hide_accelerators()
     if trace is not None:
         check_can_be_written("--trace", trace)
     plan = PlanRecord.load(plan_file)
@@ -88,8 +88,10 @@ def _of_target(
         if arguments:
             raise InputError(f"--arg {arguments[0]!r}: {target} is a program, not a function")
         workload = planned_program_file(plan, target)
-        return Simulation.from_record(simulated(plan, workload, topology=topology, profile=profile))
+        return Simulation.from_record(
+            simulate_workload(plan, workload, topology=topology, profile=profile)
+        )
     # The target is imported and called, and the step that it returns traced.
-    with contained(), saying_the_arguments(plan, arguments):
+    with contained(), naming_planned_arguments(plan, arguments):
         step, args = load_step(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

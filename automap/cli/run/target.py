@@ -33,7 +33,7 @@ from automap.topology.model import Topology
 Purpose = Literal["verify", "simulate"]
 
 
-def leave_accelerators_alone() -> None:
+def hide_accelerators() -> None:
     """Let JAX use the CPU only in this process, unless the user chose.
 
     It would load libtpu if that is installed, and hold the lock that the compiler's process needs.
@@ -105,7 +105,7 @@ def read_request(given: dict[str, Any]) -> Request:
     name = given.pop("topology")
     # "local" is what JAX sees, so only there it may look.
     if name != "local":
-        leave_accelerators_alone()
+        hide_accelerators()
     topology = get_topology(name)
     given["rules"] = names_and_values(given["rules"], "--rule")
     return Request(target, arguments, topology, read_options(**given))
@@ -135,7 +135,7 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
 
 
 @contextmanager
-def saying_the_arguments(plan: PlanRecord, given: Sequence[str]) -> Iterator[None]:
+def naming_planned_arguments(plan: PlanRecord, given: Sequence[str]) -> Iterator[None]:
     """Add to a `PlanError` which arguments the plan was made with, if others are given."""
     planned: Mapping[str, str] = dict(plan.workload.arguments)
     try:

@@ -7,10 +7,10 @@ import click
 from automap.api.verification import Verification, verify
 from automap.choices import CompilerName
 from automap.cli.run.target import (
-    leave_accelerators_alone,
+    hide_accelerators,
     load_step,
+    naming_planned_arguments,
     needs_target,
-    saying_the_arguments,
 )
 from automap.exit_status import ExitStatus
 from automap.plan.record import PlanRecord
@@ -32,14 +32,14 @@ def run(
     """Print what the compiler says of a plan; exits with another status than 0 if it does not
     confirm it.
     """
-    leave_accelerators_alone()
+    hide_accelerators()
     plan = PlanRecord.load(plan_file)
     # What would fail is said first, before the target is imported, which may take a minute.
     name = check_options(plan, compiler, given["timeout"], given["numerics_limit"])
     COMPILERS[name].check_installed()
     if target is None:
         raise needs_target(plan, "verify", "verifying compiles the step")
-    with contained(), saying_the_arguments(plan, arguments):
+    with contained(), naming_planned_arguments(plan, arguments):
         step, args = load_step(target, arguments, "verify")
         verification = verify(plan, step, args, compiler=name, **given)
     if as_json:

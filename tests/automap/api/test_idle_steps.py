@@ -9,7 +9,7 @@ import pytest
 
 import automap
 from automap.api.plan import Plan
-from automap.api.simulation import Simulation, simulated
+from automap.api.simulation import Simulation, simulate_workload
 from automap.config import Options
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
@@ -38,7 +38,7 @@ def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
     plan = Plan.from_record(plan_workload(workload, get_topology("v5e:2x4"), options))
     assert plan.predicted.fits
     assert "predicted step" in plan.explain()
-    simulation = Simulation.from_record(simulated(plan, workload))
+    simulation = Simulation.from_record(simulate_workload(plan, workload))
     assert simulation.predicted_seconds == plan.predicted.step_seconds
     assert simulation.explain()
     plan.save(tmp_path / "plan.json")

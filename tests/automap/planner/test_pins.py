@@ -10,7 +10,7 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.errors import InputError
-from automap.planner.rebuild import planned_workload, rebuilt
+from automap.planner.rebuild import planned_workload, reprice_plan
 from automap.topology import get_topology
 from tests.steps import mlp
 
@@ -63,7 +63,7 @@ def test_inputs_are_as_pinned_and_the_step_computes_the_same(name, tmp_path):
     loaded = Plan.load(tmp_path / "plan.json")
     assert loaded == plan
     workload = planned_workload(loaded, step, shapes, {})
-    again = rebuilt(loaded, workload, get_topology("cpu:8"))
+    again = reprice_plan(loaded, workload, get_topology("cpu:8"))
     assert again.warnings == ()
     assert again.estimate.step_seconds == plan.predicted.step_seconds
 

@@ -11,7 +11,7 @@ import pytest
 from automap.program import trace_step
 from automap.program.imposed import agreed
 from automap.space.point import Level
-from automap.space.presets import as_imposed
+from automap.space.presets import imposed_point
 from automap.space.space import Space
 from automap.step.own_shardings import ImposedEnds
 from automap.step.specs import read_spec, spec_text
@@ -89,7 +89,7 @@ def test_the_point_follows_constraints_by_computing():
         PROGRAMS["in a scan"], lax.with_sharding_constraint, FOUR_BY_TWO("data", "model")
     )
     space = Space(_problem(step))
-    point = as_imposed(space, MESH)
+    point = imposed_point(space, MESH)
     assert space.is_valid(point)
     batch, hidden = (
         space.problem.compute_classes(space.problem.graph.inputs[2])[0],
@@ -102,7 +102,7 @@ def test_the_point_follows_stored_parameters_by_storing():
     plain = partial(PROGRAMS["plain"], free, None)
     weights = {"up": FOUR_BY_TWO(None, None, "data"), "down": FOUR_BY_TWO(None, "data")}
     space = Space(_problem(plain, donate_argnums=0, in_shardings=(weights, FOUR_BY_TWO("data"))))
-    point = as_imposed(space, MESH)
+    point = imposed_point(space, MESH)
     assert point.compute == ((space.problem.batch_class,), ())
     assert set(point.storage[0]) == {Level.FULL}
     dims = {leaf.inputs: leaf.imposed_dim("data") for leaf in space.leaves}
@@ -111,4 +111,4 @@ def test_the_point_follows_stored_parameters_by_storing():
 
 def test_no_point_without_anything_imposed():
     space = Space(_problem(partial(PROGRAMS["plain"], free, None)))
-    assert as_imposed(space, MESH) == space.point(MESH, [(), ()])
+    assert imposed_point(space, MESH) == space.point(MESH, [(), ()])
