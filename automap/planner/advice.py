@@ -32,7 +32,7 @@ from automap.program.problem import Problem
 from automap.quantities import bytes_text
 from automap.search.context import SearchContext
 from automap.space.batches import batch_classes
-from automap.space.point import Level, Point, SplitClasses
+from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -293,7 +293,7 @@ def _split_state(space: Space, devices: int) -> Iterator[SplitClasses]:
             for point in PRESETS[name].points(space, mesh):
                 # Whatever the preset keeps whole is stored split too, as it is bytes that count
                 # here.
-                levels = ((Level.FULL,) * len(space.leaves),) * len(sizes)
+                levels = ((StorageLevel.FULL,) * len(space.leaves),) * len(sizes)
                 yield space.split_classes(replace(point, storage=levels))
         features *= 2
 

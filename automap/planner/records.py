@@ -34,7 +34,7 @@ from automap.planner.decisions import Decisions, SameWork
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
-from automap.simulate.record_point import recorded_program
+from automap.simulate.recorded import recorded_program
 from automap.space.pins import Pin
 from automap.space.point import SplitClasses
 from automap.space.point_record import record_point

@@ -22,7 +22,7 @@ from automap.search.moves import (
     Move,
     SmallPartsChange,
 )
-from automap.space.point import Level, Point, SplitClasses
+from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -81,7 +81,9 @@ def _choices(space: Space, mesh: Mesh) -> Iterator[Sequence[Move]]:
         if group_class in space.small_part_classes:
             yield [SmallPartsChange(group_class)]
     for leaf in range(len(space.leaves)):
-        yield from ([LeafStorageChange(axis, leaf, level) for level in Level] for axis in axes)
+        yield from (
+            [LeafStorageChange(axis, leaf, level) for level in StorageLevel] for axis in axes
+        )
 
 
 def _matters(move: Move, point: Point) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, combinations, product
 
 from automap.search.context import SearchContext
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.topology.mesh import Mesh
 
 
@@ -26,7 +26,7 @@ def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:
     # Axis by axis: that a class divides by each of its axes does not say that it divides by all of
     # them together, which `evaluate` finds out.
     choices = [[s for s in _sets(context) if _divides(context, s, size)] for size in mesh.sizes]
-    levels = list(product(Level, repeat=n_leaves))
+    levels = list(product(StorageLevel, repeat=n_leaves))
     for compute in product(*choices):
         ordered = tuple(context.space.ordered(classes) for classes in compute)
         for storage in product(levels, repeat=len(mesh.sizes)):
@@ -35,7 +35,7 @@ def points(context: SearchContext, mesh: Mesh) -> Iterator[Point]:
 
 def size(context: SearchContext, at_most: int) -> int:
     """Number of points, counted no further than just past `at_most`."""
-    n_levels = len(Level) ** len(context.space.leaves)
+    n_levels = len(StorageLevel) ** len(context.space.leaves)
     total = 0
     for mesh in context.meshes:
         n = 1

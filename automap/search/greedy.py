@@ -14,7 +14,7 @@ import random
 from automap.search.context import Candidate, SearchContext
 from automap.search.moves import Move, moves, toggle_class
 from automap.search.presets import preset_points
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.topology.mesh import Mesh
 
 
@@ -127,5 +127,5 @@ def random_point(context: SearchContext, mesh: Mesh, source: random.Random) -> P
         for group_class in chosen:
             parts[group_class] *= size
         compute.append(chosen)
-    levels = [source.choice(list(Level)) for _ in mesh.sizes]
+    levels = [source.choice(list(StorageLevel)) for _ in mesh.sizes]
     return context.space.point(mesh, compute, levels)

@@ -46,7 +46,7 @@ from automap.search.moves import (
     StorageChange,
 )
 from automap.search.presets import preset_points
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -110,10 +110,10 @@ def random_move(space: Space, point: Point, source: random.Random) -> Move | Non
     if kind is AxisChange:
         return AxisChange(axes[0], axes[1], source.choice(space.candidates))
     if kind is StorageChange:
-        return StorageChange(axes[0], source.choice(list(Level)))
+        return StorageChange(axes[0], source.choice(list(StorageLevel)))
     if kind is LeafStorageChange:
         return LeafStorageChange(
-            axes[0], source.randrange(len(space.leaves)), source.choice(list(Level))
+            axes[0], source.randrange(len(space.leaves)), source.choice(list(StorageLevel))
         )
     if kind is DimChange:
         return DimChange(source.choice(repeated))
@@ -140,7 +140,7 @@ def move_to_mesh(space: Space, point: Point, mesh: Mesh, source: random.Random) 
         kept = tuple(c for c in classes if space.problem.limits[c] % (parts.get(c, 1) * size) == 0)
         parts.update({c: parts.get(c, 1) * size for c in kept})
         compute.append(kept)
-    nothing = (Level.REPLICATED,) * len(space.leaves)
+    nothing = (StorageLevel.REPLICATED,) * len(space.leaves)
     return replace(
         point,
         mesh=mesh,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.space import Space
 
 
@@ -81,7 +81,7 @@ class StorageChange:
     """All leaves at one level along an axis."""
 
     axis: int
-    level: Level
+    level: StorageLevel
 
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
@@ -94,7 +94,7 @@ class LeafStorageChange:
 
     axis: int
     leaf: int
-    level: Level
+    level: StorageLevel
 
     def apply(self, space: Space, point: Point) -> Point:
         """The changed point."""
@@ -160,7 +160,7 @@ def moves(space: Space, point: Point) -> Iterator[Move]:
             if group_class in point.compute[axis]:
                 yield from (AxisChange(axis, other, group_class) for other in axes if other != axis)
     for axis in axes:
-        for level in Level:
+        for level in StorageLevel:
             yield StorageChange(axis, level)
             # Leaves are ordered by their bytes: what a small one stores hardly matters.
             for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
@@ -200,7 +200,7 @@ def _with(space: Space, point: Point, axis: int, classes: set[int]) -> Point:
     )
 
 
-def _stored(point: Point, axis: int, levels: tuple[Level, ...]) -> Point:
+def _stored(point: Point, axis: int, levels: tuple[StorageLevel, ...]) -> Point:
     storage = list(point.storage)
     storage[axis] = levels
     return replace(point, storage=tuple(storage))

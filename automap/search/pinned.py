@@ -26,7 +26,7 @@ from automap.search.factored.pricing import group_on_mesh
 from automap.search.factored.stored import LeafStorage
 from automap.search.factored.variables import Variables, mesh_variables
 from automap.space.pins import Pin
-from automap.space.point import Level, Point, SplitClasses
+from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -122,8 +122,8 @@ def _impose_pin(space: Space, pin: Pin, point: Point) -> Point:
             compute[axis] = compute[axis] - rivals | {own[dim]}
         if leaf is not None:
             # The optimizer's state may be stored split whatever the parameter is.
-            whole = min(storage[axis][leaf], Level.OPTIMIZER)
-            storage[axis][leaf] = whole if computed or dim < 0 else Level.FULL
+            whole = min(storage[axis][leaf], StorageLevel.OPTIMIZER)
+            storage[axis][leaf] = whole if computed or dim < 0 else StorageLevel.FULL
     return replace(
         point,
         compute=tuple(space.ordered(classes) for classes in compute),

@@ -16,7 +16,7 @@ import math
 from typing import NamedTuple
 
 from automap.program.problem import Problem
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.step.specs import ImposedSpec
 from automap.topology.mesh import Mesh
 from hlo_tools.analyses.folding import update_groups
@@ -195,7 +195,7 @@ class _Question(NamedTuple):
 
     number: int
     mesh: Mesh
-    levels: tuple[Level, ...]
+    levels: tuple[StorageLevel, ...]
     taken: tuple[bool, ...]
     parts: tuple[int, ...]
 
@@ -231,14 +231,14 @@ class StoredLeaves:
     def _question(
         self,
         number: int,
-        levels: tuple[Level, ...],
+        levels: tuple[StorageLevel, ...],
         point: Point,
         parts_by_class: Mapping[int, int],
     ) -> _Question:
         leaf = self.leaves[number]
         # An axis that computation splits the leaf along leaves nothing to store along it.
         taken = tuple(
-            level is Level.REPLICATED or not leaf.splitting.isdisjoint(classes)
+            level is StorageLevel.REPLICATED or not leaf.splitting.isdisjoint(classes)
             for level, classes in zip(levels, point.compute)
         )
         sides = zip(leaf.compute, leaf.regional)
@@ -260,6 +260,6 @@ class StoredLeaves:
             if leaf.optimizer_side[dim] != self.none:
                 # At level FULL too: a parameter that is stored split is updated split.
                 turned_on.append((axis, leaf.optimizer_side[dim]))
-            if question.levels[axis] is Level.FULL:
+            if question.levels[axis] is StorageLevel.FULL:
                 turned_on.append((axis, leaf.parameter_side[dim]))
         return tuple(turned_on)

@@ -14,7 +14,7 @@ from enum import IntEnum
 from automap.topology.mesh import Mesh
 
 
-class Level(IntEnum):
+class StorageLevel(IntEnum):
     """How far a leaf class is stored split along an axis."""
 
     REPLICATED = 0
@@ -34,7 +34,7 @@ class Point:
 
     mesh: Mesh
     compute: tuple[tuple[int, ...], ...]
-    storage: tuple[tuple[Level, ...], ...]
+    storage: tuple[tuple[StorageLevel, ...], ...]
     last_dim_classes: frozenset[int] = frozenset()
     small_whole_classes: frozenset[int] = frozenset()
 

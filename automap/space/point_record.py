@@ -9,7 +9,7 @@ from typing import Literal
 from automap.errors import PlanError
 from automap.plan.checks import refuse
 from automap.plan.point import PointRecord
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
@@ -46,7 +46,7 @@ def restore_point(record: PointRecord, space: Space, mesh: Mesh) -> Point:
     point = Point(
         mesh=mesh,
         compute=record.compute,
-        storage=tuple(tuple(Level(level) for level in levels) for levels in record.storage),
+        storage=tuple(tuple(StorageLevel(level) for level in levels) for levels in record.storage),
         last_dim_classes=frozenset(record.last),
         small_whole_classes=frozenset(record.whole),
     )

@@ -19,7 +19,7 @@ this order, each class where it divides and does not meet one before it -> in: `
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.space import Space
 from automap.step.specs import ImposedSpec
 from automap.topology.mesh import Mesh
@@ -54,7 +54,7 @@ def _batch_axes(space: Space, mesh: Mesh) -> list[list[int]] | None:
     return compute if any(compute) or mesh.sizes == (1,) else None
 
 
-def _data_parallel(level: Level) -> Callable[[Space, Mesh], Sequence[Point]]:
+def _data_parallel(level: StorageLevel) -> Callable[[Space, Mesh], Sequence[Point]]:
     def points(space: Space, mesh: Mesh) -> Sequence[Point]:
         compute = _batch_axes(space, mesh)
         if compute is None:
@@ -178,9 +178,9 @@ def _megatron_on(space: Space, mesh: Mesh, axis: int) -> Point | None:
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset("data-parallel", _data_parallel(Level.REPLICATED)),
-        Preset("zero-1", _data_parallel(Level.OPTIMIZER)),
-        Preset("zero-3", _data_parallel(Level.FULL)),
+        Preset("data-parallel", _data_parallel(StorageLevel.REPLICATED)),
+        Preset("zero-1", _data_parallel(StorageLevel.OPTIMIZER)),
+        Preset("zero-3", _data_parallel(StorageLevel.FULL)),
         Preset("megatron", _megatron),
         Preset("sequence-parallel", _with_sequence),
         Preset("expert-parallel", _expert_parallel),
@@ -227,7 +227,7 @@ class _ImposedPoint:
     def __init__(self, space: Space, mesh: Mesh) -> None:
         self._space, self._mesh = space, mesh
         self._compute: list[set[int]] = [set() for _ in mesh.sizes]
-        self._levels = [[Level.REPLICATED] * len(space.leaves) for _ in mesh.sizes]
+        self._levels = [[StorageLevel.REPLICATED] * len(space.leaves) for _ in mesh.sizes]
 
     def split(self, value: int, role: Role | None, dim: int, axis: int) -> None:
         """Split one dimension of a value along an axis, if that is possible."""
@@ -239,7 +239,7 @@ class _ImposedPoint:
         if own in self._compute[axis] or (not (is_state and has_batch) and self._enters(own, axis)):
             self._compute[axis].add(own)
         elif is_state:
-            level = Level.FULL if role is Role.PARAMETER else Level.OPTIMIZER
+            level = StorageLevel.FULL if role is Role.PARAMETER else StorageLevel.OPTIMIZER
             stored = self._space.problem.storage_classes(value)[dim]
             for number, leaf in enumerate(self._space.leaves):
                 if stored in (*leaf.parameter_side, *leaf.optimizer_side):

@@ -6,7 +6,7 @@ compute candidates   classes of a parameter's or the batch's dimension that some
                      (sequences), and regional classes
 order                features, then sequences, batches last: the first that a tensor has gets the
                      axis there; two features that meet in an op may share an axis too
-storage              a `Level` per leaf class and axis, free of conflicts by construction
+storage              a `StorageLevel` per leaf class and axis, free of conflicts by construction
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from automap.policy import default_policy
 from automap.program.problem import Problem
 from automap.space.batches import batch_classes
 from automap.space.leaves import LeafClass, StoredLeaves, leaf_classes
-from automap.space.point import Level, Point, SplitClasses
+from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.topology.mesh import Mesh
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
@@ -214,19 +214,19 @@ class Space:
         self,
         mesh: Mesh,
         compute: Sequence[Iterable[int]],
-        storage: Sequence[Level] | None = None,
+        storage: Sequence[StorageLevel] | None = None,
     ) -> Point:
         """A point with classes put in order; `storage` is one level per axis for all leaves.
 
         An axis of one device splits nothing.
         """
-        levels = storage if storage is not None else [Level.REPLICATED] * len(mesh.sizes)
+        levels = storage if storage is not None else [StorageLevel.REPLICATED] * len(mesh.sizes)
         splits = [size > 1 for size in mesh.sizes]
         return Point(
             mesh=mesh,
             compute=tuple(self.ordered(c if s else ()) for c, s in zip(compute, splits)),
             storage=tuple(
-                (level if s else Level.REPLICATED,) * len(self.leaves)
+                (level if s else StorageLevel.REPLICATED,) * len(self.leaves)
                 for level, s in zip(levels, splits)
             ),
         )

@@ -18,7 +18,7 @@ from automap.api.plan import Plan
 from automap.errors import InputError
 from automap.planner.records import build_plan
 from automap.program import Workload, trace_step
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 from automap.verify.messages import LeafErrors
 from automap.verify.numerics import (
     SAFETY,
@@ -137,7 +137,7 @@ def run_random(entry: Entry) -> Trajectory | None:
     call = entry.make()
     rng = Random(zlib.crc32(entry.name.encode()))
     for _ in range(_DRAWS):
-        outcome = random_outcome(_workload(entry), rng, tuple(Level))
+        outcome = random_outcome(_workload(entry), rng, tuple(StorageLevel))
         point = outcome.best.point
         if any(point.compute) and outcome.context.space.is_valid(point):
             return run(Plan.from_record(build_plan(outcome)).jit(call.step), call, entry.carried)

@@ -40,7 +40,7 @@ from automap.pipeline.solvers.stage_options import StageOptions, replicated_opti
 from automap.pipeline.transfers import Layout, transfer_table
 from automap.search.context import Objective, OutOfBudget, SearchContext
 from automap.search.greedy import climb
-from automap.space.point import Level, Point, SplitClasses
+from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import mesh_shapes
@@ -65,7 +65,7 @@ def preset_inner_plans(pricer: Pricer, devices: int) -> Iterator[InnerPlan]:
                 # What leaves an axis idle is what fewer devices do.
                 if not space.is_valid(point) or not all(point.compute):
                     continue
-                for level in Level:
+                for level in StorageLevel:
                     stored = _stored(space, point, level)
                     split_classes = space.split_classes(stored)
                     if split_classes not in seen:
@@ -73,7 +73,7 @@ def preset_inner_plans(pricer: Pricer, devices: int) -> Iterator[InnerPlan]:
                         yield InnerPlan(devices, stored, split_classes, name)
 
 
-def _stored(space: Space, point: Point, level: Level) -> Point:
+def _stored(space: Space, point: Point, level: StorageLevel) -> Point:
     """The point with all leaves at one level, or its own where that is higher."""
     levels = tuple(tuple(max(own, level) for own in axis) for axis in point.storage)
     return replace(point, storage=levels)

@@ -11,7 +11,7 @@ import numpy as np
 from automap.search.factored.cells import Rows
 from automap.search.factored.variables import Variables
 from automap.space.leaves import storage_dims
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LeafStorage:
         shape = (*map(len, masks), len(levels), len(sizes))
         dims = np.full(shape, -1, np.int8)
         is_full = np.broadcast_to(
-            np.array([[x is Level.FULL for x in by_axis] for by_axis in levels]), shape
+            np.array([[x is StorageLevel.FULL for x in by_axis] for by_axis in levels]), shape
         )
         for place in product(*(range(len(choices)) for choices in masks)):
             chosen = [choices[i] for choices, i in zip(masks, place)]
@@ -63,7 +63,7 @@ class LeafStorage:
             dims_by_axes: dict[tuple[bool, ...], tuple[int, ...]] = {}
             for choice, by_axis in enumerate(levels):
                 wanted = tuple(
-                    level is not Level.REPLICATED and not taken >> a & 1
+                    level is not StorageLevel.REPLICATED and not taken >> a & 1
                     for a, level in enumerate(by_axis)
                 )
                 if wanted not in dims_by_axes:

@@ -21,12 +21,12 @@ from math import prod
 import numpy as np
 
 from automap.space.leaves import LeafClass
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 
 
-Levels = tuple[Level, ...]
+Levels = tuple[StorageLevel, ...]
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def _levels(space: Space, leaf: LeafClass, size: int) -> Levels:
         if whole % size == 0 and leaf.parameter_side[d] != none
     ]
     if not dims:
-        return (Level.REPLICATED,)
+        return (StorageLevel.REPLICATED,)
     # Nothing of the optimizer's to split, so level OPTIMIZER is as REPLICATED.
     if all(leaf.optimizer_side[d] == none for d in dims):
-        return (Level.REPLICATED, Level.FULL)
-    return tuple(Level)
+        return (StorageLevel.REPLICATED, StorageLevel.FULL)
+    return tuple(StorageLevel)

@@ -56,7 +56,7 @@ from automap.search.moves import (
     StorageChange,
     moves,
 )
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
 from rl.config import Linear, RainbowConfig
@@ -82,10 +82,10 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     in_order += [(AxisSwap(first, second),) for first in axes for second in axes if first < second]
     in_order += [(DimChange(group_class),) for group_class in space.repeated_classes]
     in_order += [(SmallPartsChange(group_class),) for group_class in space.small_part_classes]
-    in_order += [tuple(StorageChange(axis, level) for level in Level) for axis in axes]
+    in_order += [tuple(StorageChange(axis, level) for level in StorageLevel) for axis in axes]
     for leaf in range(min(len(space.leaves), _SINGLE_LEAVES)):
         in_order += [
-            tuple(LeafStorageChange(axis, leaf, level) for level in Level) for axis in axes
+            tuple(LeafStorageChange(axis, leaf, level) for level in StorageLevel) for axis in axes
         ]
     return tuple(in_order)
 

@@ -10,7 +10,7 @@ import pytest
 
 from automap.program import trace_step
 from automap.program.imposed import agreed
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 from automap.space.presets import imposed_point
 from automap.space.space import Space
 from automap.step.own_shardings import ImposedEnds
@@ -104,7 +104,7 @@ def test_the_point_follows_stored_parameters_by_storing():
     space = Space(_problem(plain, donate_argnums=0, in_shardings=(weights, FOUR_BY_TWO("data"))))
     point = imposed_point(space, MESH)
     assert point.compute == ((space.problem.batch_class,), ())
-    assert set(point.storage[0]) == {Level.FULL}
+    assert set(point.storage[0]) == {StorageLevel.FULL}
     dims = {leaf.inputs: leaf.imposed_dim("data") for leaf in space.leaves}
     assert dims == {(1,): 2, (0,): 1}
 

@@ -4,7 +4,7 @@ from automap.config import Options
 from automap.planner.records import Outcome
 from automap.planner.sharding import find
 from automap.search.context import Candidate
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 
@@ -18,7 +18,7 @@ MESHES = (
 )
 
 
-def random_outcome(workload, rng, levels=(Level.REPLICATED,)):
+def random_outcome(workload, rng, levels=(StorageLevel.REPLICATED,)):
     """A plan on a random mesh of eight devices; leaves are stored at one of `levels` by axis."""
     mesh = rng.choice(MESHES)
     context = find(workload, TOPOLOGY, Options(mesh=mesh)).context

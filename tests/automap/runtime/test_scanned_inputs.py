@@ -16,7 +16,7 @@ from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program import load_target, trace_step
 from automap.search.context import Candidate
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from scripts.transfers import compiled_transfers, predicted_transfers
@@ -93,7 +93,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
         feature("['tokens']['embedding']", 0),
     )
     batch = problem.batch_class
-    whole = (Level.REPLICATED,) * len(context.space.leaves)
+    whole = (StorageLevel.REPLICATED,) * len(context.space.leaves)
     point = Point(mesh, ((hidden, batch), (words, batch)), (whole, whole))
     estimate = context.evaluator.evaluate(context.space.split_classes(point))
     outcome = Outcome(

@@ -12,7 +12,7 @@ import pytest
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import KINDS
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -115,10 +115,10 @@ def test_operands_of_products_are_gathered_as_they_are_multiplied(
     ("stored", "trips"),
     [
         # Added up as it is: reduced after the last trip.
-        ((Level.REPLICATED, Level.REPLICATED), 1),
+        ((StorageLevel.REPLICATED, StorageLevel.REPLICATED), 1),
         # Reduced along "data", then sliced along "model": the loop adds up slices.
-        ((Level.REPLICATED, Level.FULL), 4),
-        ((Level.FULL, Level.FULL), 4),
+        ((StorageLevel.REPLICATED, StorageLevel.FULL), 4),
+        ((StorageLevel.FULL, StorageLevel.FULL), 4),
     ],
 )
 def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):

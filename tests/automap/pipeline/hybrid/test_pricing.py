@@ -11,7 +11,7 @@ from automap.pipeline.hybrid.average import Setting, totals
 from automap.pipeline.hybrid.inner_plans import candidate, preset_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.profile import pipeline_profile
-from automap.space.point import Level
+from automap.space.point import StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -173,7 +173,7 @@ def test_presets_have_every_level_of_storage_and_run_on_parts_of_the_batch(gpt):
     inners = list(preset_inner_plans(gpt, 4))
     assert {i.origin for i in inners} >= {"data-parallel", "megatron", "sequence-parallel"}
     megatron = {max(i.point.storage[0]) for i in inners if i.origin == "megatron"}
-    assert megatron == set(Level)
+    assert megatron == set(StorageLevel)
     batch = gpt.profile.batch_size
     setting = Setting(stages=2, microbatches=batch, in_flight=2, memory_limit_bytes=1e12)
     for inner in inners:

@@ -21,7 +21,7 @@ from automap.plan.record import SearchRecord
 from automap.planner.hybrid import HybridRecords
 from automap.planner.pipeline import pipeline_plan, set_up
 from automap.program.trace import lower_call
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.step.step import traced_call
@@ -37,7 +37,7 @@ class Inside:
 
     preset: str | Callable[[Pricer, Mesh], Point]
     mesh: dict[str, int]
-    level: Level = Level.REPLICATED
+    level: StorageLevel = StorageLevel.REPLICATED
 
 
 def hybrid_plan(

@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import automap  # noqa: E402
 from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLostError  # noqa: E402
 from automap.jaxpr.flatten import flatten  # noqa: E402
-from automap.space.point import Level  # noqa: E402
+from automap.space.point import StorageLevel  # noqa: E402
 from tests.automap.runtime.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
 from tests.automap.runtime.pipeline.running import even_cuts, mlp, record  # noqa: E402
 from tests.automap.runtime.pipeline.test_scanned import scanned  # noqa: E402
@@ -350,7 +350,7 @@ CASES = {
     "born before the plan": born_before_the_plan,
     "tensors and ZeRO-3": sharded(blocks, TENSORS, Inside("zero-3", {"data": 4})),
     "tensors on both": sharded(
-        blocks, 2, replace(TENSORS, level=Level.FULL), Inside("megatron", {"model": 2})
+        blocks, 2, replace(TENSORS, level=StorageLevel.FULL), Inside("megatron", {"model": 2})
     ),
     "a sharded loop": sharded(stack, Inside("zero-3", {"data": 4}), Inside("zero-1", {"data": 4})),
     "a sharded loop on both": sharded(stack, 2, Inside("zero-3", {"data": 4}), 2),

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import automap
-from automap.space.point import Level, Point
+from automap.space.point import Point, StorageLevel
 from models.training import random_batch, train_step
 from tests.automap.runtime.pipeline.hybrids import Inside, blocks, bytes_on_devices, hybrid_plan
 from tests.automap.runtime.pipeline.running import assert_same, assert_trained_alike
@@ -24,8 +24,8 @@ STAGES = {
     "tensors": [Inside("megatron", {"data": 2, "model": 2})] * 2,
     "ZeRO-3 and ZeRO-1": [Inside("zero-3", {"data": 4}), Inside("zero-1", {"data": 4})],
     BOTH: [
-        Inside("megatron", {"data": 2, "model": 2}, Level.FULL),
-        Inside("sequence-parallel", {"data": 2, "model": 2}, Level.OPTIMIZER),
+        Inside("megatron", {"data": 2, "model": 2}, StorageLevel.FULL),
+        Inside("sequence-parallel", {"data": 2, "model": 2}, StorageLevel.OPTIMIZER),
     ],
     "tensors and six replicas": [Inside("megatron", {"model": 2}), 6],
     "experts": [
@@ -102,7 +102,7 @@ def anything(seed: int):
                 parts.update((c, parts.get(c, 1) * size) for c in chosen)
                 compute.append(tuple(chosen))
             storage = tuple(
-                tuple(source.choice(list(Level)) for _ in space.leaves) for _ in compute
+                tuple(source.choice(list(StorageLevel)) for _ in space.leaves) for _ in compute
             )
             used = [c for classes in compute for c in classes]
             last = frozenset(c for c in used if source.random() < 0.3)
