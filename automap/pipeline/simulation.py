@@ -31,7 +31,7 @@ from automap.simulate.tasks import Tasks, Timeline, simulate
 from automap.simulate.trace import Event, Lane, save_trace
 
 
-# Relative: what a plan file's decimal numbers lose is far below, what an edit changes far above.
+# Relative: sums of the same seconds differ by rounding only, those of an edited plan by more.
 _SAME: Final = 1e-6
 
 

@@ -17,8 +17,8 @@ be searched, in the order of `least`, as far as that is below the best step, at 
 `made`                                                                          -> in: `last_two`
 
 The paper's agent cuts from the first stage on, and divides points and devices in one space of
-actions (section 4.5.2). From the last stage on a state is one row of numbers whatever is before it,
-since V is found from the last stage to the first.
+actions (sections 3.4 and 4.5.2). From the last stage on a state is one row of numbers whatever is
+before it, since V is found from the last stage to the first.
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,8 @@ from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.space.point import Point, SplitClasses
 
 
-# Each is one more kind of stage for the exact solver, whose time grows with pairs of kinds.
+# An inner plan is one more kind of stage for the exact solver, whose time grows with pairs of
+# kinds.
 MOST_CHOSEN: Final = 8
 # What bytes weigh beside seconds, as shares of the greatest: from seconds alone to bytes alone.
 _TRADES: Final = (0.0, 0.02, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)
@@ -29,8 +30,8 @@ _ALIKE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """For which pipeline inner plans are chosen: S stages, M microbatches, of which a stage keeps
-    `in_flight`.
+    """For which pipeline inner plans are chosen: S stages, M microbatches, of which a stage
+    has `in_flight` in flight.
     """
 
     stages: int

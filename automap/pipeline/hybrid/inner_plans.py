@@ -50,7 +50,7 @@ from automap.topology.parts import may_begin, sub_topology
 
 # An axis for the batch and one for features: a third one is what several stages are for.
 _AXIS_NAMES: Final = {1: ("data",), 2: ("data", "model")}
-# Of the climb, each of which tries every change of one decision.
+# Of the climb: each tries all moves from the point that it has come to.
 _MOST_ROUNDS: Final = 4
 
 

@@ -168,8 +168,7 @@ class _Search:
         """Solve one choice of S, M and schedule; with `even` boundaries all stages have as many
         devices.
         """
-        # The tables of all inner plans take most of the time, and differ only between numbers of
-        # microbatches.
+        # Tables depend on M alone: all numbers of stages and all schedules share them.
         m = terms.microbatches
         if m not in self._kind_options:
             self._kind_options[m] = kinds.options(m, terms.memory_limit_bytes)
@@ -215,7 +214,7 @@ def stage_kinds(
         for count in range(2, most + 1)
         if sub_topology(pricer.topology, count) is not None and count % fabric.unit_devices == 0
     ]
-    # The fewest stages, whose devices are shortest of memory, and the middle of the numbers tried.
+    # Of the numbers of stages the least and the middle one: each setting takes a search of its own.
     some = {counts[0], counts[len(counts) // 2]} if counts else set[int]()
     settings = dict.fromkeys(
         _setting(stages, per_stage, points, limits)

@@ -2,7 +2,7 @@
 
 1. play and learn: MOST_DECISIONS of them, or until PATIENCE games have brought nothing better
                                                                                   -> in: `_train`
-2. second thoughts, which the paper has not: one boundary after the other is moved to its best place
+2. local search, which the paper has not: one boundary after the other is moved to its best place
                                               -> in: `automap.pipeline.solvers.local.improve`
 
 Many games of the problem are an environment of `rl`, which keeps the best partition that was
@@ -171,7 +171,7 @@ class RainbowResult:
     """The end of a search; partitions as in `PipelineEnv.best`.
 
     `first` is the best of the first games, of an agent that has learnt nothing yet; `played` of all
-    games; `improved` after second thoughts, `seconds` after torch and the game were loaded.
+    games; `improved` after local search, `seconds` after torch and the game were loaded.
     """
 
     first: Partition | None

@@ -79,8 +79,8 @@ def in_flight(order: PassOrder, microbatches: int, k: int) -> int:
     """K: the most microbatches in flight at a stage that has k - 1 stages after it."""
     if not order.alternates:
         return microbatches
-    # A microbatch more for each stage in front of the last keeps all of them busy: the first
-    # backward pass reaches stage s after it has gone through k - 1 stages and back.
+    # More for each stage in front of the last: its first backward pass comes only after a
+    # microbatch has gone through the k - 1 later stages and back.
     return min(microbatches, order.last_in_flight + (k - 1) * order.in_flight_per_stage)
 
 

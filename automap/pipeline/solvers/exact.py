@@ -97,7 +97,7 @@ def solve(
     most_work: int = MOST_WORK,
     deadline: Deadline | None = None,
 ) -> Solved:
-    """The best partition in `stages` stages whose V is at most the bound, by a hair more.
+    """The best partition in `stages` stages whose V is at most the bound, but for rounding.
 
     If `proven` and without a best one, none is under the bound. A state may keep so many tails; the
     next number is tried when one does not do. No more work is done than there is time for until the
