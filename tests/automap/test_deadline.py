@@ -83,21 +83,23 @@ def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeyp
     for budget in (0, 30, 300):
         work.done = 0
         deadline = Deadline.after(budget, work.clock)
-        found = find(workload, topology, Options(strategy=strategy), deadline=deadline)
-        assert found.context.fitting_seconds < math.inf
+        outcome = find(workload, topology, Options(strategy=strategy), deadline=deadline)
+        assert outcome.context.fitting_seconds < math.inf
         assert work.done <= budget + _MOST_LATE
         if budget < 300:
-            assert any("not done after its budget" in warning for warning in found.warnings)
-            assert any("presets on meshes" in warning for warning in found.warnings)
+            assert any("not done after its budget" in warning for warning in outcome.warnings)
+            assert any("presets on meshes" in warning for warning in outcome.warnings)
 
 
 def test_of_many_meshes_the_most_promising_are_searched(workload):
     """A flat switch of 5,040 devices has 692 mesh shapes."""
     level = Level(name="switch", size=5040, kind="switch", bytes_per_s=25e9, latency_seconds=5e-6)
     topology = replace(get_topology("8xh100"), name="flat", levels=(level,))
-    found = find(workload, topology, Options(preset="zero-3"))
-    searched = found.context.meshes
+    outcome = find(workload, topology, Options(preset="zero-3"))
+    searched = outcome.context.meshes
     assert len(mesh_shapes(topology, max_axes=3)) == 692
     assert len(searched) == MOST_MESHES
-    assert f"{MOST_MESHES} of 692 mesh shapes were searched" in found.warnings[0]
-    assert {preset.point.mesh for preset in found.context.best_per_preset.values()} <= set(searched)
+    assert f"{MOST_MESHES} of 692 mesh shapes were searched" in outcome.warnings[0]
+    assert {preset.point.mesh for preset in outcome.context.best_per_preset.values()} <= set(
+        searched
+    )

@@ -143,17 +143,17 @@ def test_who_ignores_it_goes_on_ignoring_it():
 
 
 def test_another_thread_than_the_main_one_installs_nothing():
-    found = []
+    observed = []
 
     def search():
         with note_interrupts() as interrupts:
-            found.append((interrupts.is_asked, signal.getsignal(signal.SIGINT)))
+            observed.append((interrupts.is_asked, signal.getsignal(signal.SIGINT)))
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=search)
     thread.start()
     thread.join()
-    assert found == [(False, before)]
+    assert observed == [(False, before)]
     assert not Interrupts().is_asked
 
 

@@ -50,7 +50,7 @@ def test_it_runs_as_on_one_device(name):
     step, arrays = STEPS[name]
     inputs = [np.arange(np.prod(a.shape), dtype=a.dtype).reshape(a.shape) for a in arrays]
     ours = automap.parallelize(step, topology="cpu:8", budget=2)
-    found, expected = ours(*inputs), step(*inputs)
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    outputs, expected = ours(*inputs), step(*inputs)
+    assert jax.tree.structure(outputs) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(outputs), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)

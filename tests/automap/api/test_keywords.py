@@ -44,8 +44,8 @@ def test_a_function_has_every_option_as_a_keyword_with_its_sentence(function, na
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_command_has_every_option_with_its_sentence(name):
     option = OPTIONS[name]
-    of_plan = {parameter.name: parameter for parameter in main.commands["plan"].params}
-    given = of_plan[name]
+    parameters = {parameter.name: parameter for parameter in main.commands["plan"].params}
+    given = parameters[name]
     assert isinstance(given, click.Option)
     assert given.help == option.text("command")
     compared = [parameter.name for parameter in main.commands["compare"].params]
@@ -65,8 +65,8 @@ def test_parameters_of_plan_alone_are_described_too(option):
     default = parameter.empty if option.is_required else option.default
     assert parameter.default == default
     assert f" {option.name}: {_words(option.text('python'))}. " in _words(automap.plan.__doc__)
-    of_plan = {parameter.name: parameter for parameter in main.commands["plan"].params}
-    assert getattr(of_plan[option.name], "help", None) == option.text("command")
+    parameters = {parameter.name: parameter for parameter in main.commands["plan"].params}
+    assert getattr(parameters[option.name], "help", None) == option.text("command")
 
 
 def test_type_checkers_see_the_names_and_types_that_are_described():

@@ -126,7 +126,7 @@ def test_state_that_is_too_large_on_all_devices_says_how_many_it_needs():
 
 
 def test_a_table_that_no_axis_divides_is_to_be_padded():
-    def step_of(rows):
+    def make_step(rows):
         def loss(table, tokens):
             return jnp.mean(jnp.take(table, tokens, axis=0) ** 2)
 
@@ -137,12 +137,12 @@ def test_a_table_that_no_axis_divides_is_to_be_padded():
         table = jax.ShapeDtypeStruct((rows, 15), "float32")
         return step, (table, jax.ShapeDtypeStruct((8, 4), "int32"))
 
-    odd = step_of(50_257)
+    odd = make_step(50_257)
     limit_bytes = 0.5 * least_bytes(odd)
     text = refused(odd, limit_bytes)
     assert "pad [0] [50257,15] from 50,257 to 50,260, a multiple of 4 devices" in text
-    assert_fits(step_of(50_260), limit_bytes)
-    assert "pad " not in refused(step_of(50_260), 0.5 * least_bytes(step_of(50_260)))
+    assert_fits(make_step(50_260), limit_bytes)
+    assert "pad " not in refused(make_step(50_260), 0.5 * least_bytes(make_step(50_260)))
 
 
 def test_what_was_asked_for_is_named_where_it_is_in_the_way():

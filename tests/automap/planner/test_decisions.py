@@ -26,13 +26,13 @@ def said(params, x, **options):
     plan = automap.plan(
         step, (params, x), **{"topology": "v5e:2x4", "strategy": "greedy", **options}
     )
-    found = [
+    sentences = [
         warning
         for warning in plan.warnings
         if "same work" in warning or "splits nothing" in warning
     ]
-    assert all(warning in plan.explain() for warning in found)
-    return "\n".join(found)
+    assert all(warning in plan.explain() for warning in sentences)
+    return "\n".join(sentences)
 
 
 def test_a_batch_of_one_and_dimensions_that_do_not_divide():

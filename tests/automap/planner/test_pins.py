@@ -48,8 +48,8 @@ def test_inputs_are_as_pinned_and_the_step_computes_the_same(name, tmp_path):
     pins = PINS[name]
     texts = [f"{path}={spec}" for path, spec in pins.items()]
     plan = automap.plan(step, shapes, topology="cpu:8", mesh="data=4,model=2", pin=texts)
-    found = {leaf.path: _text(leaf.spec) for leaf in plan.inputs}
-    assert {path: found[path] for path in pins} == pins
+    spec_texts = {leaf.path: _text(leaf.spec) for leaf in plan.inputs}
+    assert {path: spec_texts[path] for path in pins} == pins
     new = {leaf.path: _text(leaf.spec) for leaf in plan.outputs}
     assert all(new[path] == spec for path, spec in pins.items() if path in new)
 

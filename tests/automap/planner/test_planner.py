@@ -285,6 +285,6 @@ def test_with_pins_presets_keep_them_and_none_is_better(strategy):
     free = Plan.from_record(plan_workload(workload, TOPOLOGY, Options(strategy=strategy)))
     assert {p.name for p in plan.presets} <= {p.name for p in free.presets}
     assert plan.predicted.step_seconds <= min(p.step_seconds for p in plan.presets if p.fits)
-    found = find(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))
-    for preset in found.context.best_per_preset.values():
-        assert found.context.pinned.allows(preset.point)
+    outcome = find(workload, TOPOLOGY, Options(pins=pins, strategy=strategy))
+    for preset in outcome.context.best_per_preset.values():
+        assert outcome.context.pinned.allows(preset.point)

@@ -34,12 +34,12 @@ def _specs(plan):
     """Specs of the state by path without layer numbers; those of stacked leaves without the
     stacking.
     """
-    found = {}
+    leaves_by_path = {}
     for leaf in plan.inputs:
         if leaf.role in ("parameter", "optimizer state"):
             path = re.sub(r"(layers|blocks|encoder|decoder)'\]\[\d+\]", r"\1']", leaf.path)
-            found.setdefault(path, set()).add((leaf.shape, leaf.spec))
-    return found
+            leaves_by_path.setdefault(path, set()).add((leaf.shape, leaf.spec))
+    return leaves_by_path
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -50,9 +50,9 @@ def test_specs_of_the_state_are_the_same(name, preset):
     )
     assert unrolled.keys() == scanned.keys()
     stacked = 0
-    for path, of_layers in unrolled.items():
+    for path, unrolled_leaves in unrolled.items():
         ((shape, spec),) = scanned[path]
-        ((layer_shape, layer_spec),) = of_layers
+        ((layer_shape, layer_spec),) = unrolled_leaves
         is_stacked = len(shape) > len(layer_shape)
         stacked += is_stacked
         assert shape[is_stacked:] == layer_shape

@@ -21,7 +21,7 @@ from tests.steps import shapes_of
 NAMES = ("a", "b", "c")
 
 
-def context_of(problem, topology_name, limit_bytes=float("inf"), pins=(), meshes=None):
+def search_context(problem, topology_name, limit_bytes=float("inf"), pins=(), meshes=None):
     """A search of a problem without a time limit, and without a plan."""
     topology, space = get_topology(topology_name), Space(problem)
     shapes = meshes or mesh_shapes(topology, max_axes=3)

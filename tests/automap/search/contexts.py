@@ -15,7 +15,7 @@ from automap.topology.mesh import Mesh
 from tests.steps import problem_of, shapes_of
 
 
-def context_of(
+def search_context(
     step,
     args,
     *,
@@ -51,8 +51,10 @@ def step_seconds(context: SearchContext) -> float:
 
 def best_preset_seconds(context: SearchContext) -> float:
     """The best step of all presets on all meshes that fit."""
-    found = [
+    candidates = [
         context.consider(context.pinned.nearest(point), name)
         for name, point in preset_points(context)
     ]
-    return min(c.estimate.step_seconds for c in found if c and context.objective.fits(c.estimate))
+    return min(
+        c.estimate.step_seconds for c in candidates if c and context.objective.fits(c.estimate)
+    )

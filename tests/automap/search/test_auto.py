@@ -21,7 +21,7 @@ from automap.search.context import Objective, OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from tests.automap.clocks import ticking
-from tests.automap.search.brute import context_of
+from tests.automap.search.brute import search_context
 from tests.random_programs import random_program
 from tests.steps import decoder, problem_of
 
@@ -86,7 +86,7 @@ def test_many_random_steps(seed):
 
 def test_where_no_preset_fits_it_finds_what_does():
     problem, meshes = problem_of(*decoder(layers=1)), [(8,)]
-    exact, auto = (context_of(problem, "v5e:2x4", 1.0, meshes=meshes) for _ in range(2))
+    exact, auto = (search_context(problem, "v5e:2x4", 1.0, meshes=meshes) for _ in range(2))
     get_strategy("exact")(exact)
     least = exact.best.estimate.peak_bytes
     auto.objective = type(auto.objective)(least)
@@ -95,7 +95,7 @@ def test_where_no_preset_fits_it_finds_what_does():
 
 
 def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
-    context = context_of(problem_of(*decoder(layers=1)), "v5e:2x4", meshes=[(8,)])
+    context = search_context(problem_of(*decoder(layers=1)), "v5e:2x4", meshes=[(8,)])
     context.evaluate(context.empty(context.meshes[0]), "test")
     with context.within(1e3, "not cut"):
         context.spend(999.0)
@@ -116,19 +116,19 @@ def test_a_slow_machine_finds_the_same_plan():
     decides.
     """
     problem = problem_of(*decoder(layers=2))
-    known = context_of(problem, "v5e:2x4", 1.0)
+    known = search_context(problem, "v5e:2x4", 1.0)
     get_strategy("greedy")(known)
     least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
-    found = []
+    outcomes = []
     for seconds_per_look in (0.0, 0.5):
-        context = context_of(problem, "v5e:2x4", 1.0)
+        context = search_context(problem, "v5e:2x4", 1.0)
         context.objective = Objective(1.02 * least)
         context.deadline = Deadline.after(1e9, ticking(seconds_per_look))
         context.policy = replace(context.policy, exact_seconds=0.2)
         get_strategy("auto")(context)
         assert context.notes
-        found.append((context.best.point, context.bound_seconds, context.evaluations))
-    assert found[0] == found[1]
+        outcomes.append((context.best.point, context.bound_seconds, context.evaluations))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_it_walks_where_the_proof_is_left_open():
@@ -136,17 +136,17 @@ def test_it_walks_where_the_proof_is_left_open():
     be far off.
     """
     problem = problem_of(*decoder(layers=2))
-    known = context_of(problem, "v5e:2x4", 1.0)
+    known = search_context(problem, "v5e:2x4", 1.0)
     get_strategy("greedy")(known)
     least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
-    found = []
+    outcomes = []
     for walks in (0, 3):
-        context = context_of(problem, "v5e:2x4", 1.0)
+        context = search_context(problem, "v5e:2x4", 1.0)
         context.objective = Objective(1.05 * least)
         context.policy = replace(context.policy, exact_seconds=0.2, open_walks=walks)
         get_strategy("auto")(context)
-        found.append(context.fitting_seconds)
-    assert found[1] < 0.95 * found[0]
+        outcomes.append(context.fitting_seconds)
+    assert outcomes[1] < 0.95 * outcomes[0]
 
 
 def test_what_fits_nowhere_is_refused():

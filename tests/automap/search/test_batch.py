@@ -14,7 +14,7 @@ from automap.search.factored.copied import Batches
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from models.dlrm import dlrm_tiny
-from tests.automap.search.contexts import context_of
+from tests.automap.search.contexts import search_context
 from tests.steps import decoder, images, mlp
 from tests.user_shardings import FOUR_BY_TWO
 
@@ -31,7 +31,7 @@ from tests.user_shardings import FOUR_BY_TWO
     ],
 )
 def test_a_batch_gives_what_single_points_give(step, topology):
-    check(context_of(*step(), topology=topology))
+    check(search_context(*step(), topology=topology))
 
 
 def test_a_batch_keeps_to_shardings_of_the_steps_code():
@@ -60,7 +60,7 @@ def check(context):
 
 
 def test_evaluate_all_is_evaluate_of_each():
-    single, together = context_of(*decoder(batch=6)), context_of(*decoder(batch=6))
+    single, together = search_context(*decoder(batch=6)), search_context(*decoder(batch=6))
     source, space = random.Random(0), single.space
     meshes = single.meshes[:2]
     points = [random_point(single, mesh, source) for _ in range(40) for mesh in meshes]

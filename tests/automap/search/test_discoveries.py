@@ -15,13 +15,15 @@ SLOW = {"one weird trick, AlexNet", "one weird trick, VGG-19"}
 )
 def test_a_named_plan_is_found_by_itself(name):
     case = CASES[name]
-    found = discovered(case)
-    assert [p.name for p in found.plan.presets] == ["data-parallel"]
-    assert found.plan.predicted.fits
-    assert found.plan.predicted.step_seconds <= found.named_seconds
+    discovery = discovered(case)
+    assert [p.name for p in discovery.plan.presets] == ["data-parallel"]
+    assert discovery.plan.predicted.fits
+    assert discovery.plan.predicted.step_seconds <= discovery.named_seconds
     # What does not fit may be faster.
-    assert found.named_seconds < found.start_seconds or not found.start_fits
-    assert set(case.splits) <= set(found.split)
+    assert discovery.named_seconds < discovery.start_seconds or not discovery.start_fits
+    assert set(case.splits) <= set(discovery.split)
     if case.room is not None:
-        assert not found.start_fits
-        assert found.stored_share < 1.1 / math.prod(size for _, size in found.plan.mesh.axes)
+        assert not discovery.start_fits
+        assert discovery.stored_share < 1.1 / math.prod(
+            size for _, size in discovery.plan.mesh.axes
+        )

@@ -7,7 +7,7 @@ import pytest
 from automap.search.greedy import climb_meshes
 from automap.search.portfolio import keep_preset
 from automap.search.presets import preset_points
-from tests.automap.search.contexts import context_of
+from tests.automap.search.contexts import search_context
 from tests.steps import decoder, images, mlp
 
 
@@ -20,7 +20,7 @@ STEPS = {
 
 def searched(step, topology):
     """A search after climbs, which knows the presets."""
-    context = context_of(*STEPS[step](), topology=topology)
+    context = search_context(*STEPS[step](), topology=topology)
     climb_meshes(context, context.meshes)
     for name, point in preset_points(context):
         if context.space.is_valid(point):

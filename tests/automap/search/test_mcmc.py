@@ -16,26 +16,26 @@ from automap.search.exhaustive import exhaustive
 from automap.search.mcmc import change_randomly, mcmc, move_to_mesh, walk_from
 from automap.search.portfolio import auto
 from automap.topology.mesh import Mesh
-from tests.automap.search.contexts import best_preset_seconds, context_of, step_seconds
+from tests.automap.search.contexts import best_preset_seconds, search_context, step_seconds
 from tests.steps import decoder, mlp
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [{}, {"width": 128, "hidden": 512}, {"batch": 512}])
 def test_finds_the_optimum_of_a_small_space(sizes, seed):
-    wanted, found = context_of(*mlp(**sizes)), context_of(*mlp(**sizes), seed=seed)
+    wanted, walk_context = search_context(*mlp(**sizes)), search_context(*mlp(**sizes), seed=seed)
     exhaustive(wanted)
-    mcmc(found)
+    mcmc(walk_context)
     # Walks also choose sides and small parts, which exhaustive search leaves alone.
-    assert step_seconds(found) <= step_seconds(wanted)
+    assert step_seconds(walk_context) <= step_seconds(wanted)
 
 
 def test_walks_lead_back_from_what_does_not_fit():
     """From a start that needs twice the limit, with a limit that only few points keep."""
-    free = context_of(*mlp(width=256, hidden=1024))
+    free = search_context(*mlp(width=256, hidden=1024))
     exhaustive(free)
     smallest = min(e.peak_bytes for e in free._priced.values() if e is not None)
-    tight = context_of(*mlp(width=256, hidden=1024), memory_limit_bytes=1.05 * smallest)
+    tight = search_context(*mlp(width=256, hidden=1024), memory_limit_bytes=1.05 * smallest)
     start = tight.evaluate(tight.empty(tight.meshes[0]), "start")
     assert not tight.objective.fits(start.estimate)
     walk_from(tight, [start], random.Random(0))
@@ -44,9 +44,9 @@ def test_walks_lead_back_from_what_does_not_fit():
 
 @pytest.mark.parametrize("strategy", [mcmc, auto])
 def test_no_worse_than_the_best_preset_under_a_memory_limit(strategy):
-    free = context_of(*decoder())
+    free = search_context(*decoder())
     peaks = [free.consider(free.empty(mesh), "").estimate.peak_bytes for mesh in free.meshes]
-    context = context_of(*decoder(), memory_limit_bytes=0.3 * min(peaks))
+    context = search_context(*decoder(), memory_limit_bytes=0.3 * min(peaks))
     strategy(context)
     assert context.objective.fits(context.best.estimate)
     assert step_seconds(context) <= best_preset_seconds(context)
@@ -55,14 +55,14 @@ def test_no_worse_than_the_best_preset_under_a_memory_limit(strategy):
 @pytest.mark.parametrize("strategy", [mcmc, auto])
 def test_pins_hold_all_the_way(strategy):
     mesh = Mesh(("data", "model"), (2, 2))
-    context = context_of(*decoder(), mesh=mesh, pins=("[0]['params']*['up']=null,model",))
+    context = search_context(*decoder(), mesh=mesh, pins=("[0]['params']*['up']=null,model",))
     strategy(context)
     split_classes = context.space.split_classes(context.best.point)
     assert context.pinned.keeps(context.best.point, split_classes)
 
 
 def test_a_spent_budget_ends_the_walk_and_keeps_the_best():
-    context = context_of(*decoder(), deadline=Deadline.after(0.0))
+    context = search_context(*decoder(), deadline=Deadline.after(0.0))
     first = context.consider(context.empty(context.meshes[0]), "start")
     with pytest.raises(OutOfBudget):
         mcmc(context)
@@ -70,7 +70,7 @@ def test_a_spent_budget_ends_the_walk_and_keeps_the_best():
 
 
 def test_an_interrupt_keeps_the_best():
-    context = context_of(*decoder())
+    context = search_context(*decoder())
 
     def interrupt(context):
         if context.evaluations > 20:
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_plan_in_another_process(module, name):
 
 
 def test_changes_stay_on_the_mesh_and_carried_decisions_divide():
-    context, source = context_of(*decoder(), topology="v5e:2x4"), random.Random(0)
+    context, source = search_context(*decoder(), topology="v5e:2x4"), random.Random(0)
     point = context.empty(context.meshes[-1])
     for _ in range(300):
         mesh = source.choice(context.meshes)
@@ -125,17 +125,17 @@ def test_changes_stay_on_the_mesh_and_carried_decisions_divide():
 
 
 def test_what_is_carried_to_the_same_mesh_are_the_same_axes_in_some_order():
-    context, source = context_of(*decoder(), topology="v5e:2x2"), random.Random(0)
+    context, source = search_context(*decoder(), topology="v5e:2x2"), random.Random(0)
     mesh = Mesh(("data", "model"), (2, 2))
     batch = context.space.problem.batch_class
     point = context.space.point(mesh, [[batch], [context.space.candidates[0]]])
-    found = {move_to_mesh(context.space, point, mesh, source).compute for _ in range(20)}
-    assert found == {point.compute, point.compute[::-1]}
+    reached = {move_to_mesh(context.space, point, mesh, source).compute for _ in range(20)}
+    assert reached == {point.compute, point.compute[::-1]}
 
 
 @pytest.mark.parametrize("strategy", [mcmc, auto, beam])
 def test_nothing_is_found_where_pins_leave_no_mesh(strategy):
-    context = context_of(*mlp())
+    context = search_context(*mlp())
     context.meshes = ()
     strategy(context)
     assert context.best is None
@@ -144,9 +144,9 @@ def test_nothing_is_found_where_pins_leave_no_mesh(strategy):
 @pytest.mark.parametrize("strategy", [mcmc, auto, beam])
 def test_a_step_with_nothing_to_decide_and_a_machine_of_one_device(strategy):
     scalar = jax.ShapeDtypeStruct((), "float32")
-    nothing = context_of(lambda state, x: state + x, (scalar, scalar))
+    nothing = search_context(lambda state, x: state + x, (scalar, scalar))
     strategy(nothing)
     assert nothing.best is not None
-    alone = context_of(*mlp(), topology="1xh100")
+    alone = search_context(*mlp(), topology="1xh100")
     strategy(alone)
     assert step_seconds(alone) == best_preset_seconds(alone)

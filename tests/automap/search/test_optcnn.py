@@ -8,7 +8,7 @@ import pytest
 from automap.search import get_strategy
 from automap.search.exact.dual import costs
 from automap.search.factored.model import FeatureOffsets
-from tests.automap.search.brute import context_of, every_point
+from tests.automap.search.brute import every_point, search_context
 from tests.steps import decoder, mlp, problem_of
 
 
@@ -30,7 +30,7 @@ def sum_of_seconds(context, point):
 @functools.cache
 def least_of_all(name, topology, shape, pins=()):
     """The least sum of all plans that keep the pins."""
-    context, least = context_of(PROBLEMS[name], topology, pins=pins, meshes=[shape]), math.inf
+    context, least = search_context(PROBLEMS[name], topology, pins=pins, meshes=[shape]), math.inf
     for point in every_point(context):
         if context.pinned.allows(point):
             least = min(least, sum_of_seconds(context, point))
@@ -48,7 +48,7 @@ def least_of_all(name, topology, shape, pins=()):
     ],
 )
 def test_no_plan_has_a_smaller_sum(name, topology, shape, pins):
-    context = context_of(PROBLEMS[name], topology, pins=pins, meshes=[shape])
+    context = search_context(PROBLEMS[name], topology, pins=pins, meshes=[shape])
     optcnn(context)
     least = least_of_all(name, topology, shape, pins)
     assert sum_of_seconds(context, context.best.point) == pytest.approx(least, rel=1e-9)
@@ -56,7 +56,9 @@ def test_no_plan_has_a_smaller_sum(name, topology, shape, pins):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_where_memory_does_not_bind_it_is_the_exact_plan_and_proven(name):
-    ours, other = (context_of(PROBLEMS[name], "v5e:2x4", meshes=[(8,), (2, 4)]) for _ in range(2))
+    ours, other = (
+        search_context(PROBLEMS[name], "v5e:2x4", meshes=[(8,), (2, 4)]) for _ in range(2)
+    )
     optcnn(ours)
     get_strategy("exact")(other)
     least = other.best.estimate.step_seconds
@@ -66,10 +68,10 @@ def test_where_memory_does_not_bind_it_is_the_exact_plan_and_proven(name):
 
 def test_where_memory_binds_its_plan_does_not_fit_and_the_bound_stands():
     problem, meshes = PROBLEMS["decoder"], [(8,), (2, 4)]
-    free = context_of(problem, "v5e:2x4", meshes=meshes)
+    free = search_context(problem, "v5e:2x4", meshes=meshes)
     optcnn(free)
     limit = 0.9 * free.best.estimate.peak_bytes
-    ours, other = (context_of(problem, "v5e:2x4", limit, meshes=meshes) for _ in range(2))
+    ours, other = (search_context(problem, "v5e:2x4", limit, meshes=meshes) for _ in range(2))
     optcnn(ours)
     get_strategy("exact")(other)
     assert not ours.objective.fits(ours.best.estimate)
@@ -78,6 +80,6 @@ def test_where_memory_binds_its_plan_does_not_fit_and_the_bound_stands():
 
 
 def test_where_collectives_run_beside_kernels_nothing_is_proven():
-    context = context_of(PROBLEMS["wide"], "4xh100", meshes=[(4,)])
+    context = search_context(PROBLEMS["wide"], "4xh100", meshes=[(4,)])
     optcnn(context)
     assert context.bound_seconds is None

@@ -17,7 +17,7 @@ from automap.search.pinned import Pinned
 from automap.search.portfolio import auto
 from automap.space.pins import Pin
 from automap.topology.mesh import Mesh
-from tests.automap.search.contexts import context_of
+from tests.automap.search.contexts import search_context
 from tests.steps import decoder, mlp
 
 
@@ -50,10 +50,10 @@ MESH = Mesh(("replica", "data", "model"), (2, 2, 2))
 @functools.cache
 def unpinned(target):
     """A search that was not run."""
-    return context_of(*TARGETS[target](), topology="v5e:2x4", mesh=MESH)
+    return search_context(*TARGETS[target](), topology="v5e:2x4", mesh=MESH)
 
 
-def pins_of(context, point, positions):
+def draw_pins(context, point, positions):
     """Pins of inputs as a point has them."""
     tables, problem = context.evaluator.tables, context.space.problem
     sharding = shardings(tables, problem.n_classes, context.space.split_classes(point))
@@ -73,7 +73,7 @@ def test_what_some_plan_keeps_is_kept_from_the_start(target, seed, count):
     context, source = unpinned(target), random.Random(seed)
     point = random_point(context, MESH, source)
     inputs = range(len(context.space.problem.paths))
-    pins = tuple(pins_of(context, point, source.sample(inputs, min(count, len(inputs)))))
+    pins = tuple(draw_pins(context, point, source.sample(inputs, min(count, len(inputs)))))
     pinned = Pinned(context.space, context.evaluator, pins)
     assert pinned.allows(point)
     assert pinned.impose(point) == pinned.nearest(point) == point
@@ -95,7 +95,7 @@ def test_what_some_plan_keeps_is_kept_from_the_start(target, seed, count):
 def test_strategies_find_plans_that_keep_pins_of_optimizer_state_and_frozen_layers(
     strategy, topology, texts
 ):
-    context = context_of(*adapters(), topology=topology, mesh=MESH, pins=texts)
+    context = search_context(*adapters(), topology=topology, mesh=MESH, pins=texts)
     strategy(context)
     assert context.best is not None
     assert context.pinned.allows(context.best.point)
@@ -103,7 +103,7 @@ def test_strategies_find_plans_that_keep_pins_of_optimizer_state_and_frozen_laye
 
 def test_the_bound_is_of_plans_that_keep_the_pins_where_no_preset_does():
     """Where collectives run beside kernels the bound starts from plans."""
-    context = context_of(*mlp(), topology="8xh100", pins=("[1]['x']=null,data",))
+    context = search_context(*mlp(), topology="8xh100", pins=("[1]['x']=null,data",))
     exact(context)
     assert context.best is not None and context.bound_seconds is not None
     assert 0 < context.bound_seconds <= context.best.estimate.step_seconds * (1 + 1e-9)
@@ -115,9 +115,11 @@ def test_pins_that_no_point_keeps_are_told_apart_from_those_that_some_does():
     """
     mesh = Mesh(("data",), (8,))
     fsdp = ("[0]['params']['w1']=data,null", "[1]['x']=data,null")
-    alone = [context_of(*mlp(), topology="v5e:2x4", mesh=mesh, pins=(pin,)).pinned for pin in fsdp]
+    alone = [
+        search_context(*mlp(), topology="v5e:2x4", mesh=mesh, pins=(pin,)).pinned for pin in fsdp
+    ]
     assert [pinned.impossible_pins([mesh]) for pinned in alone] == [(), ()]
-    both = context_of(*mlp(), topology="v5e:2x4", mesh=mesh, pins=fsdp).pinned
+    both = search_context(*mlp(), topology="v5e:2x4", mesh=mesh, pins=fsdp).pinned
     assert both.impossible_pins([mesh]) == both.pins
 
 

@@ -42,12 +42,12 @@ def test_finds_the_best_of_all_configurations_of_a_tiny_graph(seed):
         soap_search(Simulator(graph, network, start), (), budget, seed=seed)
         for start in (*starts, data_parallel(graph, n_devices))
     ]
-    found = min(results, key=lambda result: result.step_seconds)
+    result = min(results, key=lambda result: result.step_seconds)
     # Copies, which data parallelism has, are not among the configurations walked over.
-    assert found.step_seconds <= min(steps)
+    assert result.step_seconds <= min(steps)
     assert min(r.step_seconds for r in results[:n_devices]) == min(steps)
-    again = Simulator(graph, network, found.configurations)
-    assert again.makespan_seconds == found.step_seconds
+    again = Simulator(graph, network, result.configurations)
+    assert again.makespan_seconds == result.step_seconds
 
 
 def _search(method, seed=0, proposals=150):
@@ -56,8 +56,8 @@ def _search(method, seed=0, proposals=150):
     simulator = Simulator(graph, network, data_parallel(graph, 8))
     before = simulator.makespan_seconds
     budget = SoapBudget(least_proposals=proposals, most_proposals=proposals)
-    found = soap_search(simulator, graph_layers(graph), budget, seed=seed, method=method)
-    return before, found
+    result = soap_search(simulator, graph_layers(graph), budget, seed=seed, method=method)
+    return before, result
 
 
 @pytest.mark.slow
@@ -72,15 +72,15 @@ def test_the_same_seed_makes_the_same_walk_and_another_one_another():
 
 
 def test_it_never_ends_worse_than_it_starts():
-    before, found = _search(Method.FULL)
-    assert found.step_seconds <= before
-    assert 0 < found.accepted <= found.proposals == 150
+    before, result = _search(Method.FULL)
+    assert result.step_seconds <= before
+    assert 0 < result.accepted <= result.proposals == 150
 
 
 def test_no_seconds_no_proposals():
     graph, network = random_graph(0, 3), random_network(0, 2)
     start = Simulator(graph, network, [single(o, 0) for o in graph.operators])
     budget = SoapBudget(least_proposals=10, most_proposals=10, seconds=0.0)
-    found = soap_search(start, (), budget)
-    assert found.proposals == 0
-    assert found.configurations == tuple(start.configurations)
+    result = soap_search(start, (), budget)
+    assert result.proposals == 0
+    assert result.configurations == tuple(start.configurations)

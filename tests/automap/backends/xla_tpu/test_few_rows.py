@@ -17,7 +17,7 @@ from automap.search.portfolio import auto
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from tests.automap.search.brute import context_of
+from tests.automap.search.brute import search_context
 from tests.steps import decode, problem_of
 
 
@@ -125,7 +125,7 @@ def test_a_search_splits_caches_where_tiles_stay_whole(heads, dim):
     would have one head.
     """
     problem = problem_of(*decode(batch=64, length=512, heads=heads))
-    context = context_of(problem, "v5e:2x4", 2**34, meshes=[(8,)])
+    context = search_context(problem, "v5e:2x4", 2**34, meshes=[(8,)])
     auto(context)
     evaluator, cache = context.evaluator, problem.graph.inputs[0]
     assert context.best is not None

@@ -10,7 +10,7 @@ import pytest
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, LATE, SPARE
 from automap.cost.schedule.overlap import Work, exposed_seconds
 from automap.search.greedy import random_point
-from tests.automap.search.brute import context_of
+from tests.automap.search.brute import search_context
 from tests.steps import mlp, problem_of
 
 
@@ -202,7 +202,7 @@ def test_slower_links_never_wait_less(program, factor):
 
 @pytest.mark.parametrize("topology", ["8xh100", "4xa100"])
 def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
-    context, source = context_of(problem_of(*mlp()), topology), Random(0)
+    context, source = search_context(problem_of(*mlp()), topology), Random(0)
     for _ in range(150):
         point = random_point(context, source.choice(context.meshes), source)
         priced = context.evaluator.price_point(context.space.split_classes(point))

@@ -33,10 +33,10 @@ def hard_choices():
 def test_reaches_the_optimum_that_greed_misses(mode):
     choices = hard_choices()
     best = choices.count(optimum(choices))
-    found = find(choices, mode, seed=0, budget_seconds=60.0, most_steps=20_000, target_count=best)
-    assert choices.holds(found.split)
-    assert choices.count(found.split) == best
-    counts = [it.count for it in found.improvements]
+    result = find(choices, mode, seed=0, budget_seconds=60.0, most_steps=20_000, target_count=best)
+    assert choices.holds(result.split)
+    assert choices.count(result.split) == best
+    counts = [it.count for it in result.improvements]
     assert counts == sorted(set(counts))
     if mode == "ours":
         assert counts[-1] == best
@@ -73,7 +73,7 @@ def test_a_resumed_search_is_the_uninterrupted_one(tmp_path):
 
 
 def test_the_budget_ends_a_search():
-    found = find(
+    result = find(
         random_choices(1, 20),
         "ours",
         seed=0,
@@ -81,7 +81,7 @@ def test_the_budget_ends_a_search():
         most_steps=10**9,
         target_count=10**9,
     )
-    assert found.steps == agent.N_TABLES
+    assert result.steps == agent.N_TABLES
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
@@ -95,5 +95,5 @@ def test_greedy_shares_stay_finite_where_nothing_can_be_split():
     none = type(choices)(
         choices.labels, choices.weights, np.zeros(4, bool), choices.conflicts, choices.linked
     )
-    found = find(none, "ours", seed=0, budget_seconds=9.0, most_steps=1_000, target_count=0)
-    assert not found.split.any()
+    result = find(none, "ours", seed=0, budget_seconds=9.0, most_steps=1_000, target_count=0)
+    assert not result.split.any()

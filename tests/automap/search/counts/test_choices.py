@@ -48,14 +48,14 @@ def test_an_axis_that_does_not_divide_a_dimension_cannot_split_it(tiny_t5):
 
 def test_a_chain_of_convolutions_splits_every_other_layer():
     choices = operator_partitioning(problem(vgg.vgg_tiny()), 2)
-    found = {choices.labels[i] for i in np.flatnonzero(optimum(choices))}
+    split_labels = {choices.labels[i] for i in np.flatnonzero(optimum(choices))}
     first, *_, last = [
         f"[0]['params']['blocks'][{b}]['convolutions'][0]['bias'][0]" for b in (0, 1, 2)
     ]
-    assert {first, last} <= found
+    assert {first, last} <= split_labels
     for i, j in np.argwhere(choices.conflicts):
         assert choices.labels[i].rpartition("[")[0].partition("'bias'")[0]
-        assert not ({choices.labels[i], choices.labels[j]} <= found)
+        assert not ({choices.labels[i], choices.labels[j]} <= split_labels)
 
 
 def test_data_parallelism_splits_the_batch_of_every_tensor(tiny_t5):

@@ -13,9 +13,9 @@ from tests.automap.search.counts.instances import CHOICES, plans, random_choices
 
 @given(CHOICES)
 def test_the_optimum_is_that_of_all_plans(choices):
-    found = optimum(choices)
-    assert choices.holds(found)
-    assert choices.count(found) == max(map(choices.count, plans(choices)))
+    best_split = optimum(choices)
+    assert choices.holds(best_split)
+    assert choices.count(best_split) == max(map(choices.count, plans(choices)))
 
 
 @given(CHOICES)
@@ -31,9 +31,9 @@ def test_greed_splits_what_no_earlier_decision_forbids(choices):
 @given(CHOICES, st.data())
 def test_second_thoughts_hold_and_never_count_less(choices, data):
     start = data.draw(st.sampled_from(plans(choices)))
-    found = reconsidered(choices, start)
-    assert choices.holds(found)
-    assert choices.count(found) >= choices.count(start)
+    best_split = reconsidered(choices, start)
+    assert choices.holds(best_split)
+    assert choices.count(best_split) >= choices.count(start)
 
 
 def test_second_thoughts_find_what_greed_gave_away():

@@ -36,20 +36,20 @@ def eliminated(sizes, tables):
 def test_the_minimum_and_a_choice_that_has_it(case):
     sizes, tables = case
     least = min(total(tables, x) for x in product(*map(range, sizes)))
-    found = eliminated(sizes, tables)
-    assert found.is_exact
-    assert found.bound == pytest.approx(least)
-    assert total(tables, found.assignment()) == pytest.approx(least)
+    elimination = eliminated(sizes, tables)
+    assert elimination.is_exact
+    assert elimination.bound == pytest.approx(least)
+    assert total(tables, elimination.assignment()) == pytest.approx(least)
 
 
 @given(sums())
 def test_marginals_are_the_minimum_by_each_choice(case):
     sizes, tables = case
     held = {v for t in tables for v in t.scope}
-    for v, of_choice in enumerate(eliminated(sizes, tables).marginals()):
+    for v, bounds in enumerate(eliminated(sizes, tables).marginals()):
         for choice in range(sizes[v]) if v in held else ():
             every = (x for x in product(*map(range, sizes)) if x[v] == choice)
-            assert of_choice[choice] == pytest.approx(min(total(tables, x) for x in every))
+            assert bounds[choice] == pytest.approx(min(total(tables, x) for x in every))
 
 
 @given(sums(), st.sampled_from([1, 3, 6]))
@@ -58,9 +58,9 @@ def test_small_sums_bound_the_minimum_from_below(case, largest):
     least = min(total(tables, x) for x in product(*map(range, sizes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(eliminate, "LARGEST", largest)
-        found = eliminated(sizes, tables)
-        marginals = found.marginals()
-    assert found.bound <= least + 1e-9
+        elimination = eliminated(sizes, tables)
+        marginals = elimination.marginals()
+    assert elimination.bound <= least + 1e-9
     if np.isfinite(least):
         best = min(product(*map(range, sizes)), key=lambda x: total(tables, x))
         assert all(of[i] <= least + 1e-9 for of, i in zip(marginals, best))

@@ -33,12 +33,12 @@ def test_the_greatest_weighted_sum_is_at_most_the_step(name, topology, shape, se
     seconds = costs(context.evaluator, model.features, split_classes, 1.0).seconds
     gain = np.bincount(allowed.which, seconds, allowed.count)
     scale = gain.max()
-    found = optimize.linprog(
+    solution = optimize.linprog(
         -gain / scale, A_ub=allowed.matrix, b_ub=allowed.most, bounds=(0, 1), method="highs"
     )
-    assert seconds @ allowed.by_feature(found.x) <= step_seconds * (1 + 1e-6)
+    assert seconds @ allowed.by_feature(solution.x) <= step_seconds * (1 + 1e-6)
     # Computation alone, and the link alone, are bounds too.
-    assert -found.fun * scale >= max(
+    assert -solution.fun * scale >= max(
         seconds[: model.features.operands].sum(), seconds[model.features.operands :].sum()
     ) * (1 - 1e-6)
 

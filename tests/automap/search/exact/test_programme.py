@@ -26,17 +26,17 @@ def test_the_least_that_keeps_a_limit(limit):
     programme = Programme(factored, seconds)
     if limit < math.inf:
         programme.limit(n_bytes / (limit * least))
-    found = programme.solve(60, math.inf)
+    solution = programme.solve(60, math.inf)
     fitting = [x for x in allowed if total(parts, x) <= limit * least]
     if not fitting:
-        assert found.assignment is None
-        assert found.bound == math.inf
+        assert solution.assignment is None
+        assert solution.bound == math.inf
         return
     best = min(total(tables, x) for x in fitting)
-    assert total(tables, found.assignment) == pytest.approx(best, rel=1e-6)
-    assert found.bound == pytest.approx(best, rel=1e-6)
-    programme.leave_out(found.assignment)
-    others = [total(tables, x) for x in fitting if list(x) != found.assignment]
+    assert total(tables, solution.assignment) == pytest.approx(best, rel=1e-6)
+    assert solution.bound == pytest.approx(best, rel=1e-6)
+    programme.leave_out(solution.assignment)
+    others = [total(tables, x) for x in fitting if list(x) != solution.assignment]
     again = programme.solve(60, math.inf)
     assert again.bound == pytest.approx(min(others, default=math.inf), rel=1e-6)
 
@@ -48,5 +48,5 @@ def test_without_time_or_work_there_is_no_wrong_answer():
     whole = Programme(factored, seconds).solve(60, math.inf)
     assert whole.is_done
     for seconds_left, work_left in ((0, math.inf), (60, 0.0)):
-        found = Programme(factored, seconds).solve(seconds_left, work_left)
-        assert found.bound <= whole.bound * (1 + 1e-6)
+        solution = Programme(factored, seconds).solve(seconds_left, work_left)
+        assert solution.bound <= whole.bound * (1 + 1e-6)

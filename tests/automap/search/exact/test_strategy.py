@@ -14,7 +14,7 @@ from automap.planner.spaces import plan_workload
 from automap.program import trace_step
 from automap.search import OutOfBudget, get_strategy
 from automap.topology import get_topology
-from tests.automap.search.brute import context_of, every_point
+from tests.automap.search.brute import every_point, search_context
 from tests.steps import decoder, mlp, problem_of
 
 
@@ -58,7 +58,7 @@ CASES = [
 @functools.cache
 def estimates(name, topology, shape, pins=()):
     """What every plan that keeps the pins costs."""
-    context = context_of(PROBLEMS[name], topology, pins=pins, meshes=[shape])
+    context = search_context(PROBLEMS[name], topology, pins=pins, meshes=[shape])
     every = dict[object, object]()
     for point in every_point(context):
         if context.space.is_valid(point):
@@ -79,7 +79,7 @@ def optimum(name, topology, shape, limit=math.inf, pins=()):
 def test_nothing_is_better_than_what_it_finds(name, topology, shape, room):
     limit = room * min(e.peak_bytes for e in estimates(name, topology, shape))
     best = optimum(name, topology, shape, limit)
-    context = context_of(PROBLEMS[name], topology, limit, meshes=[shape])
+    context = search_context(PROBLEMS[name], topology, limit, meshes=[shape])
     exact(context)
     assert context.objective.fits(context.best.estimate)
     assert context.bound_seconds <= best * (1 + 1e-9)
@@ -94,7 +94,7 @@ def test_nothing_is_better_than_what_it_finds(name, topology, shape, room):
 )
 @pytest.mark.parametrize("name", ["wide", "tall"])
 def test_pins_are_kept(name, pins):
-    context = context_of(PROBLEMS[name], "v5e:2x2", pins=pins, meshes=[(2, 2)])
+    context = search_context(PROBLEMS[name], "v5e:2x2", pins=pins, meshes=[(2, 2)])
     exact(context)
     best = optimum(name, "v5e:2x2", (2, 2), pins=pins)
     assert context.best.estimate.step_seconds == pytest.approx(best, rel=1e-9)
@@ -102,7 +102,7 @@ def test_pins_are_kept(name, pins):
 
 
 def test_what_fits_nowhere_is_proven_not_to():
-    context = context_of(PROBLEMS["wide"], "v5e:2x2", limit_bytes=1e6)
+    context = search_context(PROBLEMS["wide"], "v5e:2x2", limit_bytes=1e6)
     exact(context)
     assert context.bound_seconds == math.inf
     assert context.gap(context.best) is None
@@ -111,7 +111,9 @@ def test_what_fits_nowhere_is_proven_not_to():
 @pytest.mark.parametrize("topology", ["v5e:2x4", "8xh100"])
 def test_no_plan_of_another_search_is_below_the_bound(topology):
     problem = problem_of(*decoder())
-    context, other = (context_of(problem, topology, 3e6, meshes=[(8,), (2, 4)]) for _ in range(2))
+    context, other = (
+        search_context(problem, topology, 3e6, meshes=[(8,), (2, 4)]) for _ in range(2)
+    )
     exact(context)
     get_strategy("greedy")(other)
     assert other.objective.fits(other.best.estimate)
@@ -123,7 +125,7 @@ def test_no_plan_of_another_search_is_below_the_bound(topology):
 
 def test_when_time_is_up_the_bound_is_what_was_proven_by_then():
     problem = problem_of(*decoder())
-    whole, cut = (context_of(problem, "v5e:2x4", 3e6, meshes=[(8,), (2, 4)]) for _ in range(2))
+    whole, cut = (search_context(problem, "v5e:2x4", 3e6, meshes=[(8,), (2, 4)]) for _ in range(2))
     exact(whole)
     cut.deadline = Deadline.after(0.0)
     with pytest.raises(OutOfBudget):

@@ -18,7 +18,7 @@ from models.dlrm import dlrm_tiny
 from models.gpt import gpt_tiny
 from models.moe import moe_tiny
 from models.resnet import resnet_tiny
-from tests.automap.search.brute import context_of
+from tests.automap.search.brute import search_context
 from tests.steps import decode, decoder, images, mlp, problem_of
 from tests.user_shardings import PROGRAMS, arguments, on
 
@@ -53,7 +53,7 @@ def problem(name):
 @functools.cache
 def factored_on(name, topology, shape, pins=()):
     """A search, its model and the tables of one mesh."""
-    context = context_of(problem(name), topology, 2**30, pins, meshes=[shape])
+    context = search_context(problem(name), topology, 2**30, pins, meshes=[shape])
     model = Model(Rows(context.space, context.evaluator), context.pins)
     variables = mesh_variables(context.space, context.meshes[0])
     return context, model, model.on_mesh(variables, MOST)
@@ -81,9 +81,9 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     point = factored.variables.point(choices)
     weights = np.zeros(features.count)
     weights[: features.value_rows] = 1.0
-    found = total(factored.tables(weights), choices)
-    assert math.isfinite(found) == context.space.is_valid(point)
-    if not math.isfinite(found):
+    modelled_seconds = total(factored.tables(weights), choices)
+    assert math.isfinite(modelled_seconds) == context.space.is_valid(point)
+    if not math.isfinite(modelled_seconds):
         return
     estimate = evaluator.evaluate(context.space.split_classes(point))
     seconds = estimate.step_seconds
@@ -101,10 +101,10 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     peak = (apart.excess[slot] + 1) * limit
     assert peak <= estimate.peak_bytes * (1 + 1e-12)
     if factored.is_complete:
-        assert found == pytest.approx(seconds, rel=1e-9)
+        assert modelled_seconds == pytest.approx(seconds, rel=1e-9)
         assert n_bytes == pytest.approx(peak, rel=1e-9)
     else:
-        assert found <= seconds * (1 + 1e-9)
+        assert modelled_seconds <= seconds * (1 + 1e-9)
         assert n_bytes <= peak * (1 + 1e-9)
 
 

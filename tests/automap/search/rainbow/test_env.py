@@ -23,7 +23,7 @@ TOPOLOGY = get_topology("v5e:2x4")
 MESHES = (Mesh(("data",), (8,)), Mesh(("data", "model"), (2, 4)))
 
 
-def context_of(step, *, memory_limit_bytes=2**40, pins=()):
+def search_context(step, *, memory_limit_bytes=2**40, pins=()):
     problem = trace_step(*step).problem
     space = Space(problem)
     return SearchContext(
@@ -40,7 +40,7 @@ def context_of(step, *, memory_limit_bytes=2**40, pins=()):
 
 @pytest.fixture(scope="module")
 def context():
-    return context_of(decoder())
+    return search_context(decoder())
 
 
 def played(env, seed):
@@ -74,7 +74,7 @@ def test_the_baseline_is_the_reward_at_once(context):
 
 
 def test_pins_hold_in_every_episode():
-    context = context_of(mlp(), pins=("[1]*=null,null",))
+    context = search_context(mlp(), pins=("[1]*=null,null",))
     env = StepTimeEnv(context, starts(context), 2)
     for _ in zip(range(100), played(env, 0)):
         pass
@@ -85,7 +85,7 @@ def test_pins_hold_in_every_episode():
 
 
 def test_leaving_the_memory_costs_and_coming_back_pays():
-    context = context_of(decoder())
+    context = search_context(decoder())
     estimates = [candidate.estimate for candidate in starts(context)]
     peaks = sorted(e.peak_bytes for e in estimates)
     objective = Objective(memory_limit_bytes=peaks[len(peaks) // 2])

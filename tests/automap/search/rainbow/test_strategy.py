@@ -43,8 +43,8 @@ def test_finds_the_exhaustive_optimum_of_a_small_space(short):
 
 
 def test_never_worse_than_a_preset(short):
-    found = plan(decoder(), strategy="rainbow", mesh=MESH)
-    assert found.predicted.step_seconds <= min(p.step_seconds for p in found.presets if p.fits)
+    learned = plan(decoder(), strategy="rainbow", mesh=MESH)
+    assert learned.predicted.step_seconds <= min(p.step_seconds for p in learned.presets if p.fits)
 
 
 _RUN = """
@@ -69,10 +69,10 @@ def test_the_same_seed_gives_the_same_plan_in_another_process(short):
 
 
 def test_a_small_budget_ends_it_with_the_best_so_far():
-    found = plan_workload(
+    learned = plan_workload(
         trace_step(*decoder()), TOPOLOGY, Options(strategy="rainbow", budget_seconds=0.5)
     )
-    assert found.predicted.step_seconds <= min(p.step_seconds for p in found.presets if p.fits)
+    assert learned.predicted.step_seconds <= min(p.step_seconds for p in learned.presets if p.fits)
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
