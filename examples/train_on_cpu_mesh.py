@@ -28,6 +28,7 @@ def main() -> None:
     model = gpt(config, batch=32, seq=64)
     batch = random_batch(model.args[1], seed=0)
 
+    # The nominal machine, not "local": the plan, and so the output, is the same everywhere.
     parallel_step = automap.parallelize(model.step, topology="cpu:8", budget=300)
     parallel_step.plan_for(model.args[0], batch)
     state = parallel_step.init(model.init, jax.random.key(0))
@@ -37,6 +38,7 @@ def main() -> None:
     for number in range(1, STEPS + 1):
         state, metrics = parallel_step(state, batch)
         alone, expected = model.step(alone, batch)
+        # Sums over devices are in another order, so the last digits may differ.
         pair = float(metrics["loss"]), float(expected["loss"])
         is_equal = abs(pair[0] - pair[1]) <= ALLOWED_DIFFERENCE
         table.add_row(str(number), *(f"{x:.2f}" for x in pair), "yes" if is_equal else "NO")

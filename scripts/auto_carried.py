@@ -35,6 +35,7 @@ def carried_plan(
     ]
     if specs[0] is None or specs[1] is None:
         return None
+    # What the plan predicts is left as it was: only the compiler's word on the carried one is used.
     return replace(
         plan,
         mesh=MeshRecord(axes=mesh.axes),
@@ -54,6 +55,7 @@ def _carried(
     result = []
     for leaf, text in zip(leaves, texts, strict=True):
         spec = read_spec(text, len(leaf.shape), mesh.axes)
+        # One leaf that no axes can say is enough: half of AUTO's answer would be another plan.
         if spec is None:
             return None
         result.append(replace(leaf, spec=spec))
@@ -74,6 +76,7 @@ def compiled_seconds(
         timeout_seconds=timeout_seconds,
         cache_folder=default_folder(),
     )
+    # The plan file has names and sizes in pairs, a mesh has them apart.
     mesh = Mesh(tuple(n for n, _ in plan.mesh.axes), tuple(s for _, s in plan.mesh.axes))
     seconds = scheduled_seconds(witness, topology, mesh)
     return None if seconds is None else sum(seconds)

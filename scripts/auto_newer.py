@@ -15,6 +15,7 @@ from automap.errors import CompilerError, PlanError
 from scripts.auto_report import BEST_PRESET, KINDS, PRESETS, Row, fastest, witness_seconds
 
 
+# Near the fastest is enough: two compilers do not always agree on which that is.
 _NEAR: Final = 1.25
 # What carries a row's plan over to today's compiler; None if its shardings cannot be.
 PlanOf: TypeAlias = Callable[[], Plan | None]
@@ -33,6 +34,7 @@ def _asked(rows: Sequence[Row]) -> Iterator[Row]:
         best = fastest(rows, kind)
         if best is not None:
             yield best
+            # Rows may be asked for twice; the set of the caller keeps each once.
             yield from _near(best, rows) if kind == BEST_PRESET else ()
 
 

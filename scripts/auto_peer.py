@@ -127,6 +127,7 @@ class AutoPeer:
 
         A process that dies is an answer too, which is not kept.
         """
+        # Of what the program says, not of its bytes, which hold the places of this machine's files.
         key = _key(sha256, request)
         kept = self._kept(key)
         if kept is not None:
@@ -142,6 +143,7 @@ class AutoPeer:
                 program=program.read_bytes() if program.is_file() else None,
                 pass_seconds=pass_seconds((folder / "log.txt").read_text(errors="replace")),
             )
+        # A timeout is kept (it would come again), a death is not: the machine may have been short.
         if answer.outcome != "died":
             self._keep(key, result)
         return result
@@ -156,6 +158,7 @@ class AutoPeer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_environment(),
+                # So that Ctrl-C reaches this process first, which then ends the compiler.
                 start_new_session=True,
             )
             try:
@@ -182,6 +185,7 @@ class AutoPeer:
             seconds = data["pass_seconds"]
         except (PlanError, KeyError, TypeError):
             return None
+        # There was less time than now: it may be done this time.
         if answer.outcome == "timeout" and answer.seconds < self.timeout_seconds:
             return None
         program = self.folder / f"{key}.pb.gz"
@@ -193,6 +197,7 @@ class AutoPeer:
 
     def _keep(self, key: str, result: AutoResult) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        # The program first: an answer without its program would be believed.
         if result.program is not None:
             write_atomically(self.folder / f"{key}.pb.gz", result.program)
         kept = {"answer": encode(result.answer), "pass_seconds": result.pass_seconds}
@@ -230,6 +235,7 @@ def pass_seconds(log: str) -> float | None:
     begun, ended = _BEGUN.search(log), _ENDED.search(log)
     if begun is None or ended is None:
         return None
+    # The log has times of day only; a pass may end after midnight.
     return (_seconds_of_day(ended) - _seconds_of_day(begun)) % 86_400
 
 

@@ -11,6 +11,7 @@ from scripts.scheduled import ScheduledStep
 from scripts.tables import markdown
 
 
+# Those that people would write for the models compared.
 PRESETS: Final = ("data-parallel", "zero-3", "megatron")
 AUTO: Final = "AUTO"
 OURS: Final = "ours"
@@ -103,9 +104,11 @@ def report(rows: Sequence[Row]) -> str:
     for model_rows in models.values():
         tried = [r for r in model_rows if r.origin == AUTO]
         own = next((r.planning_seconds for r in model_rows if r.origin == OURS), None)
+        # AUTO has no say which mesh is best: all that were tried are its price.
         compiling = sum(r.compile_seconds for r in tried)
         side_by_side = _Sides.of(model_rows, witness_seconds).cells()
         lines.append([*side_by_side, _passed(tried), _seconds(compiling), _seconds(own)])
+    # Without `--newer` no row has such seconds, and the page no second table.
     newer = [_Sides.of(model_rows, newer_seconds) for model_rows in models.values()]
     parts = [
         _summary("", [_Sides.of(model_rows, witness_seconds) for model_rows in models.values()]),
@@ -135,6 +138,7 @@ class _Sides:
         """Ours over the best of these kinds."""
         ours = self.seconds[OURS]
         others = [s for kind in kinds if (s := self.seconds[kind]) is not None]
+        # Over the best of the others, so that a good preset is not outweighed by a bad AUTO.
         return None if ours is None or not others else ours / min(others)
 
     def cells(self) -> list[str]:
@@ -147,6 +151,7 @@ class _Sides:
 def _passed(tried: Sequence[Row]) -> str:
     """Seconds of all passes together."""
     seconds = [r.planning_seconds for r in tried if r.planning_seconds is not None]
+    # A sum over some of the passes would look faster than it was.
     return _seconds(sum(seconds)) if len(seconds) == len(tried) else "not done"
 
 

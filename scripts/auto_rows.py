@@ -39,6 +39,7 @@ from scripts.auto_report import AUTO, GIB, OURS, PRESETS, Row, cells
 from scripts.scheduled import scheduled_step
 
 
+# Of memory: what AUTO takes by itself, and what the device has.
 BUDGETS = ("own", "device")
 BUDGET_OPTION = "xla_tpu_auto_spmd_partitioning_memory_budget_gb"
 
@@ -78,10 +79,12 @@ def model_rows(
     call = traced_call(step, args)
     auto = list(_auto(name, _program(call.function.trace(*args), topology), peer, topology, asked))
     planned = list(_planned(name, call, step, args, peer, topology))
+    # All of AUTO's answers first, so that a model whose plans fail still has those.
     rows = [row for row, _ in (*auto, *planned)]
     if not asked.newer or not planned:
         return rows
     carried = {
+        # Bound as a default: a closure would see the last reply only.
         row: lambda reply=reply: carried_plan(
             planned[0][1], _finest(topology), reply.answer.inputs, reply.answer.outputs
         )
@@ -113,6 +116,7 @@ def _planned(
     """Ours first, then the presets that suit the model."""
     request = AutoRequest(slice=topology.name, mesh=None)
     for origin in (OURS, *PRESETS):
+        # Tracing is counted as ours: a user of the planner waits for it too.
         begin = time.process_time()
         workload = trace_step(step, args, platform=topology.platform)
         try:

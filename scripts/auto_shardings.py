@@ -41,8 +41,10 @@ def read_spec(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | N
             f"sharding {text[:200]!r}: allowed: {{replicated}} or {{devices=[...]<=[...]}}"
         )
     tiles, devices = _tiles(match)
+    # More tiles than dimensions: the rest are copies.
     if devices.size != prod(size for _, size in axes) or len(tiles) < rank:
         raise PlanError(f"sharding {text[:200]!r}: does not suit {rank} dimensions on {list(axes)}")
+    # The inverse of the list: where in the grid each device stands.
     place = np.empty(devices.size, dtype=int)
     place[devices.ravel()] = np.arange(devices.size)
     tile_numbers = np.unravel_index(place, tiles)
@@ -54,6 +56,7 @@ def read_spec(text: str, rank: int, axes: Sequence[tuple[str, int]]) -> Spec | N
 def _tiles(match: re.Match[str]) -> tuple[tuple[int, ...], np.ndarray]:
     """(number of parts of each dimension, devices in the order of the parts)."""
     tiles = tuple(int(t) for t in match[1].split(","))
+    # The older form lists the devices one by one.
     if match[4] is not None:
         return tiles, np.array([int(d) for d in match[4].split(",")]).reshape(tiles)
     grid = [int(n) for n in match[2].split(",")]
@@ -68,6 +71,7 @@ def _axes_that_number(
     coordinates: Sequence[Any],
 ) -> tuple[str, ...] | None:
     """The axes, major first, whose coordinates give each device's part; None if none do."""
+    # With axes of prime sizes one choice at most has the right product and digits.
     for count in range(len(axes) + 1):
         for chosen in permutations(range(len(axes)), count):
             sizes = [axes[a][1] for a in chosen]

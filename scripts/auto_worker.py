@@ -41,8 +41,10 @@ def main(folder: Path) -> None:
             "outputs": [],
             "peak_bytes": None,
         }
+    # Both clocks: the pass runs in several threads.
     answer["seconds"] = time.monotonic() - begin
     answer["process_seconds"] = time.process_time() - begin_process
+    # Moved into place when it is whole: whoever waits never reads half of it.
     partial = folder / "answer.part"
     partial.write_text(json.dumps(answer))
     partial.rename(folder / "answer.json")
@@ -54,6 +56,7 @@ def compiled(artifact: bytes, request: dict, folder: Path) -> dict:
     from jaxlib import xla_client
 
     chips = topologies.get_topology_desc(platform="tpu", topology_name=request["slice"]).devices
+    # Row-major over coordinates, as automap numbers a slice's devices.
     devices = sorted(chips, key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))
     executable = devices[0].client.compile(
         on_all(artifact, len(devices)),
@@ -111,6 +114,7 @@ def options_for(ids: list, request: dict) -> object:
         build.use_auto_spmd_partitioning = True
         build.auto_spmd_partitioning_mesh_shape = request["mesh"]
         build.auto_spmd_partitioning_mesh_ids = list(range(len(ids)))
+        # Or the inputs and outputs would stay as the program has them, whole.
         build.allow_spmd_sharding_propagation_to_parameters = [True]
         build.allow_spmd_sharding_propagation_to_output = [True]
     return options
@@ -130,6 +134,7 @@ def end_with_parent() -> None:
     """
     while os.read(sys.stdin.fileno(), 1):
         pass
+    # At once, without waiting for the compiler's threads.
     os._exit(1)
 
 

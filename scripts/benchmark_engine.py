@@ -33,6 +33,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.benchmark_engine -o docs/reports/engine.md"
+# The least of a few runs is what the machine can do when nothing else runs.
 RUNS, EVALUATIONS = 5, 200
 MESH = Mesh(("data", "model"), (4, 4))
 HEADER = [
@@ -70,9 +71,11 @@ def measure(name: str, train: TrainStep) -> list[str]:
 
     def decide() -> Space:
         space = Space(build_problem(module))
+        # Both are worked out when they are asked for.
         return space if space.candidates and space.leaves else space
 
     decide_seconds, space = _least(decide)
+    # Once: it takes seconds on the largest, and varies little.
     rows_seconds, tables = _least(lambda: build_tables(space.problem, "tpu"), runs=1)
     (point,) = PRESETS["megatron"].points(space, MESH)
     split_classes = space.split_classes(point)

@@ -40,6 +40,7 @@ COMMAND = "python -m scripts.benchmark_layers -o docs/reports/engine.md"
 TABLE = "layers"
 DEPTHS = (6, 12, 25, 50, 100)
 TOPOLOGY, BATCH, SEQ = "v5p:2x2x2", 64, 512
+# Never reached: the time is that of the search itself.
 BUDGET_SECONDS = 300.0
 HEADER = [
     "layers",
@@ -82,6 +83,7 @@ def run(depth: int) -> Seconds:
     Plan.from_record(build_plan(outcome))
     marks.append(time.process_time())
     traced, search, plan = (b - a for a, b in zip(marks, marks[1:], strict=False))
+    # Measured apart and taken off, as `trace_step` makes decisions too.
     instructions, decisions = decided(train.target)
     return Seconds(
         instructions=instructions,
@@ -128,6 +130,7 @@ def row(depth: int, runs: int) -> list[str]:
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(runs: int, output: Path | None) -> None:
     """Print the table, or put it in OUTPUT."""
+    # Compiles what numba compiles, and fills JAX's caches.
     run(2)
     rows = [row(depth, runs) for depth in track(DEPTHS, "planning")]
     table = made_by(COMMAND, f"jax {jax.__version__}, {platform.machine()}") + markdown(

@@ -35,6 +35,7 @@ from scripts.tables import made_by, markdown, replace_table
 COMMAND = "python -m scripts.benchmark_simulator -o docs/reports/simulator.md"
 DEVICES = (4, 8, 16, 32, 64)
 TOPOLOGY, BATCH = "8x8xv100", 64 * 64
+# Per row of the table.
 MOVES, MOST_SECONDS, RUNS = 20, 4.0, 5
 N_TASKS = 200_000
 SPEED_HEADER = ["task graph", "tasks", "edges", "M tasks/s, processor", "M tasks/s, wall"]
@@ -102,8 +103,10 @@ def speeds() -> Iterator[list[str]]:
         "random, 64 resources": random_tasks(64, N_TASKS),
     }
     for name, tasks in graphs.items():
+        # The first call compiles.
         simulate(tasks)
         timings = [_timed(lambda tasks=tasks: simulate(tasks)) for _ in range(3 * RUNS)]
+        # The least of all runs, of processor and wall time each.
         rates = [len(tasks.seconds) / min(column) / 1e6 for column in zip(*timings, strict=True)]
         edges = len(tasks.predecessors)
         yield [name, f"{N_TASKS:,}", f"{edges:,}", *(f"{rate:.1f}" for rate in rates)]
@@ -155,6 +158,7 @@ def _moved(
     timelines.
     """
     full, other, by_delta = [], [], 0
+    # Delta simulation starts from a finished timeline.
     simulator.simulate()
     while len(full) < MOVES and sum(full) + sum(other) < MOST_SECONDS:
         o = int(rng.integers(len(simulator.graph.operators)))
@@ -166,6 +170,7 @@ def _moved(
         other.append(time.process_time() - begin)
         makespan_seconds = simulator.makespan_seconds
         full.append(_timed(simulator.simulate)[0])
+        # Equal to the last digit, or one of them is wrong.
         if simulator.makespan_seconds != makespan_seconds:
             raise click.ClickException(f"delta and full simulation differ after move {len(full)}")
     return full, other, by_delta / len(full)

@@ -103,12 +103,14 @@ def main(
     # instead.
     jax.config.update("jax_ragged_dot_use_ragged_dot_instruction", False)
     topology = get_topology(TOPOLOGY)
+    # Beside the answers of today's compilers.
     folder = default_folder().parent / "auto"
     peer = AutoPeer(python=auto_python, folder=folder, timeout_seconds=timeout)
     try:
         chosen = _chosen(models)
         asked = Asked(shapes=_shapes(meshes, topology), budgets=budgets, newer=newer)
         peer.check()
+        # Model after model: what was compiled is kept, so a run that is ended loses one model.
         rows = [
             row
             for name in chosen

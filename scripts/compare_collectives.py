@@ -180,6 +180,7 @@ def compare(program: Program) -> Comparison | None:
     topology = get_topology(compiler.topology)
     step, args, workload = _workload(program.model, topology.platform)
     mesh = Mesh(AXES[-len(program.sizes) :], program.sizes)
+    # The names of presets, and one that is none.
     preset = None if program.plan == SEARCHED else program.plan
     options = Options(mesh=mesh, preset=preset, budget_seconds=BUDGET_SECONDS)
     try:
@@ -194,6 +195,7 @@ def compare(program: Program) -> Comparison | None:
     except jax.errors.JaxRuntimeError:
         return None
     predicted = predicted_transfers(outcome, backend_for(program.compiler))
+    # The planner says itself where XLA may do otherwise.
     is_warned = any("sharding changes" in warning for warning in plan.warnings)
     return Comparison(
         program=program,

@@ -201,6 +201,7 @@ def memory_report(compiled: list[Result]) -> str:
     rows, text = [], ""
     for platform, group in groupby(compiled, key=lambda r: r.case.platform):
         platform_results = list(group)
+        # Of what the compiler has refused no bytes are known.
         errors = [
             abs(r.predicted_bytes / r.witness.peak_bytes - 1)
             for r in platform_results
@@ -213,6 +214,7 @@ def memory_report(compiled: list[Result]) -> str:
             f"{_verdicts(platform_results)}\n\n"
         )
     for r in compiled:
+        # The compiler says no bytes of what it refuses.
         is_known = r.witness.memory is not None and r.witness.peak_bytes
         peak = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
         ratio = f"{r.predicted_bytes / r.witness.peak_bytes:.2f}" if is_known else ""
@@ -231,6 +233,7 @@ def memory_report(compiled: list[Result]) -> str:
 
 def _verdicts(compiled: list[Result]) -> str:
     wrong = [r for r in compiled if r.fits and not r.witness.fits]
+    # Only if there was a quarter to spare: near the limit both may be right.
     spare = [
         r
         for r in compiled
@@ -271,10 +274,12 @@ def schedules_report(compiled: list[Result]) -> str:
                 compute + collective,
             )
             rows.append([name, _plan_name(r.case), *(f"{s * 1e3:.2f}" for s in milliseconds)])
+        # Of two plans tau is 1 or -1, which says nothing.
         if len(pairs) > 2:
             tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)
             taus.append([name, str(len(pairs)), f"{tau:.2f}"])
     values = [float(row[2]) for row in taus]
+    # The number that the project holds itself to.
     near = sum(v >= 0.9 for v in values)
     text = f"Kendall's tau is at least 0.9 for {near} of {len(values)} models.\n\n"
     return text + markdown(["model", "plans", "tau"], taus) + "\n" + markdown(header, rows)

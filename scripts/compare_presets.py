@@ -38,6 +38,7 @@ from scripts.tables import made_by, markdown, replace_table
 COMMAND = "python -m scripts.compare_presets{flags}"
 # The tables of the page: what is predicted, and what the compiler says.
 _PREDICTIONS, _SCHEDULES = "table", "schedules"
+# Two TPU generations on one and two dimensions, and GPUs with fast and slow networks.
 TOPOLOGIES = ("v5e:2x4", "v5e:4x4", "v5p:2x2x4", "2x8xh100", "4x8xv100")
 _SCANNED, _HALF = {"layers": "scanned"}, {"dtype": "bfloat16"}
 MODELS: Final[Mapping[str, dict[str, str]]] = {
@@ -97,6 +98,7 @@ def cells(
             outcome = find(workload, topology, Options(budget_seconds=budget_seconds))
             build_plan(outcome)  # raises where a plan cannot be applied
             cell = _predicted(target, name, outcome)
+            # Cycles are seconds only where the clock is known.
             if witness and topology.device.name in CLOCK_HZ and cell.seconds is not None:
                 cell = _witnessed(cell, outcome, call)
             click.echo(" | ".join(row(cell)), err=True)
@@ -143,8 +145,10 @@ def _witnessed(cell: Cell, outcome: Outcome, call: TracedCall) -> Cell:
             slow.append(f"{name}: {error}")
             return math.inf
         seconds = scheduled_seconds(said, outcome.topology, candidate.point.mesh)
+        # What does not fit, or was not finished, is never the fastest.
         return math.inf if seconds is None or not said.fits else sum(seconds)
 
+    # The evaluator may be wrong on the order of presets that are close.
     near = [
         (name, c)
         for name, c in presets
@@ -217,6 +221,7 @@ def _summary(title: str, pairs: Sequence[tuple[float | None, float | None]]) -> 
     ratios = [a / b for a, b in pairs if a is not None and b is not None]
     if not ratios:
         return ""
+    # Geometric: twice as fast and twice as slow cancel.
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     over = sum(ratio > 1.02 for ratio in ratios)
     return (

@@ -33,6 +33,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 COMMAND = "python -m scripts.compare_simulation -o docs/reports/simulator.md"
 TOPOLOGIES = ("8xh100", "2x8xv100")
+# Of the evaluator's step, either way.
 FAR = 0.1
 HEADER = [
     "machine",
@@ -82,6 +83,7 @@ def differences(make: Callable[[], Target]) -> Iterator[Difference]:
         evaluator = Evaluator(tables, problem.n_classes, topology)
         meshes = [Mesh(("data", "model")[: len(s)], s) for s in mesh_shapes(topology, max_axes=2)]
         points = [(p, x) for m in meshes for p, it in PRESETS.items() for x in it.points(space, m)]
+        # Presets that split alike count once, under the first name.
         split_classes = {
             space.split_classes(x): p for p, x in reversed(points) if space.is_valid(x)
         }

@@ -36,6 +36,7 @@ MODELS: Mapping[str, Callable[[], Target]] = {
     "t5-11b": t5.t5_11b,
     "gpt-6.7b": lambda: gpt.gpt_6_7b(batch=64),
 }
+# Slow networks, where pipelines pay, and fast ones, where they need not.
 TOPOLOGIES = ("4x8xv100", "2x8xh100", "8x8xh100")
 SPACES: tuple[SearchSpace, ...] = ("sharding", "pipeline", "hybrid")
 BUDGET_SECONDS = 30.0
@@ -47,6 +48,7 @@ def planned(workload: Workload, topology: str, space: SearchSpace) -> tuple[Plan
     options = Options(space=space, budget_seconds=BUDGET_SECONDS)
     begin = time.process_time()
     plan = None
+    # That nothing fits is an answer of the table.
     with suppress(InfeasiblePlanError):
         plan = plan_workload(workload, get_topology(topology), options)
     return plan, time.process_time() - begin

@@ -40,6 +40,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.compare_step_times -o docs/reports/step_times.md"
+# As many as the fake devices of the tests.
 DEVICES, SEARCH_SECONDS = 8, 10.0
 FLAT, GRID, TALL = {"data": 8}, {"data": 2, "model": 4}, {"data": 4, "model": 2}
 PLANS: tuple[tuple[str, dict[str, int]], ...] = (
@@ -134,6 +135,7 @@ def compare(target: str, topology: Topology, profile: KernelProfile) -> list[Row
         if outcome is None:
             continue
         plan = build_plan(outcome)
+        # Two presets may be one plan for a small model.
         key = (plan.mesh, plan.inputs, plan.outputs, plan.constraints)
         if key not in seen:
             seen.add(key)
@@ -148,6 +150,7 @@ def compare(target: str, topology: Topology, profile: KernelProfile) -> list[Row
                 )
             )
     times: list[list[float]] = [[] for _ in cases]
+    # In turn, so that what else the machine does slows all plans alike.
     for _ in range(ROUNDS):
         for case, seconds in zip(cases, times, strict=True):
             start = time.perf_counter()
@@ -184,6 +187,7 @@ def _outcome(
 def _roofline_seconds(outcome: Outcome) -> float:
     """What the same plan is predicted to take by the hardware file alone."""
     evaluator = outcome.context.evaluator
+    # The same tables without the profile.
     plain = type(evaluator)(evaluator.tables, evaluator.n_classes, evaluator.topology)
     return plain.evaluate(outcome.context.space.split_classes(outcome.best.point)).step_seconds
 

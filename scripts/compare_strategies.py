@@ -27,6 +27,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.compare_strategies"
+# One network and two levels of it.
 TOPOLOGIES = ("v5e:2x4", "2x8xh100")
 BUDGET_SECONDS = 30.0
 MODELS: Mapping[str, Callable[[], Target]] = {
@@ -71,6 +72,7 @@ def searched(workload: Workload, topology: str, strategy: str, budget_seconds: f
         fits=outcome.context.objective.fits(outcome.best.estimate),
         evaluations=outcome.context.evaluations,
         seconds=seconds,
+        # A search that ran out of its budget says so in a warning.
         ended=not outcome.warnings,
         gap=outcome.context.gap(outcome.best),
     )
@@ -78,6 +80,7 @@ def searched(workload: Workload, topology: str, strategy: str, budget_seconds: f
 
 def best_preset(workload: Workload, topology: str) -> float | None:
     """The step of the best preset that fits, None if none does."""
+    # The cheapest way to have all presets evaluated.
     options = Options(preset="data-parallel")
     context = find(workload, get_topology(topology), options).context
     fitting = [

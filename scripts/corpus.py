@@ -32,6 +32,7 @@ from tests.corpus.entry import Entry
 
 COMMAND = "python -m scripts.corpus -o docs/reports/corpus.md"
 _MOST_SECONDS = 900
+# More would make the table's rows unreadable.
 _SHOWN_DECISIONS = 2
 
 
@@ -135,6 +136,7 @@ def run(entry: Entry) -> Row:
         process.join()
         if process.exitcode:
             row.failures.append(f"the process ended with {process.exitcode}")
+    # A step may leave threads or processes of its own behind.
     process.kill()
     process.join()
     return row
@@ -153,6 +155,7 @@ def cells(row: Row) -> list[str]:
     """A row of the table; of warnings only their number, as plans say them in full."""
     counted = [f"{len(row.notes)} warnings"] if row.notes else []
     texts = [f"**{failure}**" for failure in row.failures] + counted
+    # Bold text is how `report` counts failures in rows of an older run.
     named = {"step": row.entry.name, "kind": row.entry.kind, "notes": "; ".join(texts)}
     return [(row.cells | named).get(column, "") for column in HEADER]
 

@@ -35,6 +35,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.discoveries -o docs/reports/discoveries.md"
+# What everybody begins with; no other preset's name is given to the search.
 START = "data-parallel"
 BUDGET_SECONDS = 120.0
 HEADER = [
@@ -92,6 +93,7 @@ class Discovery:
             if leaf.role == "parameter":
                 n_elements = float(np.prod(leaf.shape))
                 whole += n_elements
+                # The parts of a leaf are as many as the product of all axes in its spec.
                 kept += n_elements / np.prod([sizes[a] for axes in leaf.spec for a in axes or ()])
         return kept / whole
 
@@ -132,6 +134,7 @@ def tables(*, large: int, small: int, batch: int) -> Target:
     return dlrm.dlrm(config, batch=batch).target
 
 
+# The odd sizes of the second leave the experts as the only dimension that can be split.
 _EVEN = ExpertsConfig(d_model=1024, d_ff=4096, experts=8, room=1.25, dispatch="einsum")
 _ODD = ExpertsConfig(d_model=1025, d_ff=2049, experts=16, room=1.25, dispatch="sorted")
 _HEADS = "[0]['params']['layers'][*]['attention']['k']['kernel'][1]"
@@ -206,8 +209,10 @@ def discovered(case: Case) -> Discovery:
     topology = get_topology(case.topology)
     step, args = case.target()
     workload = trace_step(step, args, platform=topology.platform)
+    # All presets, each on its best mesh: the plans by name that the search is held against.
     known = find(workload, topology, Options(preset=START)).context.best_per_preset
     named, start = known[case.preset].estimate, known[START].estimate
+    # Just above the named plan's own need, so that little else fits.
     limit = None if case.room is None else case.room * named.peak_bytes
     options = Options(budget_seconds=BUDGET_SECONDS, memory_limit_bytes=limit)
     begin = time.process_time()

@@ -17,6 +17,7 @@ class OptionsInSignatures(griffe.Extension):
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Put the parameters and the docstring of the running function in place of those read."""
+        # Importing what is documented is slow, so only these functions are looked at as they run.
         if not any(str(decorator.value).startswith(DECORATOR) for decorator in func.decorators):
             return
         running = griffe.inspect(func.module.path)[func.name]

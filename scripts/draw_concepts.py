@@ -97,6 +97,7 @@ def count_planning() -> Planning:
     proto = lowered.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
     problem = build_problem(decode_module(proto))
     space = Space(problem)
+    # A budget that no machine reaches: the search ends by itself, with equal counts everywhere.
     plan = automap.plan(step, args, topology=TOPOLOGY, budget=300)
     return Planning(
         operations=len(problem.graph.ops),
@@ -173,6 +174,7 @@ def draw_split() -> str:
     step, args = perceptron(1024, (512, 2048, 256))
     shapes = []
     for row, preset in enumerate(("data-parallel", "megatron")):
+        # One axis for both, so that the pictures differ in the plan alone.
         plan = automap.plan(step, args, topology="v5e:2x2", mesh={"model": 4}, preset=preset)
         top = 34 + row * 176
         shapes.append(text(80, top + 50, preset, size=15))
@@ -190,6 +192,7 @@ def _matrix(
 ) -> list[str]:
     """A matrix, in as many parts as its sharding has; one that is whole is whole on all devices."""
     width, height = 150, 100
+    # Four devices on one axis: a dimension is split in four or whole.
     rows, columns = (4 if axes else 1 for axes in spec)
     parts = [
         rectangle(
@@ -220,6 +223,7 @@ def pipeline_events(schedule: str) -> list[dict[str, Any]]:
     )
     record = planned.pipeline
     assert record is not None  # noqa: S101 - a pipeline was asked for
+    # Equal stages with round numbers: a real profile would blur what the schedules do.
     stages = tuple(
         replace(
             stage,
@@ -303,6 +307,7 @@ def draw_allreduce() -> str:
         )
         steps = range((MOST_EXPONENT - LEAST_EXPONENT) * POINTS_PER_DECADE + 1)
         exponents = [LEAST_EXPONENT + step / POINTS_PER_DECADE for step in steps]
+        # One digit of a pixel, so that the file does not depend on a processor's last digits.
         points = " ".join(
             f"{across(e):.1f},{down(math.log10(float(cost.seconds(10.0**e)) * 1e6)):.1f}"
             for e in exponents

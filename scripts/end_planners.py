@@ -49,12 +49,14 @@ SIGNALS: Final[dict[Way, signal.Signals]] = {
     "interrupt": signal.SIGINT,
 }
 ROOT: Final = Path(__file__).resolve().parents[1]
+# Small, so that a run takes seconds and the moments fall on all parts of it.
 _TARGET: Final = ("tests.steps:decoder", "--topology", "cpu:4", "--budget", "2")
 _TOGETHER: Final = 8
 # Of the time of a planner that is left alone; together they take longer.
 _SPREAD: Final = 1.8
 # A planner that is still there so long after its signal has not heard it.
 _LATE_SECONDS: Final = 60.0
+# Children of a killed planner end when their pipe does, which takes them a moment.
 _GONE_SECONDS: Final = 20.0
 RUNS: Final[dict[Way, int]] = {"kill": 140, "verify": 60, "terminate": 30, "interrupt": 60}
 TOO_EARLY: Final = "before its first line"
@@ -137,12 +139,15 @@ def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
     outcomes = Outcomes(runs=1)
     with _folders() as folders:
         plan = folders["plan"] / "plan.json"
+        # A plan that is there already: after a kill it must be whole, or the new one.
         plan.write_text(_OLD)
         with _planner(way, folders) as process:
             start = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(moment_seconds)
             asked = time.monotonic()
+            # Asked before the signal: afterwards the answer may be that of a process that is
+            # ending.
             has_begun = process.poll() is not None or _catches_termination(process.pid)
             process.send_signal(SIGNALS[way])
             try:
@@ -155,6 +160,7 @@ def _ended_once(way: Way, moment_seconds: float | None) -> Outcomes:
                 is_counted = has_begun or SIGNALS[way] == signal.SIGKILL
                 outcomes.ended[_ending(process.returncode, said) if is_counted else TOO_EARLY] += 1
             outcomes.slowest_seconds = time.monotonic() - max(asked, start)
+        # Counted before the folders go, whose name is how a run's processes are known.
         outcomes.processes_left = _processes_left(folders["temporary"])
         if problem := _problem(plan, process.returncode):
             outcomes.lost.append(f"{problem} {moment_seconds} s: {said[-2000:]}")
@@ -244,6 +250,7 @@ def _processes_using(temporary: Path) -> Iterator[int]:
 
 def _left(folders: dict[str, Path], *expected: Path) -> list[str]:
     """Files that are no plan, and in the cache no entry that another planner could use."""
+    # Whole entries are what a cache is for; only half-written files count as left.
     entries = {*folders["cache"].glob("*.json"), *folders["cache"].glob("*.pb.gz")}
     files = (path for folder in folders.values() for path in folder.rglob("*"))
     return [path.name for path in files if path not in {*expected, *entries}]
@@ -274,6 +281,7 @@ def cached_together(rounds: int, random_moments: random.Random, seconds: float) 
             start = time.monotonic()
             moments = sorted(
                 (random_moments.uniform(0, seconds * _TOGETHER / 2), process)
+                # Nobody in the first round: all eight must agree when none is disturbed.
                 for process in together[:: 2 if number else _TOGETHER + 1]
             )
             for moment, process in moments if number else ():
@@ -285,6 +293,7 @@ def cached_together(rounds: int, random_moments: random.Random, seconds: float) 
                 if process.returncode > 0:
                     outcomes.lost.append(f"status {process.returncode}")
             outcomes.runs += len(together)
+            # Equal plans have equal hashes, whoever made the entry.
             alone = {t for t, p in zip(texts, together, strict=True) if p.returncode == 0}
             entries = list(folders["cache"].glob("*.json"))
             if len(alone) > 1 or len(entries) > 1:

@@ -37,6 +37,7 @@ class Error:
 def fit_errors(file: FittedFile) -> Iterator[Error]:
     """The errors of the numbers whose measurements are in a file."""
     for name, entry in entries(file).items():
+        # A range, as several programs were measured for one number.
         for device, least, most in entry.get("measured", ()):
             yield Error(name, device, entry["value"], least, most)
 
@@ -44,6 +45,7 @@ def fit_errors(file: FittedFile) -> Iterator[Error]:
 @click.command(help=__doc__)
 def main() -> None:
     """Print every number, and the errors that can be worked out."""
+    # Backends share files; each is shown once.
     for file in dict.fromkeys(f for b in BACKENDS.values() for f in (b.fitted, b.tiles)):
         fitted_to = f", {file.package} {file.version}" if file.version else ""
         click.echo(f"\n{file.folder}/{file.file}{fitted_to}")

@@ -19,11 +19,14 @@ from rl.train import Trainer, one_thread
 
 
 SIZE = Size(stages=4, points=128, servers=4, per_server=8)
+# As many games at once as keep numpy busy.
 N_ENVS = 64
 EPISODES = 40_000
 POOL = 2_000
 _UNITS = SIZE.servers * SIZE.per_server
+# A point and a unit for each boundary between stages.
 _STEPS = 2 * (SIZE.stages - 1)
+# Three lines of costs, the boundaries so far, and how far the game is.
 _FLAT = 3 * SIZE.points + _STEPS + 1
 
 
@@ -33,6 +36,7 @@ def config(episodes: int) -> RainbowConfig:
     return RainbowConfig(
         network="flat",
         hidden=(256, 256, 256),
+        # The reward comes at the end only: a discount would punish long games.
         gamma=1.0,
         n_steps=2,
         capacity=16_384,
@@ -91,6 +95,7 @@ class FlatEnv:
         before = self._taken[:, self._step - 2] if self._step >= 2 else np.zeros(n, np.int64)
         left = SIZE.stages - 1 - self._step // 2
         boundary = np.arange(SIZE.points)
+        # Room for a point, or a unit, of each stage that is still to come.
         mask = (boundary > before[:, None]) & (boundary <= end - left)
         nothing = np.zeros((n, SIZE.points), np.float32)
         return Observation(flat, nothing[:, :, None], nothing, mask)
@@ -124,6 +129,7 @@ class FlatEnv:
 
     def _bound(self, row: int) -> float:
         arrays = self._problems[row].arrays
+        # L0: all work, evenly over all devices, without bubble or transfers.
         return arrays.microbatches * (arrays.forward[-1, -1] + arrays.backward[-1, -1])
 
 

@@ -49,7 +49,9 @@ SIZES = (
     (0.18, (7, 8), (32, 48), (2, 4), (4, 5)),
 )
 MOST_LOSS = 0.2
+# So often another of the first candidates is taken, to see states that no player comes to.
 _RANDOM = 0.1
+# Finite, as infinity times zero bytes would be NaN in the solver's sums.
 _ENORMOUS = 1e25
 _MOST_WORK = 200_000_000
 
@@ -78,8 +80,10 @@ def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
     game = new_game(problem.arrays, size.stages)
     if game is None:
         return
+    # Up to four stages every state has few enough actions left to be searched whole.
     if size.stages > 4:
         leaf = beam(game, score, 8, 8)
+        # A bound near the optimum keeps the exact solver short.
         bound = np.inf if leaf is None else improve(game.arrays, leaf).seconds
         solved = solve(game.arrays, size.stages, bound, _MOST_WORK)
         if solved.best is None or not solved.proven:
@@ -119,6 +123,7 @@ def _path_lessons(game: Game, best: Partition) -> Iterator[Lesson]:
 
 def _lesson(options: Candidates, wanted: tuple[int, int], worth: float) -> Lesson:
     row = np.full(len(options.points), np.nan, np.float32)
+    # Of all other candidates nothing is known but that they are no better.
     row[(options.points == wanted[0]) & (options.units == wanted[1])] = worth
     return Lesson(options, row)
 
@@ -127,6 +132,7 @@ def all_worths(game: Game, state: State, options: Candidates, q: np.ndarray) -> 
     """What every candidate is worth that loses at most MOST_LOSS."""
     arrays, heads = game.arrays, game.heads
     steps, best = np.full(len(options.least), np.inf), options.made.min()
+    # The best by the player first: their steps bound the search of all others.
     for place in np.argsort(-q, kind="stable"):
         bound = best * (1.0 + MOST_LOSS)
         if options.least[place] > bound:
@@ -169,12 +175,14 @@ def frozen(arrays: Arrays, state: State) -> Arrays:
     a, b = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
     tail = (a < b) & (b > j)
     for pair in stages:
+        # The stages that are decided stay allowed; any other that reaches into the tail is not.
         tail[pair] = False
     state_bytes[tail] = np.inf
     reduce = arrays.reduce_seconds_per_byte.copy()
     d, f = np.meshgrid(np.arange(units + 1), np.arange(units + 1), indexing="ij")
     reduce[(d < e) & (f > e)] = _ENORMOUS
     may_cut, may_cut_devices = arrays.may_cut.copy(), arrays.may_cut_devices.copy()
+    # In the tail only where it is cut already.
     may_cut[j:], may_cut_devices[e:] = False, False
     may_cut[list(state.cuts)], may_cut_devices[list(state.device_cuts)] = True, True
     limit = min(arrays.memory_limit_bytes, 1e300)

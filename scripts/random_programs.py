@@ -63,6 +63,7 @@ def run(seeds: range) -> list[Result]:
     on.
     """
     context = multiprocessing.get_context("spawn")
+    # A program that ends the process is a result; the ones after it go on in a new one.
     left, results = list(seeds), []
     while left:
         receiver, sender = context.Pipe(duplex=False)

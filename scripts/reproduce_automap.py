@@ -69,6 +69,7 @@ TASKS: Mapping[str, Callable[[Problem, int], Choices]] = {
 }
 # Decisions as a program might have them of which greed misses the best, by number.
 RANDOM: Mapping[str, int] = {"random, 87": 87, "random, 314": 314}
+# Share of dimensions that cannot be split, and rivals of each in the mean.
 _NEVER, _RIVALS = 0.15, 2.5
 
 
@@ -132,6 +133,7 @@ def solved(
     start = time.perf_counter()
     best = optimum(choices)
     took = time.perf_counter() - start
+    # Both modes with equal seeds and budgets, told the optimum only to know when to stop.
     results = {
         mode: find(
             choices,
@@ -152,6 +154,7 @@ def _without_residual(problem: Problem, choices: Choices) -> int | None:
         return None
     held = (problem.compute_classes(value) for value in problem.graph.inputs)
     paths = zip(problem.paths, held, strict=True)
+    # The paper's counts leave the residual stream whole: the optimum under that rule beside ours.
     dims = {f"{p}[{d}]" for p, classes in paths for d, c in enumerate(classes) if c == residual}
     allowed = choices.allowed & np.array([label not in dims for label in choices.labels])
     return choices.count(optimum(replace(choices, allowed=allowed)))
@@ -241,6 +244,7 @@ def draw(cases: list[Case], path: Path) -> None:
     from matplotlib.figure import Figure
 
     styles = {"faithful": "--", "ours": "-"}
+    # The same bytes in every run, and letters that stay letters.
     with matplotlib.rc_context({"svg.hashsalt": "automap", "svg.fonttype": "none"}):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()

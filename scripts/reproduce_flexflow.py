@@ -48,6 +48,7 @@ DEVICES: Mapping[str, tuple[int, ...]] = {
     "flexflow-p100": (4, 16),
     "flexflow-k80": (16, 64),
 }
+# Both clusters have four GPUs in a host.
 PER_HOST = 4
 SECONDS, MOST_PROPOSALS = 16.0, 20_000
 DELTA_PROPOSALS = 20
@@ -149,6 +150,7 @@ def _features(it: Case, layer: Layer) -> Split | None:
             for f in operator.factors
             if f.kind is FactorKind.PASSTHROUGH and f.group_class != it.batch_class
         ]
+        # The first product of a layer says what its features are.
         if operator.compute_seconds and operator.phase == "forward" and features:
             degree = math.gcd(features[-1].size, it.n_devices)
             batch_split = ((it.batch_class, it.n_devices // degree),)
@@ -172,6 +174,7 @@ def _layer_per_device(it: Case) -> list[Split]:
 def search_from(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -> SoapResult:
     """The best of walks from each start, which share the seconds."""
     budget = SoapBudget(
+        # A slow machine makes a tenth of the walk at least, whatever the seconds.
         least_proposals=MOST_PROPOSALS // 10,
         most_proposals=MOST_PROPOSALS,
         seconds=seconds / len(starts),
@@ -222,6 +225,7 @@ def delta_row(name: str, it: Case) -> list[str]:
         begin = time.process_time()
         results.append(soap_search(simulator, (), budget, method=method))
         took.append(time.process_time() - begin)
+    # Delta simulation is exact, so equal seeds walk alike.
     if results[0] != results[1]:
         raise click.ClickException(f"{name}: delta and full simulation made different walks")
     return [

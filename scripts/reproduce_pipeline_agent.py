@@ -35,6 +35,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.reproduce_pipeline_agent -o docs/reports/pipeline_agent.md"
+# Training uses seeds from a million on.
 FIRST_SEED = 10_000
 SIZES = (
     # (problems, size); the second row of four stages has the paper's machine with twice the servers
@@ -68,6 +69,7 @@ def held_out(optima: Optima) -> list[list[str]]:
     rows = []
     for count, size in track(SIZES, "held-out problems"):
         held = HeldOut(range(FIRST_SEED, FIRST_SEED + count), size, optima)
+        # Counts what could not be proven while it goes through the problems.
         gaps_by_method = measured(held, METHODS)
         devices = size.servers * size.per_server
         what = f"{size.stages} stages, {size.points} points, {devices} devices"

@@ -102,11 +102,13 @@ class Case:
     def arrays(self) -> Arrays:
         """The paper's model of it: C, A and W, every device cut allowed."""
         points = self.points
+        # On one device: the paper's C is work, which it divides by the devices of a stage.
         forward, backward = points.seconds(1)
         line = np.diff(forward + backward)
         lines = from_lines(
             line,
             points.cut_bytes[1:],
+            # No bytes of activations: memory is no limit in the paper.
             np.zeros(len(line)),
             self.fabric,
             Terms(microbatches=MICROBATCHES, schedule=GPIPE, memory_limit_bytes=np.inf),
@@ -133,6 +135,7 @@ def warm_up() -> None:
         Terms(microbatches=4, schedule=GPIPE, memory_limit_bytes=np.inf),
     )
     optimum(arrays, 2)
+    # A deadline that is over compiles everything and plays nothing.
     find(arrays, 2, np.array([-1, 0, 0, 0, -1]), "ours", seed=0, deadline=Deadline.after(0.0))
 
 
@@ -220,6 +223,7 @@ def bounds(case: Case) -> Iterator[list[str]]:
             if best is None:
                 continue
             simulated = simulated_seconds(arrays, best, schedule)
+            # V is a lower bound of the simulated step by the length of a path through it.
             least_seconds = value(arrays, best.cuts, best.device_cuts)
             yield [
                 case.model,

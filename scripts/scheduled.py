@@ -80,13 +80,16 @@ def scheduled_step(data: bytes, topology: Topology, mesh: Mesh) -> ScheduledStep
     inline = beside = 0.0
     collectives = compiled_collectives(decode_module(data))
     for _, tensors in groupby(collectives, key=lambda c: c.message):
+        # Tensors of one message share its latency.
         first, *others = tensors
         kind = CollectiveKind(first.kind)
         axes = joined_axes(first.groups, mesh.axes, is_pairs=kind == CollectiveKind.PERMUTE)
+        # Groups that no axes say are priced over all axes.
         axes = mesh.names if axes == OTHER_DEVICES else axes
         cost = collective_cost(kind, topology, mesh.sizes, [mesh.names.index(a) for a in axes])
         n_bytes = first.n_bytes + sum(c.n_bytes for c in others)
         seconds = float(cost.seconds(float(n_bytes))) * first.count
+        # The TPU compiler runs rings of permutes beside the products they feed.
         if kind == CollectiveKind.PERMUTE:
             beside += seconds
         else:

@@ -11,6 +11,7 @@ from models.training import random_batch
 
 
 Run = Callable[[], None]
+# The least of so many is a round that nothing disturbed.
 ROUNDS = 25
 
 
@@ -22,6 +23,7 @@ def runner(plan: Plan, step: Any, args: Any) -> Run:
         lambda leaf, sharding: jax.device_put(_filled(leaf), sharding), args[0], shapes[0]
     )
     placed = jax.tree.map(jax.device_put, random_batch(batch, seed=0), shapes[1])
+    # The step donates its state, so each run goes on with what the last one gave back.
     held = [state]
 
     def run() -> None:

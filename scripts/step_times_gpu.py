@@ -29,6 +29,7 @@ def compare_on_gpu(topology: Topology, profile: KernelProfile) -> str:
     """Single-device steps of the published models, and the compute part of their data-parallel
     plans.
     """
+    # Any links will do: only the compute part of the plan is looked at.
     eight = replace(topology, name="8 of it", levels=(cpu_devices(DEVICES).levels[0],))
     cells, errors = [], []
     for target in track(GPU_TARGETS, "models"):

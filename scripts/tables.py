@@ -10,6 +10,7 @@ def replace_table(path: Path, table: str, name: str = "table") -> None:
     """Put a new table between the marks of that name in a file. Raises `ClickException` if it has
     none.
     """
+    # Comments: invisible on the page, and kept by whoever edits around them.
     first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, begin, rest = path.read_text().partition(first)
     _, end, after = rest.partition(last)

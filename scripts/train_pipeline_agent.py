@@ -27,6 +27,7 @@ from rl.train import one_thread
 from scripts.pipeline_lessons import SHAPE, Lesson, batched, joined, problem_lessons, rows
 
 
+# Small enough that the shipped weights answer in milliseconds without torch.
 WIDTH = 64
 BATCH = 64
 LEARNING_RATE = 1e-3
@@ -53,6 +54,7 @@ def make_lessons(
     seeds: range, score: Score, path: Path, ended: float, progress: Progress
 ) -> Lessons | None:
     """The lessons of problems, kept in a file; None if time was up before."""
+    # Made by an earlier run with the same seed.
     if path.exists():
         return from_arrays(load(path).arrays)
     collected: list[Lesson] = []
@@ -76,6 +78,7 @@ def learn(
     imitator: Imitator, lessons: Lessons, updates: int, seed: int, progress: Progress
 ) -> float:
     """So many updates; returns the mean loss."""
+    # By what is done already, so that a resumed run draws as one that was never stopped.
     rng = np.random.default_rng([seed, imitator.updates])
     losses = []
     with one_thread():
@@ -121,6 +124,7 @@ def main(
         for number in progress.track(range(rounds), description="rounds"):
             lessons_path, weights_path = round_paths(number, folder)
             begin = time.process_time()
+            # Far from the seeds of held-out problems, and never the same in two rounds.
             first = 1_000_000 * (seed + 1) + number * problems
             lot = make_lessons(
                 range(first, first + problems),
@@ -132,6 +136,7 @@ def main(
             if lot is None:
                 break
             lots.append(lot)
+            # A finished round: its weights are where the next one goes on.
             if weights_path.exists():
                 imitator.restore(load(weights_path).arrays)
                 continue

@@ -69,6 +69,7 @@ def command_page() -> str:
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     """What a command's help is made in, whatever terminal this is."""
+    # Or the page would depend on the terminal that it was made in.
     settings = command.context_settings | {"terminal_width": HELP_COLUMNS, "color": False}
     return click.Context(command, parent, name, **settings)
 
@@ -99,6 +100,7 @@ def _fields(record: type) -> Iterator[tuple[Any, Any]]:
 
 def _records(record: type, seen: set[type]) -> Iterator[type]:
     """A dataclass and all that its fields hold, each once, a record before its parts."""
+    # Before its parts: a record may hold itself.
     seen.add(record)
     yield record
     for _, kind in _fields(record):
@@ -144,6 +146,7 @@ _JSON_TYPES: Final = {
 
 def _default_text(field: Any) -> str:
     """What a field is if an older file does not have it; most must be there."""
+    # Metadata marks what was added after the first version of the format.
     if not field.metadata:
         return "refused"
     default = field.default if field.default is not MISSING else field.default_factory()
