@@ -220,8 +220,10 @@ def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) 
         if op.opcode in STRUCTURAL:
             views = [sharded.value_axes(result)]
         else:
-            held = zip(op.inputs, sharded.problem.linkage.rules[user].operands)
-            views = [sharded.axes_in_op(user, v, majors(dims)) for v, dims in held if v == result]
+            operands = zip(op.inputs, sharded.problem.linkage.rules[user].operands)
+            views = [
+                sharded.axes_in_op(user, v, majors(dims)) for v, dims in operands if v == result
+            ]
         if spec in views:
             return True
     return False

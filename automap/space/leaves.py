@@ -188,9 +188,9 @@ def storage_dims(
     return tuple(dims)
 
 
-class _Question(NamedTuple):
-    """Of a leaf: levels by axis, axes that are `taken` (they split it, or are not asked), parts of
-    its dimensions.
+class _StorageKey(NamedTuple):
+    """What the storage classes of one leaf depend on: its levels by axis, the axes that are `taken`
+    (they split it already, or its level asks for nothing along them), the parts of its dimensions.
     """
 
     number: int
@@ -209,7 +209,7 @@ class StoredLeaves:
     leaves: Sequence[LeafClass]
     none: int
     multiple: int
-    _known: dict[_Question, tuple[tuple[int, int], ...]] = field(default_factory=dict, repr=False)
+    _known: dict[_StorageKey, tuple[tuple[int, int], ...]] = field(default_factory=dict, repr=False)
 
     def storage_classes(
         self, point: Point, parts_by_class: Mapping[int, int]
@@ -219,22 +219,22 @@ class StoredLeaves:
         """
         classes_by_axis = [dict[int, None]() for _ in point.compute]
         for number, levels in enumerate(zip(*point.storage, strict=True)):
-            # Level REPLICATED is 0: most leaves of most points store nothing split.
+            # `StorageLevel.REPLICATED` is 0: most leaves of most points store nothing split.
             if any(levels):
-                question = self._question(number, levels, point, parts_by_class)
-                if question not in self._known:
-                    self._known[question] = self._classes(question)
-                for axis, group_class in self._known[question]:
+                key = self._storage_key(number, levels, point, parts_by_class)
+                if key not in self._known:
+                    self._known[key] = self._classes(key)
+                for axis, group_class in self._known[key]:
                     classes_by_axis[axis][group_class] = None
         return classes_by_axis
 
-    def _question(
+    def _storage_key(
         self,
         number: int,
         levels: tuple[StorageLevel, ...],
         point: Point,
         parts_by_class: Mapping[int, int],
-    ) -> _Question:
+    ) -> _StorageKey:
         leaf = self.leaves[number]
         # An axis that computation splits the leaf along leaves nothing to store along it.
         taken = tuple(
@@ -244,15 +244,13 @@ class StoredLeaves:
         sides = zip(leaf.compute, leaf.regional)
         # By compute and by regional classes: a dimension may have one of each.
         parts = tuple(parts_by_class.get(c, 1) * parts_by_class.get(r, 1) for c, r in sides)
-        return _Question(number, point.mesh, levels, taken, parts)
+        return _StorageKey(number, point.mesh, levels, taken, parts)
 
-    def _classes(self, question: _Question) -> tuple[tuple[int, int], ...]:
+    def _classes(self, key: _StorageKey) -> tuple[tuple[int, int], ...]:
         """(axis, storage class) of one leaf."""
-        leaf = self.leaves[question.number]
-        wanted = [not is_taken for is_taken in question.taken]
-        dims = storage_dims(
-            leaf, question.mesh.axes, wanted, question.parts, self.none, self.multiple
-        )
+        leaf = self.leaves[key.number]
+        wanted = [not is_taken for is_taken in key.taken]
+        dims = storage_dims(leaf, key.mesh.axes, wanted, key.parts, self.none, self.multiple)
         turned_on: list[tuple[int, int]] = []
         for axis, dim in enumerate(dims):
             if dim is None:
@@ -260,6 +258,6 @@ class StoredLeaves:
             if leaf.optimizer_side[dim] != self.none:
                 # At level FULL too: a parameter that is stored split is updated split.
                 turned_on.append((axis, leaf.optimizer_side[dim]))
-            if question.levels[axis] is StorageLevel.FULL:
+            if key.levels[axis] is StorageLevel.FULL:
                 turned_on.append((axis, leaf.parameter_side[dim]))
         return tuple(turned_on)

@@ -248,7 +248,7 @@ class Space:
         """
         problem = self.problem
         group_class = problem.compute_class(group_class)
-        held: dict[str, list[str]] = {}
+        names_by_starred_name: dict[str, list[str]] = {}
         others: set[str] = set()
         largest: tuple[int, str] | None = None
         for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles):
@@ -258,14 +258,14 @@ class Space:
                     if other != group_class:
                         others.add(starred(name))
                         continue
-                    held.setdefault(starred(name), []).append(name)
+                    names_by_starred_name.setdefault(starred(name), []).append(name)
                     n_bytes = problem.graph.values[value].n_bytes
                     if largest is None or n_bytes > largest[0]:
                         largest = (n_bytes, name)
         if largest is None:
             return None
         name = starred(largest[1])
-        return largest[1] if name in others or len(held[name]) == 1 else name
+        return largest[1] if name in others or len(names_by_starred_name[name]) == 1 else name
 
 
 def _parts(point: Point) -> dict[int, int]:

@@ -64,20 +64,20 @@ def operator_partitioning(problem: Problem, axis_size: int) -> Choices:
     if problem.layers != "apart":
         raise InputError("linkage groups of folded layers: trace the step with layers='apart'")
     # Dimensions of trainable variables by the group that propagation puts them in.
-    held: dict[int, list[str]] = {}
+    dimensions_by_group: dict[int, list[str]] = {}
     for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles, strict=True):
         if role is Role.PARAMETER:
             for dim, group in enumerate(problem.compute_classes(value)):
                 if group < problem.n_classes:
-                    held.setdefault(group, []).append(f"{path}[{dim}]")
-    groups = sorted(held, key=lambda g: (-len(held[g]), g))
+                    dimensions_by_group.setdefault(group, []).append(f"{path}[{dim}]")
+    groups = sorted(dimensions_by_group, key=lambda g: (-len(dimensions_by_group[g]), g))
     if not groups:
         raise InputError("no trainable variable has a dimension to split: the step trains nothing")
     return _choices(
         problem,
         axis_size,
-        labels=[held[g][0] for g in groups],
-        weights=[len(held[g]) for g in groups],
+        labels=[dimensions_by_group[g][0] for g in groups],
+        weights=[len(dimensions_by_group[g]) for g in groups],
         groups=groups,
     )
 

@@ -197,8 +197,8 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         ops = kernels.op_row[made].tolist()
         cells.append(rows.cell(values, ops, (), (edge, *before), made))
     # Rows that are in memory at some time, and those that a barrier is asked about.
-    held = {*tables.buffers.row.tolist(), *pinned_rows}
-    return (*cells, *(rows.cell((row,)) for row in sorted(held)))
+    rows_in_memory = {*tables.buffers.row.tolist(), *pinned_rows}
+    return (*cells, *(rows.cell((row,)) for row in sorted(rows_in_memory)))
 
 
 def _before(edges: Edges) -> list[list[int]]:

@@ -130,13 +130,13 @@ class CopiedCells:
         """Copies of pairs of things: in each cell of those that it has both of."""
         # Pairs of things of which the cell has both: a repeat, of which one edge is not there, is
         # none.
-        held = [
+        pairs_by_cell = [
             np.flatnonzero((copies.place[cell, pairs] >= 0).all(axis=1))
             if copies.count[cell] > 1
             else ()
             for cell in range(len(self.cells))
         ]
-        pair_copies = self._copies(held, len(pairs))
+        pair_copies = self._copies(pairs_by_cell, len(pairs))
         first, second = (
             copies.number(pair_copies.cell, pair_copies.way, pairs[pair_copies.thing, side])
             for side in (0, 1)
@@ -144,11 +144,11 @@ class CopiedCells:
         return np.stack([first, second], axis=1)
 
     def _windows(self, windows: Windows) -> Windows:
-        held = [
+        windows_by_cell = [
             np.flatnonzero(np.isin(windows.edge, c.operands)) if len(windows.edge) else ()
             for c in self.cells
         ]
-        copies = self._copies(held, len(windows.edge))
+        copies = self._copies(windows_by_cell, len(windows.edge))
         which, cell, way = copies.thing, copies.cell, copies.way
         halos = windows.halos
         return Windows(

@@ -29,11 +29,14 @@ class LeafStorage:
         leaf = self.rows.space.leaves[number]
         candidates, none = self.rows.space.candidates, self.rows.space.problem.n_classes
         multiple = self.rows.space.stored_multiple
-        held = self.rows.leaf_axes[number]
+        leaf_variables = self.rows.leaf_axes[number]
         # A mask has a bit for each axis that the candidate is on.
-        masks, levels = [self.variables.masks[v] for v in held], self.variables.levels[number]
+        masks, levels = (
+            [self.variables.masks[v] for v in leaf_variables],
+            self.variables.levels[number],
+        )
         holders_by_dim = tuple(
-            tuple(i for i, v in enumerate(held) if candidates[v] in (c, r))
+            tuple(i for i, v in enumerate(leaf_variables) if candidates[v] in (c, r))
             for c, r in zip(leaf.compute, leaf.regional)
         )
         storable = tuple(c != none for c in leaf.parameter_side)
