@@ -90,8 +90,9 @@ class Parser:
 
         # The child's own alarm comes first, unless it has not even read the request by then.
         timer = threading.Timer(seconds + 1, end_it)
-        timer.start()
         try:
+            # Inside: after Ctrl-C a timer that nothing cancels would hold up the process's end.
+            timer.start()
             kind, answer = _exchange(child, _KINDS[form], content, seconds)
         except (OSError, EOFError):
             status = child.wait()
