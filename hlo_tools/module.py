@@ -3,7 +3,7 @@
 Instances are not frozen only because tens of thousands are built; nothing changes them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 # Partition numbers that a collective joins, or (source, target) pairs.
@@ -180,7 +180,11 @@ class Computation:
 
 @dataclass(slots=True)
 class Module:
-    """A whole program. `aliases` are (flat output index, parameter number) pairs."""
+    """A whole program. `aliases` are (flat output index, parameter number) pairs.
+
+    `schedule` has the instructions' ids of each computation in the order in which they run, by the
+    computation's id; nothing for a program that is not compiled.
+    """
 
     name: str
     entry_id: int
@@ -188,3 +192,4 @@ class Module:
     # Parameter numbers; XLA chooses what takes the place of those that are in no alias.
     donated: frozenset[int]
     aliases: tuple[tuple[int, int], ...]
+    schedule: dict[int, tuple[int, ...]] = field(default_factory=dict)

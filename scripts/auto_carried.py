@@ -18,7 +18,6 @@ from automap.verify.cache import default_folder
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
 from scripts.auto_shardings import read_spec
-from scripts.scheduled import scheduled_seconds
 
 
 def carried_plan(
@@ -76,7 +75,4 @@ def compiled_seconds(
         timeout_seconds=timeout_seconds,
         cache_folder=default_folder(),
     )
-    # The plan file has names and sizes in pairs, a mesh has them apart.
-    mesh = Mesh(tuple(n for n, _ in plan.mesh.axes), tuple(s for _, s in plan.mesh.axes))
-    seconds = scheduled_seconds(witness, topology, mesh)
-    return None if seconds is None else sum(seconds)
+    return None if witness.step is None else witness.step.seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import statistics
 from typing import Final, TypeAlias
 
-from scripts.scheduled import ScheduledStep
+from hlo_tools.compiled.replay import ReplayedStep
 from scripts.tables import markdown
 
 
@@ -63,7 +63,7 @@ class Row:
     model: str
     origin: str
     where: str
-    step: ScheduledStep | None
+    step: ReplayedStep | None
     note: str
     peak_bytes: int | None
     planning_seconds: float | None
@@ -187,7 +187,7 @@ def cells(row: Row) -> list[str]:
     times = ["", "", ""]
     if row.step is not None:
         step = row.step
-        parts = (step.compute_seconds, step.collective_seconds, step.seconds)
+        parts = (step.kernel_seconds, step.waited_seconds, step.seconds)
         times = [f"{s * 1e3:.2f}" for s in parts]
     peak = "" if row.peak_bytes is None else f"{row.peak_bytes / GIB:.2f}"
     newer = "" if row.newer_seconds is None else f"{row.newer_seconds * 1e3:.2f}"

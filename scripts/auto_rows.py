@@ -4,7 +4,8 @@
     the rest  as the evaluator has them, with shardings of inputs, outputs and
               constraints                                                     -> in: `_planned`
 
-Each program is read as `scripts.scheduled` says; today's compiler is asked by `scripts.auto_newer`.
+Each program is replayed (`automap.verify.replayed`); today's compiler is asked by
+`scripts.auto_newer`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,13 +31,13 @@ from automap.topology import mesh_shapes
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.program import planned_program
+from automap.verify.replayed import replayed_step
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import portable_stablehlo
 from scripts.auto_carried import carried_plan, compiled_seconds
 from scripts.auto_newer import with_newer
 from scripts.auto_peer import STABLEHLO_VERSION, AutoPeer, AutoRequest, AutoResult
 from scripts.auto_report import AUTO, GIB, OURS, PRESETS, Row, cells
-from scripts.scheduled import scheduled_step
 
 
 # Of memory: what AUTO takes by itself, and what the device has.
@@ -152,7 +153,7 @@ def _row(
     step, note = None, reply.answer.message.partition("\n")[0][:100]
     if reply.program is not None:
         try:
-            step = scheduled_step(gzip.decompress(reply.program), topology, _finest(topology))
+            step = replayed_step(gzip.decompress(reply.program), topology, _finest(topology))
         except HloError as error:
             note = f"cannot be read: {error}"
     if reply.answer.outcome == "out-of-memory":

@@ -1,14 +1,14 @@
-"""What `auto` finds beside the best preset: by the evaluator, and by the TPU compiler's own
+"""What `auto` finds beside the best preset: by the evaluator, and by the compiler's own
 schedule.
 
     python -m scripts.compare_presets -o docs/reports/presets.md
     python -m scripts.compare_presets --witness --topology v5e:2x4 --topology v5e:4x4 \
-        --topology v5p:2x2x4 -o docs/reports/presets.md
+        --topology v5p:2x2x4 --topology 8xh100 --topology 2x8xh100 -o docs/reports/presets.md
 
-With `--witness` (extra `tpu`), which makes the page's other table, the plan, and every preset
-predicted within a quarter of the best preset, are compiled ahead of time for the TPU slices of the
-matrix, and the least of the presets' scheduled steps stands beside the plan's. What the compiler
-said is kept: a second run compiles only plans that changed.
+With `--witness` (extras `tpu` and `gpu-compiler`), which makes the page's other table, the plan,
+and every preset predicted within a quarter of the best preset, are compiled ahead of time, their
+schedules are replayed, and the least of the presets' steps stands beside the plan's. What the
+compiler said is kept: a second run compiles only plans that changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,8 @@ from automap.search.context import Candidate
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
-from scripts.scheduled import CLOCK_HZ, compile_witness, scheduled_seconds
+from automap.verify.replayed import has_seconds
+from scripts.scheduled import compile_witness
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -98,8 +99,8 @@ def cells(
             outcome = find(workload, topology, Options(budget_seconds=budget_seconds))
             build_plan(outcome)  # raises where a plan cannot be applied
             cell = _predicted(target, name, outcome)
-            # Cycles are seconds only where the clock is known.
-            if witness and topology.device.name in CLOCK_HZ and cell.seconds is not None:
+            # The compiler's estimates are seconds only where the clock is known.
+            if witness and has_seconds(topology) and cell.seconds is not None:
                 cell = _witnessed(cell, outcome, call)
             click.echo(" | ".join(row(cell)), err=True)
             yield cell
@@ -144,9 +145,8 @@ def _witnessed(cell: Cell, outcome: Outcome, call: TracedCall) -> Cell:
         except CompilerError as error:
             slow.append(f"{name}: {error}")
             return math.inf
-        seconds = scheduled_seconds(said, outcome.topology, candidate.point.mesh)
         # What does not fit, or was not finished, is never the fastest.
-        return math.inf if seconds is None or not said.fits else sum(seconds)
+        return math.inf if said.step is None or not said.fits else said.step.seconds
 
     # The evaluator may be wrong on the order of presets that are close.
     near = [
@@ -210,7 +210,7 @@ def summary(compared: Sequence[Cell]) -> str:
     lines = [
         _summary("By the evaluator", [(c.seconds, c.preset_seconds) for c in compared]),
         _summary(
-            "By the TPU compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in compared]
+            "By the compiler's schedule", [(c.scheduled, c.preset_scheduled) for c in compared]
         ),
     ]
     slow = [f"{c.model} on {c.topology}: {text}" for c in compared for text in c.slow]

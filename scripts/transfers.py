@@ -12,7 +12,7 @@ from automap.backends import Backend
 from automap.cost.traffic.flows import KINDS
 from automap.planner.records import Outcome
 from automap.topology.mesh import Mesh
-from automap.verify.compiling import joined_axes
+from automap.verify.groups import joined_axes
 from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module

@@ -46,8 +46,10 @@ class Backend:
                         are late then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of
                         parameters too
-    loop_zeros          whether stacks of several loops are one tensor of zeros, written number by
-                        number (`automap.cost.kernels.loop_fills`)
+    loop_zeros          which zeros that loops begin with are written, byte by byte but where it
+                        says number: all, or not the stacks that a loop fills whole; of these "by
+                        number" writes those that several loops share
+                        (`automap.cost.kernels.loop_fills`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
@@ -69,7 +71,7 @@ class Backend:
     float32_products: Literal["float32", "bfloat16"]
     collectives: Literal["in line", "beside kernels"]
     combines: Literal["sums", "sums and gathers"]
-    loop_zeros: Literal["by byte", "by number"]
+    loop_zeros: Literal["by byte", "by number", "all"]
     scattered_products: Literal["apart", "rings"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile

@@ -151,6 +151,7 @@ def _with_level(
         latency_seconds=latency_seconds,
         bytes_per_s=bytes_per_s,
         shared_by=1,  # what a device gets was measured while all devices used the level
+        measured="",  # this machine's own times take the place of the catalogue's
     )
     return replace(
         topology, levels=(*topology.levels[:index], level, *topology.levels[index + 1 :])

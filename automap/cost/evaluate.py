@@ -28,7 +28,6 @@ from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.profile import KernelProfile
-from automap.cost.profile.measured import MeasuredKernels
 from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
@@ -211,9 +210,7 @@ class Evaluator:
     @cached_property
     def roofline(self) -> Roofline:
         """Seconds of kernels."""
-        table, profile = self.tables.kernels, self.kernel_profile
-        measured = profile and MeasuredKernels(table.shape, table.op_row, profile)
-        return Roofline(table, self.topology, measured)
+        return Roofline(self.tables.kernels, self.topology, self.kernel_profile)
 
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:

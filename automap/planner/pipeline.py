@@ -15,7 +15,6 @@ import time
 from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.cost.kernels.roofline import Roofline
-from automap.cost.profile.measured import MeasuredKernels
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InputError
@@ -128,12 +127,9 @@ def pipeline_plan(
 def _profile(workload: Workload, topology: Topology, options: Options) -> Profile:
     problem = workload.problem
     tables = build_tables(problem, topology.platform)
-    # Stages are priced kernel by kernel; those that were measured have their own seconds.
-    measured = None
     if options.profile is not None:
         options.profile.check_suits(topology)
-        measured = MeasuredKernels(tables.kernels.shape, tables.kernels.op_row, options.profile)
-    return pipeline_profile(problem, tables, Roofline(tables.kernels, topology, measured))
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, topology, options.profile))
 
 
 def _check(options: Options, points: Points, topology: Topology) -> None:

@@ -22,6 +22,7 @@ def report(record: VerificationRecord) -> str:
     """Everything, for people."""
     lines = [
         *_verdict(record),
+        *_step(record),
         *_memory(record),
         *_collectives(record.comparison, COMPILERS[record.witness.compiler].backend),
         *_places(record.comparison),
@@ -60,6 +61,22 @@ def _verdict(record: VerificationRecord) -> Iterator[str]:
     # Compilers say what does not fit in many lines, of which the first names the reason.
     if witness.refusal:
         yield f"  {witness.refusal.splitlines()[0]}"
+
+
+def _step(record: VerificationRecord) -> Iterator[str]:
+    """The predicted step beside the compiler's own schedule."""
+    step, predicted = record.witness.step, record.comparison.predicted_step_seconds
+    if step is None or not record.is_verdict:
+        return
+    waited = seconds_text(step.seconds - step.kernel_seconds)
+    yield (
+        f"step: predicted {seconds_text(predicted)}, {seconds_text(step.seconds)} by the compiled "
+        f"schedule ({predicted / step.seconds - 1:+.1%})"
+    )
+    yield (
+        f"  = kernels {seconds_text(step.kernel_seconds)} + {waited} in which they wait for "
+        f"collectives, which take {seconds_text(step.collective_seconds)}"
+    )
 
 
 def _memory(record: VerificationRecord) -> Iterator[str]:

@@ -6,10 +6,14 @@
                                 of its own
 `automap.topology.gpu_devices`  the GPUs of the catalogue: dense peaks from NVIDIA's documents,
                                 efficiencies assumed
+`automap.topology.link_loads`   which links a permutation of devices uses, and how many messages
+                                the busiest of them carries
 `automap.topology.local`        the topology "local": what `jax.devices()` shows on this machine,
                                 looked up in the catalogue
 `automap.topology.machines`     the machines of the papers by name: regular ones as hosts of GPUs,
                                 ColocRL's as graphs
+`automap.topology.measured`     what was measured on GPUs: seconds of collectives inside a host,
+                                and of products
 `automap.topology.mesh`         a logical mesh: named axes with their sizes, laid row-major on the
                                 devices of a topology
 `automap.topology.model`        what a machine is: devices of one kind, and the nested levels of

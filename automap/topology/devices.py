@@ -12,7 +12,6 @@ from automap.topology.model import Device, Source
 
 # Vendors count memory in either unit: which one a page means shows in its number of bytes.
 _GIB: Final = 2**30
-_GB: Final = 10**9
 _TPU_DOCS: Final = "https://cloud.google.com/tpu/docs"
 
 _ASSUMED_TPU: Final = Source(
@@ -63,10 +62,17 @@ _F32_IS_BF16: Final = Source(
 )
 
 
+_USABLE_TPU: Final = Source(
+    field="memory_bytes",
+    document="libtpu 0.0.51, what it says of a program that is too large",
+    note="'exceeds available HBM (15.75G)' for v5e, and so on: of v4's chip twice a core's 15.25G",
+)
+
+
 def _tpu(
     name: str,
     *,
-    memory_bytes: int,
+    usable_gib: float,
     hbm_gb_per_s: float,
     vmem_mib: int,
     vmem: Source = _VMEM,
@@ -78,14 +84,16 @@ def _tpu(
     note: str,
     page: str = "",
 ) -> Device:
-    """A TPU; `copies` are the efficiencies of copies that are not fused, and of those into another
-    order of dimensions.
+    """A TPU; `usable_gib` is what its compiler lets a program have.
+
+    `copies` are the efficiencies of copies that are not fused, and of those into another order of
+    dimensions.
     """
     # No TPU multiplies float32 at once: at the default precision it rounds to bfloat16 first.
     peaks = {"f32": tflops["bf16"]} | tflops
     return Device(
         name=name,
-        memory_bytes=memory_bytes,
+        memory_bytes=round(usable_gib * _GIB),
         hbm_bytes_per_s=hbm_gb_per_s * 1e9,
         flops_per_s=tuple((dtype, value * 1e12) for dtype, value in peaks.items()),
         matmul_efficiency=0.8,
@@ -97,10 +105,11 @@ def _tpu(
         cores=cores,
         source=(
             Source(
-                field="memory_bytes, hbm_bytes_per_s, flops_per_s",
+                field="hbm_bytes_per_s, flops_per_s",
                 document=f"{_TPU_DOCS}/{page or name}",
                 note=note,
             ),
+            _USABLE_TPU,
             _F32_IS_BF16,
             vmem,
             _TILE,
@@ -150,7 +159,7 @@ DEVICES: Final[dict[str, Device]] = {
     for device in (
         _tpu(
             "v4",
-            memory_bytes=32 * _GIB,
+            usable_gib=2 * 15.25,  # of each core
             hbm_gb_per_s=1200,
             vmem_mib=32,  # 16 MiB in each of the two cores
             cores=2,
@@ -159,7 +168,7 @@ DEVICES: Final[dict[str, Device]] = {
         ),
         _tpu(
             "v5e",
-            memory_bytes=16 * _GB,
+            usable_gib=15.75,
             hbm_gb_per_s=819,
             vmem_mib=128,
             tflops={"bf16": 197, "s8": 393},
@@ -167,7 +176,7 @@ DEVICES: Final[dict[str, Device]] = {
         ),
         _tpu(
             "v5p",
-            memory_bytes=95 * _GIB,
+            usable_gib=95.73,
             hbm_gb_per_s=2765,
             vmem_mib=16,  # what libtpu makes use of, not the 128 MiB that there are
             vmem=_KEPT_V5P,
@@ -179,7 +188,7 @@ DEVICES: Final[dict[str, Device]] = {
         ),
         _tpu(
             "v6e",
-            memory_bytes=32 * _GB,
+            usable_gib=31.24,
             hbm_gb_per_s=1638,
             vmem_mib=128,
             tile=256,
@@ -188,7 +197,7 @@ DEVICES: Final[dict[str, Device]] = {
         ),
         _tpu(
             "tpu7x",
-            memory_bytes=96 * _GIB,
+            usable_gib=94.74,
             hbm_gb_per_s=3690,
             vmem_mib=64,
             tile=256,

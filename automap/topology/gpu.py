@@ -55,6 +55,7 @@ def _inside(gpu: str, count: int, got: str) -> Iterator[Level]:
                 latency_seconds=link.latency_seconds,
                 # A host with fewer GPUs has fewer of them on each port.
                 shared_by=min(link.shared_by, below),
+                measured=link.measured,
                 source=link.source,
             )
         below *= size

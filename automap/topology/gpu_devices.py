@@ -22,6 +22,12 @@ _F32_IS_TF32: Final = Source(
     note="the default precision of an f32 dot on A100 and later is TF32, whose rate this is",
 )
 
+_MEASURED: Final = Source(
+    field="measured",
+    document="openxla/xla, default_matmul_perf_table (CUDA plugin of jax 0.10.2)",
+    note="seconds of products on this GPU, or on one with the same cores",
+)
+
 
 def _gpu(
     name: str,
@@ -32,6 +38,7 @@ def _gpu(
     matmul_efficiency: float,
     document: str,
     note: str,
+    measured: str = "",
 ) -> Device:
     datasheet = Source(
         field="memory_bytes, hbm_bytes_per_s, flops_per_s", document=document, note=note
@@ -47,7 +54,8 @@ def _gpu(
         memory_efficiency=0.85,
         # What a kernel costs at least, however small; calibrate for the figure of a machine.
         launch_seconds=4e-6,
-        source=(datasheet, *f32, _ASSUMED),
+        measured=measured,
+        source=(datasheet, *f32, *((_MEASURED,) if measured else ()), _ASSUMED),
     )
 
 
@@ -137,6 +145,7 @@ GPUS: Final[tuple[Device, ...]] = (
         hbm_gb_per_s=3350,
         tflops=_HOPPER_TFLOPS,
         matmul_efficiency=0.7,
+        measured="h100",
         document="NVIDIA H100 Tensor Core GPU datasheet (H100 SXM)",
         note="80 GB, 3.35 TB/s; half the sparse rates shown: TF32 495, bf16 989, fp8 1979",
     ),
@@ -146,6 +155,7 @@ GPUS: Final[tuple[Device, ...]] = (
         hbm_gb_per_s=4800,
         tflops=_HOPPER_TFLOPS,
         matmul_efficiency=0.7,
+        measured="h100",
         document="NVIDIA H200 Tensor Core GPU datasheet (H200 SXM)",
         note="141 GB, 4.8 TB/s; the rates of H100 SXM",
     ),
@@ -158,6 +168,7 @@ GPUS: Final[tuple[Device, ...]] = (
             "f4e2m1fn": 9000,
         },
         matmul_efficiency=0.7,
+        measured="b200",
         document="NVIDIA DGX B200 datasheet and user guide; NVIDIA Blackwell architecture brief"
         " (HGX B200)",
         note="an eighth of 1,440 GB (192 GB of HBM3e, 180 usable) and 64 TB/s; dense rates: TF32"
@@ -172,9 +183,24 @@ GPUS: Final[tuple[Device, ...]] = (
             "f4e2m1fn": 10000,
         },
         matmul_efficiency=0.7,
+        measured="b200",
         document="NVIDIA GB200 NVL72 datasheet; NVIDIA Blackwell architecture brief (GB200)",
         note="half of a superchip's 372 GB and 16 TB/s; half the sparse rates shown, a 72nd of the"
         " rack: TF32 1250, bf16 2500, fp8 5000, fp4 10000",
+    ),
+    _gpu(
+        "gb300",
+        memory_gb=279,
+        hbm_gb_per_s=8000,
+        tflops={
+            "f64": 1.39, "f32": 1250, "bf16": 2500, "f16": 2500, "f8e4m3fn": 5000, "s8": 165,
+            "f4e2m1fn": 15000,
+        },
+        matmul_efficiency=0.7,
+        measured="b200",
+        document="NVIDIA GB300 NVL72 datasheet; https://verda.com/blog/gb300-nvl72-architecture",
+        note="a 72nd of the rack's 20 TB, 576 TB/s and 100 TFLOPS f64; dense rates: TF32 1250, bf16"
+        " 2500, fp8 5000, fp4 15000, int8 165",
     ),
 )  # fmt: skip
 """In the order shown to users: by age."""
@@ -191,6 +217,7 @@ GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("A100-SXM4-80GB", "a100"),
     ("H100 80GB HBM3", "h100"),
     ("H200", "h200"),
+    ("GB300", "gb300"),
     ("GB200", "gb200"),
     ("B200", "b200"),
 )

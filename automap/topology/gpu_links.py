@@ -21,6 +21,11 @@ _NCCL: Final = Source(
     "src/graph/tuning.cc",
     note="hwLat, Ring and Simple: 3.4 us over NVLink, 5.7 us over PCIe, 9.6 us over the network",
 )
+_MEASURED: Final = Source(
+    field="measured",
+    document="openxla/xla, default_collective_perf_table (CUDA plugin of jax 0.10.2)",
+    note="seconds of collectives; other GPUs by the rule of automap.topology.measured.links",
+)
 _NVLINK_STEP_SECONDS: Final = 3.4e-6
 _PCIE_STEP_SECONDS: Final = 5.7e-6
 _NETWORK_STEP_SECONDS: Final = 9.6e-6
@@ -38,6 +43,7 @@ class HostLink:
     latency_seconds: float
     source: tuple[Source, ...]
     shared_by: int = 1
+    measured: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +73,20 @@ class HostKind:
         return most
 
 
-def _nvlink(gb_per_s: float, document: str, note: str, *, most: int = 8) -> HostLink:
+def _nvlink(
+    gb_per_s: float, document: str, note: str, *, most: int = 8, measured: str = ""
+) -> HostLink:
     return HostLink(
         name="nvlink",
         most=most,
         bytes_per_s=gb_per_s * 1e9,
         latency_seconds=_NVLINK_STEP_SECONDS,
-        source=(Source(field="bytes_per_s", document=document, note=note), _NCCL),
+        source=(
+            Source(field="bytes_per_s", document=document, note=note),
+            _NCCL,
+            *((_MEASURED,) if measured else ()),
+        ),
+        measured=measured,
     )
 
 
@@ -138,7 +151,12 @@ _V100_HOST: Final = HostKind(
 )
 _HOPPER_HOST: Final = HostKind(
     inside=(
-        _nvlink(450, "NVIDIA H100 and H200 datasheets", "900 GB/s bidirectional through NVSwitch"),
+        _nvlink(
+            450,
+            "NVIDIA H100 and H200 datasheets",
+            "900 GB/s bidirectional through NVSwitch",
+            measured="nvswitch-3",
+        ),
     ),
     network=_infiniband(
         400, "per-gpu", "NVIDIA DGX H100/H200 datasheet", "one 400 Gb/s card per GPU"
@@ -182,22 +200,44 @@ HOSTS: Final[dict[str, HostKind]] = {
     "v100": _V100_HOST,
     "v100-32gb": _V100_HOST,
     "a100": HostKind(
-        inside=(_nvlink(300, "NVIDIA A100 datasheet", "600 GB/s bidirectional through NVSwitch"),),
+        inside=(
+            _nvlink(
+                300, "NVIDIA A100 datasheet", "600 GB/s bidirectional through NVSwitch",
+                measured="nvswitch-2",
+            ),
+        ),
         network=_infiniband(200, "per-gpu", "NVIDIA DGX A100 datasheet", "one 200 Gb/s card a GPU"),
     ),
     "h100": _HOPPER_HOST,
     "h200": _HOPPER_HOST,
     "b200": HostKind(
-        inside=(_nvlink(900, "NVIDIA DGX B200 datasheet", _FIFTH_NVLINK),),
+        inside=(_nvlink(900, "NVIDIA DGX B200 datasheet", _FIFTH_NVLINK, measured="nvswitch-4"),),
         network=_infiniband(
             400, "per-gpu", "NVIDIA DGX B200 user guide", "eight single-port 400 Gb/s cards"
         ),
     ),
     "gb200": HostKind(
-        inside=(_nvlink(900, "NVIDIA GB200 NVL72 datasheet", _FIFTH_NVLINK, most=72),),
+        inside=(
+            _nvlink(
+                900, "NVIDIA GB200 NVL72 datasheet", _FIFTH_NVLINK, most=72,
+                measured="nvl72-gb200",
+            ),
+        ),
         network=_infiniband(
             400, "per-gpu", "NVIDIA DGX SuperPOD GB200 reference architecture",
             "four 400 Gb/s cards for the four GPUs of a tray",
+        ),
+    ),
+    "gb300": HostKind(
+        inside=(
+            _nvlink(
+                900, "NVIDIA GB300 NVL72 datasheet", _FIFTH_NVLINK, most=72,
+                measured="nvl72-gb300",
+            ),
+        ),
+        network=_infiniband(
+            800, "per-gpu", "NVIDIA GB300 NVL72 datasheet",
+            "72 ConnectX-8 cards of 800 Gb/s for the 72 GPUs of a rack",
         ),
     ),
 }  # fmt: skip

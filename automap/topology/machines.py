@@ -4,7 +4,7 @@
     automap-a, -b, -c             Auto-MAP's (and DAPPLE's) servers of eight V100
     haswell-2xk80, -4xk80         one processor and the GPUs of one or two K80 boards, all of them
                                   devices
-    gb200-nvl72                   one rack
+    gb200-nvl72, gb300-nvl72      one rack
 
 A K80 board holds two GPUs behind a PCIe switch that has one slot to the processor's root complex
 -> in: `_haswell`.
@@ -168,6 +168,15 @@ MACHINES: Final[dict[str, NamedMachine]] = {
             72,
             "gb200",
             document="NVIDIA GB200 NVL72 datasheet",
+            note="72 GPUs in one NVLink domain",
+        ),
+        _machine(
+            "gb300-nvl72",
+            _regular,
+            1,
+            72,
+            "gb300",
+            document="NVIDIA GB300 NVL72 datasheet",
             note="72 GPUs in one NVLink domain",
         ),
     )

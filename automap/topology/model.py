@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from automap.errors import TopologyError
 from automap.topology import checks
 from automap.topology.dtypes import DTYPE_FALLBACK
+from automap.topology.measured.links import PRODUCT_TABLES, link_table
 
 
 Platform = Literal["tpu", "cuda", "cpu"]
@@ -67,7 +68,8 @@ class Device:
     of the memory's peak) where it is not `memory_efficiency`, `matmul_tile` the side of the matrix
     unit that products are rounded up to, `cores` how many cores share an op.
     `fresh_seconds_per_byte` is what memory costs that a runtime takes from its operating system
-    anew in every step; 0 where it keeps a pool.
+    anew in every step; 0 where it keeps a pool. `measured` names the GPU whose measured products
+    (`automap.topology.measured.products`) stand in place of the roofline's; "" is none.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Device:
     matmul_tile: int = 1
     cores: int = 1
     fresh_seconds_per_byte: float = 0.0
+    measured: str = ""
     source: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,6 +110,8 @@ class Device:
         checks.check_integer("matmul_tile", self.matmul_tile, low=1, high=4096)
         checks.check_integer("cores", self.cores, low=1, high=4096)
         checks.check_not_negative("fresh_seconds_per_byte", self.fresh_seconds_per_byte)
+        if self.measured:
+            checks.check_choice("measured", self.measured, PRODUCT_TABLES)
 
     def memory_bytes_per_s(self, name: OpClass) -> float:
         """Bytes that a class of ops moves in a second."""
@@ -142,7 +147,9 @@ class Level:
     links). `latency_seconds` is paid per hop. Adjacent ring and line levels are the dimensions
     of one torus: collectives use them at the same time. `reach` says whether the links join
     devices without leaving the host (NVLink, PCIe, a TPU slice's own links) or hosts through
-    their network cards.
+    their network cards. `measured` names the switch whose collectives were measured
+    (`automap.topology.measured.links`) and stand in place of what `bytes_per_s` and
+    `latency_seconds` say; "" is none.
     """
 
     name: str
@@ -152,6 +159,7 @@ class Level:
     latency_seconds: float
     shared_by: int = 1
     reach: Reach = "host"
+    measured: str = ""
     source: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -163,6 +171,8 @@ class Level:
         checks.check_not_negative("latency_seconds", self.latency_seconds)
         checks.check_integer("shared_by", self.shared_by, low=1, high=MAX_DEVICES)
         checks.check_choice("reach", self.reach, get_args(Reach))
+        if self.measured:
+            link_table(self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +204,7 @@ class Topology:
         data = dataclasses.asdict(self)
         data["device"] = device_to_dict(self.device)
         # JSON has lists only; a tuple would not be equal to what is read back.
-        data["levels"] = [level | {"source": list(level["source"])} for level in data["levels"]]
+        data["levels"] = [_row_to_dict(level) for level in data["levels"]]
         return data
 
     @classmethod
@@ -218,11 +228,17 @@ class Topology:
         )
 
 
+def _row_to_dict(row: dict[str, Any]) -> dict[str, Any]:
+    """Without a measurement where there is none, as files from before there were any."""
+    data = row | {"source": list(row["source"])}
+    return data if data["measured"] else {k: v for k, v in data.items() if k != "measured"}
+
+
 def device_to_dict(device: Device) -> dict[str, Any]:
     """JSON values only, read back by `device_from`."""
     data = dataclasses.asdict(device)
     pairs = {name: dict(data[name]) for name in PAIRS}
-    return data | pairs | {"source": list(data["source"])}
+    return _row_to_dict(data | pairs)
 
 
 def device_from(table: object) -> Device:

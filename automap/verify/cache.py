@@ -1,7 +1,7 @@
 """Witnesses cached on disk: compiling takes minutes, and its answer does not change.
 
     key = SHA-256 of (StableHLO of the planned step, mesh, specs, donation, machine, device memory,
-                      compiler's and this package's versions, the compiler's flags)
+                      compiler's and this package's versions, the compiler's flags and options)
                                                                               -> in: `cache_key`
 
 A folder holds <key>.json and, beside it, <key>.pb.gz, the partitioned program. Both are written
@@ -21,7 +21,7 @@ from automap.atomic_file import reason, write_atomically
 from automap.errors import CacheWarning, PlanError
 from automap.plan.codec import encode
 from automap.plan.file import layout, read
-from automap.verify.compilers import COMPILERS, CompilerMachine
+from automap.verify.compilers import COMPILERS, CompilerMachine, compile_options
 from automap.verify.messages import PlanShardings
 from automap.verify.process import compiler_flags
 from automap.verify.witness import Witness
@@ -49,6 +49,7 @@ def cache_key(
         "memory": memory_limit_bytes,
         "versions": encode(COMPILERS[machine.compiler].versions()),
         "flags": encode(compiler_flags()),
+        "options": compile_options(machine),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -65,6 +65,7 @@ class Comparison:
     `rows` is None where the partitioned program cannot be read; the largest difference comes first.
     """
 
+    predicted_step_seconds: float
     predicted_peak_bytes: int
     compiled_peak_bytes: int | None
     memory_error: float | None
@@ -82,6 +83,7 @@ def compare(
     )
     places = () if rows is None else differing_places(rows, witness.collectives or (), sources)
     return Comparison(
+        predicted_step_seconds=plan.predicted.step_seconds,
         predicted_peak_bytes=predicted,
         compiled_peak_bytes=compiled,
         memory_error=(

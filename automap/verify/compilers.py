@@ -21,6 +21,7 @@ from automap.errors import CompilerError
 from automap.topology.model import Platform, Topology
 from automap.topology.tpu import GENERATIONS
 from automap.verify.gpu_targets import gpu_target
+from hlo_tools.compiled.gpu_estimates import ESTIMATES
 
 
 MAX_FAKE_DEVICES: Final = 512
@@ -101,6 +102,11 @@ class CompilerMachine:
     device_count: int
     kind: str = ""
     grid: str = ""
+
+
+def compile_options(machine: CompilerMachine) -> dict[str, bool | str]:
+    """What a compiler is asked besides: the GPU compiler for what it thinks of each kernel."""
+    return dict(ESTIMATES) if machine.compiler == "gpu" else {}
 
 
 def machine_for(name: CompilerName, topology: Topology) -> CompilerMachine:

@@ -4,14 +4,12 @@
 
 Whether it fits: the TPU compiler refuses what does not; for the others it fits if the bytes of a
 device's buffers are within the device's memory                         -> in: `_fits`
-A program has groups of partitions where a plan has axes of its mesh    -> in: `joined_axes`
+A program has groups of partitions where a plan has axes of its mesh
+                                                        -> in: `automap.verify.groups`
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import combinations, product
 from pathlib import Path
 import re
 from typing import Final
@@ -20,17 +18,19 @@ from automap.choices import CompilerName
 from automap.errors import CompilerError
 from automap.jaxpr.names import readable
 from automap.jaxpr.sites import parse_site
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.cache import cache_key, load_cached, program_name, save_cached
 from automap.verify.compilers import COMPILERS, machine_for
+from automap.verify.groups import joined_axes
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import PLANNED_FILE, PROGRAM_FILE, Answer, Request
 from automap.verify.process import run_job
 from automap.verify.program import ExportedStep, PlannedProgram
-from automap.verify.witness import CompiledRecord, Witness
+from automap.verify.replayed import replayed_step
+from automap.verify.witness import CompiledRecord, StepRecord, Witness
 from hlo_tools.compiled.collectives import compiled_collectives
 from hlo_tools.errors import HloError
-from hlo_tools.module import Groups
 from hlo_tools.read.proto import decode_module
 
 
@@ -43,7 +43,6 @@ _UNIT_BYTES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # What the exported step's own wrappers put before its names.
 _WRAPPER: Final = re.compile(r"^.*call_exported(?:/(?:jit\([^/]*\)/)?)?")
 _MAX_NAME_CHARACTERS: Final = 200
-OTHER_DEVICES: Final = ("?",)
 """Axes of a collective whose groups are no set of mesh axes."""
 
 
@@ -68,7 +67,7 @@ def ask(
     key = cache_key(exported.sha256, request.shardings, machine, topology.device.memory_bytes)
     cached = load_cached(cache_folder, key) if cache_folder is not None else None
     if cached is not None:
-        return _read_again(*cached, request)
+        return _read_again(*cached, request, topology)
     with job_folder() as folder:
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
         answer = run_job(request, folder, timeout_seconds=timeout_seconds)
@@ -84,11 +83,36 @@ def ask(
     return witness
 
 
-def _read_again(cached: Witness, compiled: bytes | None, request: Request) -> Witness:
-    """A cached witness, with the collectives of its program as this version reads them."""
+def _read_again(
+    cached: Witness, compiled: bytes | None, request: Request, topology: Topology
+) -> Witness:
+    """A cached witness, with what this version reads in its program."""
     if compiled is None:
         return cached
-    return replace(cached, collectives=_records(compiled, request.shardings.axes))
+    return replace(
+        cached,
+        collectives=_records(compiled, request.shardings.axes),
+        step=_step(compiled, request, topology),
+    )
+
+
+def _step(compiled: bytes, request: Request, topology: Topology) -> StepRecord | None:
+    """The replayed schedule; None of a compiler that has no seconds, or a program that cannot be
+    read.
+    """
+    if request.machine.compiler == "cpu":
+        return None
+    axes = request.shardings.axes
+    mesh = Mesh(tuple(name for name, _ in axes), tuple(size for _, size in axes))
+    try:
+        step = replayed_step(compiled, topology, mesh)
+    except (HloError, CompilerError):
+        return None
+    return StepRecord(
+        seconds=step.seconds,
+        kernel_seconds=step.kernel_seconds,
+        collective_seconds=step.transfer_seconds,
+    )
 
 
 def _witness(
@@ -120,6 +144,7 @@ def _witness(
         collectives=None if compiled is None else _records(compiled, request.shardings.axes),
         compile_seconds=answer.seconds,
         program=file_name,
+        step=None if compiled is None else _step(compiled, request, topology),
     )
 
 
@@ -153,47 +178,6 @@ def _records(
         for (kind, joined, n, site, name), count in counts.items()
     )
     return tuple(sorted(records, key=lambda r: (-r.bytes * r.count, r.kind, r.axes, r.site)))
-
-
-@cache
-def joined_axes(
-    groups: Groups | None, axes: tuple[tuple[str, int], ...], *, is_pairs: bool
-) -> tuple[str, ...]:
-    """The mesh axes that a collective's groups join; `OTHER_DEVICES` if they are no set of axes."""
-    names = tuple(name for name, size in axes if size > 1)
-    if groups is None:
-        return names
-    # Partition d is device d of the mesh, row-major: the last axis varies fastest.
-    coordinates = list(product(*(range(size) for _, size in axes)))
-    if not all(0 <= device < len(coordinates) for group in groups for device in group):
-        return OTHER_DEVICES
-    # A permutation has pairs (source, target) where others have groups: it runs over the axes along
-    # which any pair moves.
-    if is_pairs:
-        moved = {
-            name
-            for source, target in groups
-            for (name, _), a, b in zip(axes, coordinates[source], coordinates[target])
-            if a != b
-        }
-        return tuple(name for name in names if name in moved)
-    # The fewest axes first: axes of size 1 may join any set of axes without changing its groups.
-    wanted = {frozenset(group) for group in groups}
-    for count in range(len(axes) + 1):
-        for chosen in combinations(range(len(axes)), count):
-            if _groups_over(chosen, coordinates) == wanted:
-                return tuple(axes[a][0] for a in chosen if axes[a][1] > 1)
-    return OTHER_DEVICES
-
-
-def _groups_over(
-    chosen: Sequence[int], coordinates: Sequence[tuple[int, ...]]
-) -> set[frozenset[int]]:
-    groups: dict[tuple[int, ...], set[int]] = {}
-    for device, place in enumerate(coordinates):
-        rest = tuple(c for a, c in enumerate(place) if a not in chosen)
-        groups.setdefault(rest, set()).add(device)
-    return {frozenset(group) for group in groups.values()}
 
 
 def _first_name(op_name: str) -> str:

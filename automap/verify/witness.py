@@ -5,7 +5,7 @@ refused with the field's path.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from automap.choices import CompilerName
@@ -39,6 +39,21 @@ class CompiledRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """The compiled schedule, replayed (`automap.verify.replayed`): seconds of one step, of its
+    kernels and of its collectives, some of which run beside kernels.
+    """
+
+    seconds: float
+    kernel_seconds: float
+    collective_seconds: float
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
     """What one compiler says of one plan.
 
@@ -47,7 +62,7 @@ class Witness:
     one device, or, when it refuses, what it says it would need; None if it does not say. `memory`
     is None when it refuses. `refusal` is its text then, "" otherwise. `collectives` is None where
     the program could not be read, and `program` names the file beside the witness that holds it
-    (gzip of an HLO proto), None if there is none.
+    (gzip of an HLO proto), None if there is none. `step` is None where its schedule has no seconds.
     """
 
     compiler: CompilerName
@@ -62,6 +77,7 @@ class Witness:
     collectives: tuple[CompiledRecord, ...] | None
     compile_seconds: float
     program: str | None
+    step: StepRecord | None = field(default=None, metadata=plan_json.ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for what contradicts itself."""

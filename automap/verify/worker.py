@@ -30,7 +30,7 @@ from automap.plan.checks import Spec
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
 from automap.runtime.meshes import mesh_on
-from automap.verify.compilers import CompilerMachine
+from automap.verify.compilers import CompilerMachine, compile_options
 from automap.verify.gpu_targets import gpu_target
 from automap.verify.messages import (
     ANSWER_FILE,
@@ -110,12 +110,13 @@ def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compi
 
     With no GPU to try tiles on it takes the first ones it thinks of, which some shapes do not have.
     """
+    options = compile_options(request.machine)
     try:
-        return lowered.compile()
+        return lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         if request.machine.compiler != "gpu" or not _NO_TILES.search(str(error)):
             raise
-        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+        return lowered.compile(compiler_options=options | {"xla_gpu_enable_triton_gemm": False})
 
 
 def compiler_devices(machine: CompilerMachine) -> Sequence[Any]:

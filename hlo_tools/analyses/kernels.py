@@ -31,6 +31,7 @@ from typing import Literal
 
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
+    AT_RUN_TIME_OFFSET,
     CONTRACTIONS,
     CONVERT,
     DYNAMIC_UPDATE_SLICE,
@@ -71,13 +72,15 @@ class Fuser:
 
     `results` says whether kernels that read the same are made one, `products` whether elementwise
     ops that alone use a contraction's result are part of it, `tables` whether an input that rows
-    are looked up in is converted whole before, or only those rows.
+    are looked up in is converted whole before, or only those rows, `slices` whether a product loads
+    a part whose offset is known at run time from the array that it is cut of, or from a copy.
     """
 
     loads: frozenset[str]
     results: Literal["one", "several"]
     products: Literal["bare", "fused"]
     tables: Literal["whole", "rows"]
+    slices: Literal["loaded", "copied"] = "loaded"
 
 
 # No limit: all bytes of a value.
@@ -185,7 +188,8 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in (*op.inputs, *op.outputs):
                 stored[value] = graph.varies[value]
         elif op.opcode in OWN_KERNEL:
-            for value in op.outputs:
+            copied = _parts_of_stacks(graph, op) if fuser.slices == "copied" else ()
+            for value in (*op.outputs, *copied):
                 stored[value] = True
             if op.opcode in fuser.loads:
                 for value in op.inputs:
@@ -200,6 +204,17 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in op.outputs:
                 stored[value] = True
     return stored
+
+
+def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
+    """What a contraction's operands are views of that was cut out at an offset known at run
+    time.
+    """
+    for value in op.inputs if op.opcode in CONTRACTIONS else ():
+        cut = _read_through(graph, value, VIEWS - AT_RUN_TIME_OFFSET)
+        producer = graph.values[cut].producer
+        if producer >= 0 and graph.ops[producer].opcode in AT_RUN_TIME_OFFSET & VIEWS:
+            yield cut
 
 
 def _fuse_products(graph: Graph, stored: list[bool]) -> None:

@@ -29,7 +29,7 @@ class CompiledCollective:
 
     `kind` is the opcode without `-start`. `groups` are partition numbers, None for one group of
     all; for a collective-permute they are (source, target) pairs. Tensors of one `message`, a
-    number, go together.
+    number, go together. `instruction` is the collective's name, inside of a fusion too.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class CompiledCollective:
     count: int
     op_name: str
     message: int
+    instruction: str
 
 
 def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
@@ -54,6 +55,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
             count=op.trip_count,
             op_name=op.op_name,
             message=message,
+            instruction=op.instruction.name,
         )
         for message, op in enumerate(_once_per_channel(graph.ops))
         for n_bytes in _tensors(graph, op)

@@ -14,7 +14,7 @@ Collectives and asynchronous copies carry none; ops of other kinds without are c
 `unestimated`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 import json
 from typing import Any
@@ -65,7 +65,7 @@ def read_schedule(data: bytes) -> CompilerSchedule:
     """
     graph = flatten(decode_module(data), fusions="kept")
     # Names of instructions are unique in a module, those inside of fusions included.
-    cycles = dict(_estimates(data))
+    cycles = read_cycles(data)
     ops = tuple(
         ScheduledOp(
             name=op.instruction.name,
@@ -77,6 +77,14 @@ def read_schedule(data: bytes) -> CompilerSchedule:
         for op in graph.ops
     )
     return CompilerSchedule(ops, graph.assumptions)
+
+
+def read_cycles(data: bytes) -> Mapping[str, int]:
+    """The cycles of one run of each instruction that has an estimate, by its name.
+
+    Raises `HloError` for a malformed proto.
+    """
+    return dict(_estimates(data))
 
 
 def _estimates(data: bytes) -> Iterator[tuple[str, int]]:

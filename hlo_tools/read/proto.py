@@ -51,6 +51,9 @@ def decode_module(data: bytes) -> Module:
             for a in aliases
             if len(a.output_shape_index) <= 1
         ),
+        schedule={
+            s.computation_id: tuple(s.sequence.instruction_ids) for s in message.schedule.sequences
+        },
     )
     check_references(module)
     return module

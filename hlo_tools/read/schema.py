@@ -124,10 +124,14 @@ _COMPUTATION = Message(
 )
 _ALIAS = Message(output_shape_index=(1, [int]), parameter_number=(2, int))
 _DONOR = Message(parameter_number=(1, int))
+# A map of protobuf is a list of pairs. In compiled programs instructions stand in another order
+# than they run in: operands before users in the proto, as they run in the schedule.
+_SEQUENCE = Message(computation_id=(1, int), sequence=(2, Message(instruction_ids=(1, [int]))))
 MODULE = Message(
     name=(1, bytes),
     computations=(3, [_COMPUTATION]),
     entry_id=(6, int),
+    schedule=(7, Message(sequences=(1, [_SEQUENCE]))),
     aliases=(8, Message(entries=(1, [_ALIAS]))),
     donors=(18, Message(entries=(1, [_DONOR]))),
     shared_configs=(22, [bytes]),

@@ -13,6 +13,7 @@ import pytest
 
 from automap.errors import CompilerError, InputError, PlanError
 from automap.plan.codec import decode
+from hlo_tools.compiled.replay import ReplayedStep
 from scripts.auto_newer import with_newer
 from scripts.auto_peer import (
     PACKAGES,
@@ -24,7 +25,6 @@ from scripts.auto_peer import (
 )
 from scripts.auto_report import Row, report
 from scripts.compare_auto import main
-from scripts.scheduled import ScheduledStep
 
 
 REQUEST = AutoRequest(slice="v5e:2x4", mesh=(2, 4), options={"flag": "1"})
@@ -168,8 +168,10 @@ def test_the_worker_answers_whatever_happens(tmp_path):
 
 
 def _row(origin, milliseconds, planning_seconds=None, model="m"):
-    step = milliseconds and ScheduledStep(
-        compute_seconds=milliseconds / 2e3, collective_seconds=milliseconds / 2e3
+    step = milliseconds and ReplayedStep(
+        seconds=milliseconds / 1e3,
+        kernel_seconds=milliseconds / 2e3,
+        transfer_seconds=milliseconds / 2e3,
     )
     return Row(
         model=model,

@@ -17,8 +17,10 @@ from hlo_tools.opcodes import OWN_KERNEL
 XLA_GPU: Final = Backend(
     name="xla_gpu",
     platform="cuda",
-    # The matrix library reads finished operands.
-    fuser=Fuser(loads=OWN_KERNEL, results="several", products="bare", tables="rows"),
+    # The matrix library reads finished operands, and a layer's part of a stack from a copy.
+    fuser=Fuser(
+        loads=OWN_KERNEL, results="several", products="bare", tables="rows", slices="copied"
+    ),
     protocols=NCCL,
     compiled=CompiledCollectives(
         merges="into buffers",
@@ -29,7 +31,8 @@ XLA_GPU: Final = Backend(
     float32_products="float32",
     collectives="beside kernels",
     combines="sums and gathers",
-    loop_zeros="by byte",
+    # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
+    loop_zeros="all",
     scattered_products="apart",
     layout="rows",
     fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),

@@ -21,15 +21,47 @@ import numpy as np
 from automap.backends import SentSpan, backend_for
 from automap.cost.collectives.algorithms import LINES, Line
 from automap.cost.collectives.kinds import CollectiveKind as CollectiveKind
+from automap.topology.measured.collectives import MeasuredCollectives, measured_collectives
+from automap.topology.measured.links import link_table, measured_parts
 from automap.topology.model import Platform, Topology
 from automap.topology.spans import Span, spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCost:
+    """A collective over `ranks` of one level, read from a measurement of `measured_ranks`.
+
+    The measurement's bytes are `byte_scale` times the own. Where `ranks` were not measured, `own`
+    and `nearest` are the lines of both numbers of ranks, and their ratio scales the seconds.
+    """
+
+    table: MeasuredCollectives
+    parts: tuple[str, ...]
+    measured_ranks: int
+    byte_scale: float
+    own: tuple[Line, ...] = ()
+    nearest: tuple[Line, ...] = ()
+
+    def seconds(self, n_bytes: np.ndarray) -> np.ndarray:
+        """The time of one message of `n_bytes`."""
+        scaled = n_bytes * self.byte_scale
+        seconds = sum(self.table.seconds(part, self.measured_ranks, scaled) for part in self.parts)
+        if self.own:
+            seconds = seconds * (
+                _least(self.own, n_bytes, 1.0) / _least(self.nearest, n_bytes, 1.0)
+            )
+        return np.asarray(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCost:
-    """The lower envelope of `lines`, which stand in the order of rising alpha and falling beta."""
+    """The lower envelope of `lines`, which stand in the order of rising alpha and falling beta.
+
+    With `measured` it is never less than that; without lines, that alone.
+    """
 
     lines: tuple[Line, ...]
+    measured: MeasuredCost | None = None
 
     def seconds(
         self, n_bytes: np.ndarray | float, messages: np.ndarray | float = 1.0
@@ -37,15 +69,28 @@ class CollectiveCost:
         """The time of `messages` collectives that have `n_bytes` in all; arrays of one shape, or
         numbers.
         """
-        costs = [
-            line.alpha_seconds * messages + line.beta_seconds_per_byte * n_bytes
-            for line in self.lines
-        ]
-        # Two by two: there are few lines, and a stacked array would be made for each call.
-        lowest = costs[0]
-        for cost in costs[1:]:
-            lowest = np.minimum(lowest, cost)
-        return lowest
+        if self.measured is None:
+            return _least(self.lines, n_bytes, messages)
+        # Of no message at all the bytes are 0 too.
+        each = np.asarray(n_bytes, float) / np.maximum(messages, _FEWEST_MESSAGES)
+        measured = self.measured.seconds(each) * messages
+        if not self.lines:
+            return measured
+        return np.maximum(measured, _least(self.lines, n_bytes, messages))
+
+
+_FEWEST_MESSAGES = 1e-9
+
+
+def _least(
+    lines: Sequence[Line], n_bytes: np.ndarray | float, messages: np.ndarray | float
+) -> np.ndarray | float:
+    costs = [line.alpha_seconds * messages + line.beta_seconds_per_byte * n_bytes for line in lines]
+    # Two by two: there are few lines, and a stacked array would be made for each call.
+    lowest = costs[0]
+    for cost in costs[1:]:
+        lowest = np.minimum(lowest, cost)
+    return lowest
 
 
 _FREE = CollectiveCost(lines=(Line(alpha_seconds=0.0, beta_seconds_per_byte=0.0),))
@@ -67,6 +112,16 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
     """
     if not group:
         return _FREE
+    lines = _lines(kind, platform, group)
+    inside = next((span for span in group if span.level.measured), None)
+    measured = None if inside is None else _measured(kind, platform, inside)
+    # A group that goes on beyond the measured links is never faster than its part on them.
+    is_whole = measured is not None and len(group) == 1
+    return CollectiveCost(lines=() if is_whole else lines, measured=measured)
+
+
+def _lines(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> tuple[Line, ...]:
+    """What the algorithms and protocols of a platform's library make of a group."""
     lines = []
     for protocol in backend_for(platform).protocols:
         sent = [
@@ -78,7 +133,28 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
             # The start of the protocol comes once, whatever the steps of the algorithm.
             alpha = protocol.start_seconds + line.alpha_seconds
             lines.append(replace(line, alpha_seconds=alpha))
-    return CollectiveCost(lines=_lowest(lines))
+    return _lowest(lines)
+
+
+def _measured(kind: CollectiveKind, platform: Platform, span: Span) -> MeasuredCost | None:
+    """What was measured for the ranks of a span; None for a kind that was not measured."""
+    row = link_table(span.level.measured)
+    table = measured_collectives(row.measured)
+    parts = measured_parts(row, kind.value)
+    if not all(table.ranks(part) for part in parts):
+        return None
+    fewest, most = (pick(table.ranks(parts[0])) for pick in (min, max))
+    nearest = min(max(span.ranks, fewest), most)
+    is_measured = nearest == span.ranks
+    like = replace(span, ranks=nearest)
+    return MeasuredCost(
+        table=table,
+        parts=parts,
+        measured_ranks=nearest,
+        byte_scale=table.bytes_per_s / (span.level.bytes_per_s / span.level.shared_by),
+        own=() if is_measured else _lines(kind, platform, (span,)),
+        nearest=() if is_measured else _lines(kind, platform, (like,)),
+    )
 
 
 def _lowest(lines: Iterable[Line]) -> tuple[Line, ...]:

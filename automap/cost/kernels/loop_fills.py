@@ -31,7 +31,7 @@ def written_fills(
     graph: Graph,
     kernels: Sequence[Kernel],
     phases: Sequence[Phase],
-    loop_zeros: Literal["by byte", "by number"],
+    loop_zeros: Literal["by byte", "by number", "all"],
 ) -> list[Kernel]:
     """The kernels without those that write zeros which are only allocated."""
     writes_numbers = loop_zeros == "by number"
@@ -41,7 +41,8 @@ def written_fills(
         if is_fill(graph, kernel):
             # A fill writes one array and reads none (`is_fill`).
             (write,) = kernel.writes
-            if phases[kernel.op] == Phase.FORWARD and _kind(graph, write.value) not in shared:
+            is_allocated = phases[kernel.op] == Phase.FORWARD and loop_zeros != "all"
+            if is_allocated and _kind(graph, write.value) not in shared:
                 continue
             if writes_numbers:
                 kernel = replace(kernel, writes=(_by_number(graph, write),))

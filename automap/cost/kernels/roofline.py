@@ -26,18 +26,19 @@ from automap.backends import Backend, TileNumbers, backend_for
 from automap.backends.effects import KernelWork
 from automap.cost.kernels.matrix_tiles import FactorSizes, padding
 from automap.cost.kernels.table import KernelTable
-from automap.cost.profile.measured import MeasuredKernels
+from automap.cost.profile import KernelProfile
+from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.shardings import Shardings
 from automap.topology.model import OP_CLASSES, Topology
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The kernels of a program on the devices of a topology."""
+    """The kernels of a program on the devices of a topology, with a user's `profile` or without."""
 
     kernels: KernelTable
     topology: Topology
-    measured: MeasuredKernels | None = None
+    profile: KernelProfile | None = None
 
     def seconds(self, sharding: Shardings) -> np.ndarray:
         """Of each distinct kernel once, [kernels]."""
@@ -78,9 +79,15 @@ class Roofline:
         is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
         memory = moved / np.where(is_fast, fast, self._bytes_per_s) + extra_seconds
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
-        if self.measured is not None:
-            each = self.measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
+        if self._measured is not None:
+            each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         return each
+
+    @cached_property
+    def _measured(self) -> MeasuredKernels | None:
+        return measured_kernels(
+            self.kernels.shape, self.kernels.op_row, self.profile, self.topology.device
+        )
 
     @property
     def _backend(self) -> Backend:

@@ -23,6 +23,9 @@ largest.
 
 A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept
 by (kernel, mesh, that choice), and an evaluation looks them up.
+
+What is measured is the user's profile, and for products of a type that it does not have, the
+catalogue's measurements of the device (`automap.topology.measured.products`).
 """
 
 from collections import defaultdict
@@ -41,6 +44,12 @@ from automap.cost.profile.signatures import (
     Role,
     matmul_sizes,
 )
+from automap.topology.measured.products import (
+    MeasuredProducts,
+    measured_products,
+    measured_types,
+)
+from automap.topology.model import Device
 
 
 NEIGHBOURS = 8
@@ -125,14 +134,20 @@ class StreamCurve:
 
 @dataclass(frozen=True)
 class Models:
-    """A profile as models: rates by (kind, type), curves by (family, class)."""
+    """What was measured as models: rates by (kind, type), curves by (family, class)."""
 
-    rates: Mapping[tuple[str, str], RateModel]
+    rates: Mapping[tuple[str, str], RateModel | MeasuredProducts]
     curves: Mapping[tuple[str, str], StreamCurve]
 
     @classmethod
-    def fit(cls, profile: KernelProfile) -> "Models":
-        """The models of a profile."""
+    def fit(cls, profile: KernelProfile | None, device: Device) -> "Models":
+        """The models of a profile, and of the catalogue's products where it has none of a type."""
+        products = {
+            ("dot", dtype): measured_products(device.measured, dtype)
+            for dtype in measured_types(device.measured)
+        }
+        if profile is None:
+            return cls(products, {})
         points: dict[tuple[str, str], list[tuple[MatmulSizes, float]]] = defaultdict(list)
         for row in profile.dots:
             points["dot", row.signature.dtype].append((matmul_sizes(row.signature), row.seconds))
@@ -147,11 +162,11 @@ class Models:
             # A kernel that moves nothing still takes its launch: 1 byte, as curves are in logs.
             sizes[s.family, s.elements].append((max(s.n_bytes, 1), row.seconds))
         return cls(
-            {key: RateModel.fit(rows) for key, rows in points.items()},
+            products | {key: RateModel.fit(rows) for key, rows in points.items()},
             {key: StreamCurve.fit(rows) for key, rows in sizes.items()},
         )
 
-    def rate_model(self, shape: KernelShape) -> RateModel | None:
+    def rate_model(self, shape: KernelShape) -> RateModel | MeasuredProducts | None:
         """The model of a contraction, None if nothing like it was measured."""
         kinds = (shape.kind,) if shape.kind == "dot" else (shape.kind, _ANY_CONVOLUTION)
         known = (self.rates[k, shape.dtype] for k in kinds if (k, shape.dtype) in self.rates)
@@ -169,7 +184,7 @@ class MeasuredKernels:
 
     shapes: Sequence[KernelShape]
     op_row: np.ndarray
-    profile: KernelProfile
+    models: Models
     # (contraction, mesh sizes, which factor each axis splits as one number) -> seconds.
     _known: dict[tuple[int, tuple[int, ...], int], float] = field(default_factory=dict, repr=False)
 
@@ -195,17 +210,13 @@ class MeasuredKernels:
         return seconds
 
     @cached_property
-    def _models(self) -> Models:
-        return Models.fit(self.profile)
-
-    @cached_property
     def _streams(self) -> list[tuple[StreamCurve, np.ndarray]]:
         """Each curve with the kernels it is for."""
         # By identity: curves are arrays, which have no hash, and few kernels share few of them.
         kernels: dict[int, list[int]] = defaultdict(list)
         curves: dict[int, StreamCurve] = {}
         for index, shape in enumerate(self.shapes):
-            curve = None if shape.kind else self._models.stream_curve(shape)
+            curve = None if shape.kind else self.models.stream_curve(shape)
             if curve is not None:
                 kernels[id(curve)].append(index)
                 curves[id(curve)] = curve
@@ -214,14 +225,14 @@ class MeasuredKernels:
     @cached_property
     def _contractions(self) -> np.ndarray:
         """Kernels that a measured rate is known for."""
-        known = [i for i, s in enumerate(self.shapes) if s.kind and self._models.rate_model(s)]
+        known = [i for i, s in enumerate(self.shapes) if s.kind and self.models.rate_model(s)]
         return np.array(known, np.int64)
 
     @cached_property
-    def _rate_rows(self) -> list[tuple[RateModel, np.ndarray]]:
+    def _rate_rows(self) -> list[tuple[RateModel | MeasuredProducts, np.ndarray]]:
         """Each rate with the contractions it is for, as a mask over `_contractions`."""
-        rates = [self._models.rate_model(self.shapes[i]) for i in self._contractions]
-        used = [rate for rate in self._models.rates.values() if any(rate is r for r in rates)]
+        rates = [self.models.rate_model(self.shapes[i]) for i in self._contractions]
+        used = [rate for rate in self.models.rates.values() if any(rate is r for r in rates)]
         return [(rate, np.array([rate is r for r in rates])) for rate in used]
 
     @cached_property
@@ -265,6 +276,18 @@ class MeasuredKernels:
         # Parts are rounded up: the largest part is the one that the step waits for.
         local = -(-whole // parts)
         return np.stack([np.where(roles == role, local, 1).prod(axis=1) for role in Role], axis=1)
+
+
+def measured_kernels(
+    shapes: Sequence[KernelShape],
+    op_row: np.ndarray,
+    profile: KernelProfile | None,
+    device: Device,
+) -> MeasuredKernels | None:
+    """What a profile and the catalogue measured on a device; None if nothing was."""
+    if profile is None and not device.measured:
+        return None
+    return MeasuredKernels(shapes, op_row, Models.fit(profile, device))
 
 
 def factor_parts(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:

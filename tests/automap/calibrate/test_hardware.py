@@ -59,7 +59,13 @@ def test_links_are_recovered_with_outliers(name):
     true = replace(
         topology,
         levels=tuple(
-            replace(level, latency_seconds=7e-6 * (i + 1), bytes_per_s=3e10 / (i + 1), shared_by=1)
+            replace(
+                level,
+                latency_seconds=7e-6 * (i + 1),
+                bytes_per_s=3e10 / (i + 1),
+                shared_by=1,
+                measured="",
+            )
             for i, level in enumerate(topology.levels)
         ),
     )

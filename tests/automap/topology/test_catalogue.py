@@ -39,6 +39,7 @@ def shape(topology):
         ("4x8xb200", [("nvlink", 8, "switch"), ("network", 4, "switch")]),
         ("2x72xgb200", [("nvlink", 72, "switch"), ("network", 2, "switch")]),
         ("gb200-nvl72", [("nvlink", 72, "switch")]),
+        ("gb300-nvl72", [("nvlink", 72, "switch")]),
         ("4x2080ti", [("pcie", 4, "switch")]),
         ("2x4x2080ti", [("pcie", 4, "switch"), ("network", 2, "switch")]),
         ("2xk80", [("pcie-pair", 2, "switch")]),
@@ -110,7 +111,7 @@ def test_a_graph_is_no_topology():
         ("v9:2x2", r"got 'v9:2x2'; allowed: v4:AxBxC, v5e:AxB, .*local, or the path of a .toml"),
         ("16xh100", "1 to 8 GPUs a host .* 2x8xh100"),
         ("0x8xh100", "1 to 8192 hosts"),
-        ("8xb300", "allowed GPUs: k80, p100, titan-xp, .*h200, b200, gb200; .*TOML file"),
+        ("8xb300", "allowed GPUs: k80, p100, titan-xp, .*h200, b200, gb200, gb300; .*TOML file"),
         ("3xk80", "up to 2 on pcie-pair x up to 4 on pcie-host"),
         ("5xp100", "1 to 4 GPUs a host .*2x4xp100"),
         ("automap-d", "flexflow-p100, flexflow-k80, automap-a, .*haswell-2xk80"),
@@ -192,7 +193,8 @@ def test_local_gpus_are_grouped_by_process():
 @pytest.mark.parametrize("gpu", [device.name for device in GPUS])
 def test_local_gpus_of_the_catalogue_are_recognized(gpu):
     """By the name that CUDA gives them, as XLA's compiler is told it."""
-    kind = GPU_TARGETS[gpu].description if gpu in GPU_TARGETS else "Tesla K80"
+    unknown_to_the_compiler = {"k80": "Tesla K80", "gb300": "NVIDIA GB300"}
+    kind = unknown_to_the_compiler.get(gpu) or GPU_TARGETS[gpu].description
     assert topology_from_devices([device(kind, "gpu", process_index=0)]).device.name == gpu
 
 

@@ -79,6 +79,6 @@ def test_a_target_is_the_catalogues_device(name):
 
 
 def test_every_gpu_of_the_catalogue_has_a_target_but_the_one_that_cuda_has_dropped():
-    assert {gpu.name for gpu in GPUS} - GPU_TARGETS.keys() == {"k80"}
+    assert {gpu.name for gpu in GPUS} - GPU_TARGETS.keys() == {"k80", "gb300"}
     with pytest.raises(CompilerError, match="got 'k80'; allowed: p100, .*--compiler cpu"):
         machine_for("gpu", get_topology("4xk80"))

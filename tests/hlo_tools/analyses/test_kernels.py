@@ -49,6 +49,14 @@ def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
     assert {a.n_bytes for a in dot.reads} == {ACTIVATION_BYTES, 4 * WIDTH * WIDTH, loop_counter}
 
 
+@pytest.mark.parametrize(("platform", "copies"), [("cuda", 1), ("tpu", 0), ("cpu", 0)])
+def test_a_layer_of_a_stack_is_copied_where_products_need_whole_operands(platform, copies):
+    graph = step_graph(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    slices = [k for k in _kernels(graph, platform) if graph.ops[k.op].opcode == "dynamic-slice"]
+    assert [[a.n_bytes for a in k.writes] for k in slices] == copies * [[4 * WIDTH * WIDTH]]
+    assert all(max(a.n_bytes for a in k.reads) == 4 * WIDTH * WIDTH for k in slices)
+
+
 def test_a_gather_reads_the_rows_it_returns():
     graph = step_graph(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
     (gather,) = [k for k in _kernels(graph, "cpu") if graph.ops[k.op].opcode == "gather"]

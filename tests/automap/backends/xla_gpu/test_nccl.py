@@ -8,6 +8,7 @@ from automap.backends.protocols import PLAIN
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.topology import get_topology
+from tests.automap.topologies import by_formulas
 
 
 AR = CollectiveKind.ALL_REDUCE
@@ -30,7 +31,7 @@ def test_plain_is_the_level_itself_and_wires_stay(latency, reach):
 
 
 def envelope(name, shape, axes):
-    return collective_cost(AR, get_topology(name), shape, axes)
+    return collective_cost(AR, by_formulas(name), shape, axes)
 
 
 def test_small_messages_take_ll_and_large_ones_simple():
@@ -53,7 +54,7 @@ def test_many_hosts_take_a_tree_for_small_messages():
 
 @pytest.mark.parametrize("name", ["8xh100", "16x8xb200", "automap-b", "flexflow-k80"])
 def test_seconds_are_the_least_line_and_bandwidth_rises(name):
-    topology = get_topology(name)
+    topology = by_formulas(name)
     cost = collective_cost(AR, topology, (topology.device_count,), (0,))
     n_bytes = np.logspace(1, 10, 200)
     seconds = cost.seconds(n_bytes)

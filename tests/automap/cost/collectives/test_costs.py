@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.topology import Level, Topology, get_topology, mesh_shapes
 from automap.topology.spans import spans
+from tests.automap.topologies import by_formulas
 
 
 AR, AG, RS, A2A, PERMUTE = CollectiveKind
@@ -138,7 +139,7 @@ def test_torus_is_the_best_split_over_orders(levels):
 
 def hosts(name, n_hosts, gpus):
     """A topology of the catalogue's GPU hosts that sends in one way, as other platforms do."""
-    return dataclasses.replace(get_topology(f"{n_hosts}x{gpus}x{name}"), platform="tpu")
+    return dataclasses.replace(by_formulas(f"{n_hosts}x{gpus}x{name}"), platform="tpu")
 
 
 @pytest.mark.parametrize(("kind", "factor", "steps"), [(RS, 1, 2), (AG, 1, 2), (AR, 2, 3)])
@@ -161,7 +162,7 @@ def test_across_hosts_stages_or_one_ring(kind, factor, steps):
 @given(n_bytes=st.floats(1, 1e10))
 def test_stages_help_where_cards_are_slow(name, n_bytes):
     """Hierarchical is at most flat: the choice never exceeds one ring through all ranks."""
-    topology = get_topology(name)
+    topology = by_formulas(name)
     total = topology.device_count
     inside, edges, slowest = 1, 0.0, 0.0
     for level in topology.levels:
@@ -258,7 +259,7 @@ def test_more_ranks_cost_no_less(level, reach, platform, n, kind, n_bytes):
 @given(st.sampled_from(CollectiveKind), st.integers(1, 8), st.integers(1, 7), BYTES)
 def test_more_hosts_and_more_gpus_cost_no_less(kind, n_hosts, gpus, n_bytes):
     def seconds(*shape):
-        topology = get_topology("x".join(map(str, shape)) + "xh100")
+        topology = by_formulas("x".join(map(str, shape)) + "xh100")
         return collective_cost(kind, topology, (topology.device_count,), (0,)).seconds(n_bytes)
 
     least = seconds(n_hosts, gpus) * (1 - 1e-12)
@@ -272,7 +273,7 @@ def test_more_hosts_and_more_gpus_cost_no_less(kind, n_hosts, gpus, n_bytes):
     st.sampled_from(CollectiveKind), st.sampled_from(["2x8xv100", "2x8xa100", "8x8xb200"]), BYTES
 )
 def test_inside_a_host_is_cheaper_than_across(kind, name, n_bytes):
-    topology = get_topology(name)
+    topology = by_formulas(name)
     n_hosts = topology.levels[-1].size
     shape = (n_hosts, 8 // n_hosts, n_hosts)
     inside, across = (collective_cost(kind, topology, shape, (axis,)) for axis in (2, 0))

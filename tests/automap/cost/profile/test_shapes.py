@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from automap.cost.profile import KernelProfile
-from automap.cost.profile.measured import MeasuredKernels, factor_parts
+from automap.cost.profile.measured import MeasuredKernels, Models, factor_parts
 from automap.cost.profile.shapes import KernelShape
 from automap.cost.profile.signatures import (
     ConvolutionSignature,
@@ -22,6 +22,7 @@ from automap.cost.profile.signatures import (
     matmul_sizes,
 )
 from automap.cost.tables import build_tables
+from automap.topology import get_topology
 from hlo_tools.graph import DTYPE_BITS
 from tests.steps import decoder, images, mlp, problem_of
 
@@ -131,7 +132,9 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
     profile = KernelProfile(device="cpu-8", device_kind="cpu", jax_version="0").with_times(
         (shape.local([1] * len(shape.sizes), 0), 1.0) for shape in table.shape if shape.kind
     )
-    measured = MeasuredKernels(table.shape, table.op_row, profile)
+    measured = MeasuredKernels(
+        table.shape, table.op_row, Models.fit(profile, get_topology("cpu:8").device)
+    )
     rows = measured._contractions.tolist()
     assert rows == [i for i, shape in enumerate(table.shape) if shape.kind]
     for row, kernel in enumerate(rows):

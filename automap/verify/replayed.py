@@ -1,0 +1,175 @@
+"""The seconds of a step as its compiler scheduled it, without the devices.
+
+The compiled program is replayed as it stands (`hlo_tools.compiled.replay`): a collective runs
+beside the kernels between its start and its done, loops by their trips. What an instruction costs:
+
+    kernel, TPU     the cycles that the compiler gives it, by the clock    -> in: `_kernel_prices`
+    kernel, GPU     the compiler's estimate that is believed for its kind, or a measurement
+                    (`automap.verify.gpu_kernels`)
+    permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
+    collective      the cost model's, measured where there are measurements (`automap.cost`)
+
+Links of a slice are held by level and direction: a permute holds the links on its ways, and two of
+opposite directions run at once; a ring of any other collective goes both ways round. GPUs run one
+collective after the other, as XLA gives them one stream.
+
+A TPU's fused collectives stand in several fusions, one for each step, with one channel: the
+transfer begins with the first of them and is waited for by the last.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from automap.cost.collectives import CollectiveKind, collective_cost
+from automap.errors import CompilerError
+from automap.topology.link_loads import permutation
+from automap.topology.mesh import Mesh
+from automap.topology.model import Topology
+from automap.topology.spans import spans
+from automap.verify.gpu_kernels import gpu_kernel_seconds
+from automap.verify.groups import OTHER_DEVICES, joined_axes
+from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
+from hlo_tools.compiled.gpu_estimates import read_estimates
+from hlo_tools.compiled.replay import Cost, Link, ReplayedStep, Transfer, in_order, replay
+from hlo_tools.compiled.scheduled import read_cycles
+from hlo_tools.module import Computation, Instruction, Module
+from hlo_tools.opcodes import JOINS_DEVICES
+from hlo_tools.read.proto import decode_module
+
+
+_GPU_COLLECTIVES: Final = "stream of collectives"
+CLOCK_HZ: Final[Mapping[str, float]] = {
+    "v4": 275e12 / (8 * 2 * 128**2),
+    "v5e": 197e12 / (4 * 2 * 128**2),
+    "v5p": 459e12 / (8 * 2 * 128**2),
+}
+"""Clocks by which a TPU compiler's cycles are seconds: the peak FLOP/s of a chip over those of a
+cycle, of four (v5e) or eight (v4, v5p) matrix units of 128 x 128.
+"""
+
+
+def has_seconds(topology: Topology) -> bool:
+    """Whether the estimates of a topology's compiler are known to be seconds."""
+    return topology.platform == "cuda" or topology.device.name in CLOCK_HZ
+
+
+def replayed_step(data: bytes, topology: Topology, mesh: Mesh) -> ReplayedStep:
+    """The step of a serialized compiled program; `mesh` lies row-major on its partitions.
+
+    Raises `HloError` for a malformed program, `CompilerError` for a device whose compiler's
+    estimates are not known to be seconds.
+    """
+    module = decode_module(data)
+    kernel = _kernel_prices(data, module, topology)
+    transfers = _transfers(module, topology, mesh)
+
+    def price(instruction: Instruction) -> Cost:
+        moved = transfers.get(instruction.name, Cost())
+        # A collective by itself is no kernel, whatever the compiler's estimate of it.
+        is_kernel = instruction.opcode == "fusion" or not moved.transfers
+        return replace(moved, kernel_seconds=kernel(instruction) if is_kernel else 0.0)
+
+    return replay(module, price)
+
+
+_KernelSeconds = Callable[[Instruction], float]
+
+
+def _kernel_prices(data: bytes, module: Module, topology: Topology) -> _KernelSeconds:
+    if topology.platform == "cuda":
+        return gpu_kernel_seconds(read_estimates(data), module, topology.device)
+    if not has_seconds(topology):
+        raise CompilerError(
+            f"no seconds of a compiled step for {topology.device.name}: its clock is not known; "
+            f"allowed: GPUs and {', '.join(CLOCK_HZ)}"
+        )
+    cycles, clock_hz = read_cycles(data), CLOCK_HZ[topology.device.name]
+    return lambda instruction: cycles.get(instruction.name, 0) / clock_hz
+
+
+def _transfers(module: Module, topology: Topology, mesh: Mesh) -> Mapping[str, Cost]:
+    """What each instruction moves, by its name; a fusion moves what is in it."""
+    by_name: dict[str, list[CompiledCollective]] = defaultdict(list)
+    for collective in compiled_collectives(module):
+        by_name[collective.instruction].append(collective)
+    prices = {name: _price(tensors, topology, mesh) for name, tensors in by_name.items()}
+    fused = set(_fused(module))
+    costs = {name: Cost(transfers=(transfer,)) for name, transfer in prices.items()}
+    for computation in module.computations.values():
+        if computation.id not in fused:
+            costs |= _fused_costs(computation, module, prices)
+    return costs
+
+
+def _fused(module: Module) -> Iterator[int]:
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            if instruction.opcode == "fusion":
+                yield from instruction.called
+
+
+def _fused_costs(
+    computation: Computation, module: Module, prices: Mapping[str, Transfer]
+) -> Mapping[str, Cost]:
+    """What the fusions of a computation move: a collective of several steps begins in the first
+    fusion that has one of its channel and ends in the last.
+    """
+    steps: dict[_Channel, list[str]] = defaultdict(list)
+    first: dict[_Channel, Transfer] = {}
+    for instruction in in_order(module, computation):
+        if instruction.opcode == "fusion":
+            for inner in _collectives_in(instruction, module):
+                channel = _Channel(inner.opcode, inner.attributes.channel_id or -inner.id)
+                steps[channel].append(instruction.name)
+                if inner.name in prices:
+                    first.setdefault(channel, replace(prices[inner.name], name=channel))
+    costs: dict[str, Cost] = defaultdict(Cost)
+    for channel, transfer in first.items():
+        start, *_, end = steps[channel] * 2
+        begun = costs[start]
+        costs[start] = replace(begun, transfers=(*begun.transfers, transfer))
+        costs[end] = replace(costs[end], ends=(*costs[end].ends, channel))
+    return costs
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """The steps of one collective have one; those without a number are by themselves."""
+
+    opcode: str
+    number: int
+
+
+def _collectives_in(instruction: Instruction, module: Module) -> Iterator[Instruction]:
+    for called in instruction.called:
+        for inner in module.computations[called].instructions:
+            if inner.opcode in JOINS_DEVICES:
+                yield inner
+            yield from _collectives_in(inner, module)
+
+
+def _price(tensors: Sequence[CompiledCollective], topology: Topology, mesh: Mesh) -> Transfer:
+    """One message of tensors that go together."""
+    first = tensors[0]
+    kind = CollectiveKind(first.kind)
+    n_bytes = float(sum(tensor.n_bytes for tensor in tensors))
+    is_permute = kind == CollectiveKind.PERMUTE
+    if is_permute and topology.platform == "tpu" and first.groups is not None:
+        moved = permutation(topology, first.groups)
+        return Transfer(moved.seconds(n_bytes), moved.links)
+    axes = joined_axes(first.groups, mesh.axes, is_pairs=is_permute)
+    axes = mesh.names if axes == OTHER_DEVICES else axes
+    numbers = [mesh.names.index(axis) for axis in axes]
+    cost = collective_cost(kind, topology, mesh.sizes, numbers)
+    links = _links(topology, mesh, numbers)
+    return Transfer(float(cost.seconds(n_bytes)), links)
+
+
+def _links(topology: Topology, mesh: Mesh, axes: Sequence[int]) -> frozenset[Link]:
+    if topology.platform == "cuda":
+        return frozenset((_GPU_COLLECTIVES,))
+    levels = {span.level.name for span in spans(topology, mesh.sizes, axes)}
+    return frozenset(product(levels, ("up", "down")))

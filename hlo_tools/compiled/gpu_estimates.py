@@ -1,0 +1,65 @@
+"""What XLA:GPU thinks of each instruction of a program that it compiled.
+
+With the compiler option `ESTIMATES` each instruction that runs carries in its `backend_config`
+
+    {"fusion_backend_config": {"kind": "__triton_gemm", ...},
+     "reification_cost": [{"name": "sol", "exec_time_us": 51.2, ...}, {"exec_time_us": 867.7}, ...]}
+
+one entry for each of XLA's models that has an opinion:
+
+    ""                              the oldest: a roofline that knows no matrix units
+    "sol"                           the speed of light: a roofline, and measured tables of products
+                                    and of collectives where they have the shape
+    "indexing-cost-model"           what the tiles of a Triton kernel read and compute
+    "experimental-gemm-cost-model"  the same for Triton's products
+
+`read_estimates` gives them as they stand; which one to believe is for the reader to say.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+import json
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, Final
+
+from hlo_tools.read.messages import text
+from hlo_tools.read.proto import module_message
+
+
+ESTIMATES: Final[Mapping[str, bool]] = MappingProxyType({"xla_gpu_collect_cost_model_stats": True})
+"""The compiler option without which a program has no estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEstimate:
+    """`kind` is how a fusion is compiled ("" for what is none), `seconds` one run by each model."""
+
+    kind: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_estimates(data: bytes) -> Mapping[str, GpuEstimate]:
+    """The estimates of a serialized HloModuleProto by the names of instructions, which differ.
+
+    Raises `HloError` for a malformed proto; a config that is no such JSON has no estimate.
+    """
+    return {
+        text(instruction.name): estimate
+        for computation in module_message(data).computations
+        for instruction in computation.instructions
+        if instruction.backend_config
+        and (estimate := _estimate(instruction.backend_config)) is not None
+    }
+
+
+def _estimate(backend_config: bytes) -> GpuEstimate | None:
+    try:
+        config: Any = json.loads(backend_config)
+        costs = config.get("reification_cost", [])
+        seconds = {str(c.get("name", "")): float(c["exec_time_us"]) * 1e-6 for c in costs if c}
+        kind = str(config.get("fusion_backend_config", {}).get("kind", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    known = {name: value for name, value in seconds.items() if isfinite(value) and value >= 0}
+    return GpuEstimate(kind, known)
