@@ -36,7 +36,7 @@ from automap.topology.measured.collectives import measured_collectives
 from automap.topology.measured.products import measured_products
 from automap.verify.compilers import machine_for
 from automap.verify.worker import compiler_devices
-from hlo_tools.compiled.gpu_estimates import ESTIMATES, read_estimates
+from hlo_tools.compiled.estimates import ESTIMATES, read_estimates
 from scripts.tables import made_by, markdown, replace_table
 
 

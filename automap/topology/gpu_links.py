@@ -24,7 +24,7 @@ _NCCL: Final = Source(
 _MEASURED: Final = Source(
     field="measured",
     document="openxla/xla, default_collective_perf_table (CUDA plugin of jax 0.10.2)",
-    note="seconds of collectives; other GPUs by the rule of automap.topology.measured.links",
+    note="seconds of collectives; other GPUs by the rule of automap.topology.measured.collectives",
 )
 _NVLINK_STEP_SECONDS: Final = 3.4e-6
 _PCIE_STEP_SECONDS: Final = 5.7e-6

@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from automap.errors import TopologyError
 from automap.topology import checks
 from automap.topology.dtypes import DTYPE_FALLBACK
-from automap.topology.measured.links import PRODUCT_TABLES, link_table
+from automap.topology.measured.collectives import link_table
+from automap.topology.measured.products import PRODUCT_TABLES
 
 
 Platform = Literal["tpu", "cuda", "cpu"]
@@ -148,7 +149,7 @@ class Level:
     of one torus: collectives use them at the same time. `reach` says whether the links join
     devices without leaving the host (NVLink, PCIe, a TPU slice's own links) or hosts through
     their network cards. `measured` names the switch whose collectives were measured
-    (`automap.topology.measured.links`) and stand in place of what `bytes_per_s` and
+    (`automap.topology.measured.collectives`) and stand in place of what `bytes_per_s` and
     `latency_seconds` say; "" is none.
     """
 

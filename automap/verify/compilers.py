@@ -21,7 +21,7 @@ from automap.errors import CompilerError
 from automap.topology.model import Platform, Topology
 from automap.topology.tpu import GENERATIONS
 from automap.verify.gpu_targets import gpu_target
-from hlo_tools.compiled.gpu_estimates import ESTIMATES
+from hlo_tools.compiled.estimates import ESTIMATES
 
 
 MAX_FAKE_DEVICES: Final = 512

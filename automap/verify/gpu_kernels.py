@@ -1,6 +1,6 @@
 """The seconds of a GPU's kernels, by what the compiler thinks of them and by measurements.
 
-XLA:GPU has several models of a kernel (`hlo_tools.compiled.gpu_estimates`), and each is wrong for
+XLA:GPU has several models of a kernel (`hlo_tools.compiled.estimates`), and each is wrong for
 some kind of it. `TRUSTED` says which is believed for which, and why. Products are looked up in the
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
 fused into the kernel                                                    -> in: `_products`
@@ -16,7 +16,7 @@ import numpy as np
 
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
-from hlo_tools.compiled.gpu_estimates import GpuEstimate
+from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.module import Computation, Instruction, Module, Shape
 from hlo_tools.opcodes import NO_TIME

@@ -32,9 +32,8 @@ from automap.topology.spans import spans
 from automap.verify.gpu_kernels import gpu_kernel_seconds
 from automap.verify.groups import OTHER_DEVICES, joined_axes
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
-from hlo_tools.compiled.gpu_estimates import read_estimates
+from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.compiled.replay import Cost, Link, ReplayedStep, Transfer, in_order, replay
-from hlo_tools.compiled.scheduled import read_cycles
 from hlo_tools.module import Computation, Instruction, Module
 from hlo_tools.opcodes import JOINS_DEVICES
 from hlo_tools.read.proto import decode_module

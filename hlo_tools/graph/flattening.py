@@ -6,7 +6,7 @@ instruction's result                                                      -> in:
 What has none is an op.
 
 Loops are in `hlo_tools.graph.loops`. What XLA has fused is inlined too, unless fusions are kept as
-the ops that run (`hlo_tools.compiled.scheduled`).
+the ops that run (`hlo_tools.compiled.estimates`).
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,19 @@ from click.testing import CliRunner
 import pytest
 
 from scripts import measure_house
-from scripts.measure_house import Imports, Source, comments, formatting, main, names, sizes
+from scripts.measure_house import (
+    PRODUCT,
+    WHOLE,
+    Imports,
+    Source,
+    comments,
+    excesses,
+    formatting,
+    main,
+    measure,
+    names,
+    sizes,
+)
 
 
 @pytest.fixture
@@ -49,3 +61,7 @@ def test_a_folder_is_a_column():
     run = CliRunner().invoke(main, ["rl"], catch_exceptions=False)
     assert run.output.splitlines()[0].split() == ["rl"]
     assert "modules with one importer" in run.output
+
+
+def test_the_house_is_kept():
+    assert excesses(measure(PRODUCT), measure(WHOLE)) == []

@@ -21,8 +21,12 @@ import numpy as np
 from automap.backends import SentSpan, backend_for
 from automap.cost.collectives.algorithms import LINES, Line
 from automap.cost.collectives.kinds import CollectiveKind as CollectiveKind
-from automap.topology.measured.collectives import MeasuredCollectives, measured_collectives
-from automap.topology.measured.links import link_table, measured_parts
+from automap.topology.measured.collectives import (
+    MeasuredCollectives,
+    link_table,
+    measured_collectives,
+    measured_parts,
+)
 from automap.topology.model import Platform, Topology
 from automap.topology.spans import Span, spans
 

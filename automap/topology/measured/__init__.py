@@ -2,7 +2,6 @@
 
 `automap.topology.measured.collectives`  seconds of a collective over one link level, by its ranks
                                          and bytes
-`automap.topology.measured.links`        which measurement stands for the links of a GPU
 `automap.topology.measured.products`     seconds of a matrix product on one GPU, by its sizes and
                                          element type
 

@@ -116,6 +116,9 @@ _RATES: Final[Mapping[tuple[str, str], Rates]] = {
 }
 
 
+PRODUCT_TABLES: Final = ("h100", "b200")
+"""The GPUs whose products were measured."""
+
 # Types that run on the same units at the same rate as one that was measured.
 _LIKE: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": ("bf16", "f16"),

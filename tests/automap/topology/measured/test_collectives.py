@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 
 from automap.errors import TopologyError
-from automap.topology.measured.collectives import measured_collectives
-from automap.topology.measured.links import LINK_TABLES, link_table, measured_parts
+from automap.topology.measured.collectives import (
+    LINK_TABLES,
+    link_table,
+    measured_collectives,
+    measured_parts,
+)
 from scripts.measured_gpus import collective_errors
 
 

@@ -1,11 +1,17 @@
-"""What XLA:GPU thinks of each instruction of a program that it compiled.
+"""What compilers think of each instruction of a program that they compiled, by its name.
 
-With the compiler option `ESTIMATES` each instruction that runs carries in its `backend_config`
+libtpu writes on each fusion, on each op that runs by itself, and on each copy that others wait for
+(into another order of dimensions, mostly) how many cycles it takes it to be; collectives and
+asynchronous copies carry none                                           -> in: `read_cycles`
 
+    {"window_config": {"estimated_cycles": "45363", ...}, ...}
+
+XLA:GPU writes on each instruction that runs, if it is asked by the compiler option `ESTIMATES`,
+                                                                         -> in: `read_estimates`
     {"fusion_backend_config": {"kind": "__triton_gemm", ...},
      "reification_cost": [{"name": "sol", "exec_time_us": 51.2, ...}, {"exec_time_us": 867.7}, ...]}
 
-one entry for each of XLA's models that has an opinion:
+one entry for each of its models that has an opinion:
 
     ""                              the oldest: a roofline that knows no matrix units
     "sol"                           the speed of light: a roofline, and measured tables of products
@@ -13,10 +19,10 @@ one entry for each of XLA's models that has an opinion:
     "indexing-cost-model"           what the tiles of a Triton kernel read and compute
     "experimental-gemm-cost-model"  the same for Triton's products
 
-`read_estimates` gives them as they stand; which one to believe is for the reader to say.
+Which one to believe is for the reader to say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 import json
 from math import isfinite
@@ -63,3 +69,29 @@ def _estimate(backend_config: bytes) -> GpuEstimate | None:
         return None
     known = {name: value for name, value in seconds.items() if isfinite(value) and value >= 0}
     return GpuEstimate(kind, known)
+
+
+def read_cycles(data: bytes) -> Mapping[str, int]:
+    """The cycles of one run of each instruction that has an estimate, by its name.
+
+    Raises `HloError` for a malformed proto.
+    """
+    return dict(_cycles_by_name(data))
+
+
+def _cycles_by_name(data: bytes) -> Iterator[tuple[str, int]]:
+    for computation in module_message(data).computations:
+        for instruction in computation.instructions:
+            if b"estimated_cycles" in instruction.backend_config:
+                cycles = _cycles(instruction.backend_config)
+                if cycles is not None:
+                    yield text(instruction.name), cycles
+
+
+def _cycles(backend_config: bytes) -> int | None:
+    try:
+        config: Any = json.loads(backend_config)
+        cycles = int(config["window_config"]["estimated_cycles"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return cycles if cycles >= 0 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hlo_tools.compiled.scheduled import read_schedule
+from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
 
@@ -61,25 +61,41 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
 """
 
 
-def test_cycles_are_counted_once_per_trip_and_those_of_copies_too():
-    schedule = read_schedule(text_to_proto(PROGRAM))
-    assert schedule.cycles == 3 + 5 * 100 + 11 + 7
-    assert {(op.opcode, op.count) for op in schedule.unestimated} == {("add", 5)}
-    assert not schedule.assumptions
+def test_cycles_are_those_of_one_run_and_copies_have_them_too():
+    cycles = read_cycles(text_to_proto(PROGRAM))
+    assert cycles == {"copied": 3, "inner": 100, "turned": 11, "out": 7}
 
 
 def test_a_gzipped_proto_is_read_too():
-    assert read_schedule(gzip.compress(text_to_proto(PROGRAM))).cycles == 521
+    assert read_cycles(gzip.compress(text_to_proto(PROGRAM)))["out"] == 7
 
 
 @pytest.mark.parametrize("config", ["{", "[1]", "estimated_cycles", '{\\"estimated_cycles\\": 7}'])
 def test_estimates_that_are_none_are_left_out(config):
     text = PROGRAM.replace(_config(7), f'"{config}"')
-    assert read_schedule(text_to_proto(text)).cycles == 514
+    assert "out" not in read_cycles(text_to_proto(text))
+
+
+def test_each_model_of_a_gpu_kernel_has_its_seconds():
+    costs = [{"name": "sol", "exec_time_us": 2.5}, {"exec_time_us": 7}]
+    config = {"fusion_backend_config": {"kind": "__triton"}, "reification_cost": costs}
+    estimates = read_estimates(text_to_proto(PROGRAM.replace(_config(7), json.dumps(config))))
+    assert estimates["out"].kind == "__triton"
+    assert estimates["out"].seconds == pytest.approx({"sol": 2.5e-6, "": 7e-6})
+    # Those of another compiler are no seconds.
+    assert estimates["inner"].seconds == {}
+
+
+@pytest.mark.parametrize("cost", ['"x"', "-1", "NaN", "[]"])
+def test_seconds_that_are_none_are_left_out(cost):
+    config = f'{{"reification_cost": [{{"name": "sol", "exec_time_us": {cost}}}]}}'
+    estimates = read_estimates(text_to_proto(PROGRAM.replace(_config(7), config)))
+    assert "out" not in estimates or estimates["out"].seconds == {}
 
 
 def test_a_broken_proto_is_refused():
-    with pytest.raises(HloError):
-        read_schedule(text_to_proto(PROGRAM)[:-40])
-    with pytest.raises(HloError):
-        read_schedule(Path(__file__).read_bytes())
+    for read in (read_cycles, read_estimates):
+        with pytest.raises(HloError):
+            read(text_to_proto(PROGRAM)[:-40])
+        with pytest.raises(HloError):
+            read(Path(__file__).read_bytes())
