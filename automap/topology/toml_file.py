@@ -30,6 +30,9 @@ example:
     reach = "network"                # host | network; host when left out
     latency_seconds = 10e-6
 
+A level may also have `measured = "nvswitch-3"`, and a device `measured = "h100"`: links and
+products are then those that were measured on such a machine (`automap.topology.measured`).
+
 One with devices of several kinds, or links of no regular form, is a graph, the fields of `Graph`:
 
   | name = "desk"
