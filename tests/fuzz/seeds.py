@@ -14,7 +14,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from automap.api.planning import plan
-from automap.cost.profile import FORMAT as PROFILE_FORMAT, KernelProfile, Transfer
+from automap.cost.profile import KernelProfile, Transfer
+from automap.cost.profile.record import FORMAT as PROFILE_FORMAT
 from automap.cost.profile.signatures import (
     ConvolutionSignature,
     DotSignature,

@@ -92,7 +92,7 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
         assert total_seconds(program, NodeKind.COLLECTIVE) == pytest.approx(busy)
         step = simulate_spmd(program, "cuda").timeline.makespan_seconds
         assert max(compute, busy) * (1 - 1e-9) <= step <= (compute + busy) * (1 + 1e-9)
-        assert step == pytest.approx(estimate.step_seconds, rel=0.15, abs=ONE_MESSAGE_SECONDS)
+        assert step == pytest.approx(estimate.step_seconds, rel=0.2, abs=ONE_MESSAGE_SECONDS)
 
 
 def test_kernels_wait_for_the_collectives_of_what_they_read():

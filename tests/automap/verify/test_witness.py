@@ -67,7 +67,8 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     except PlanError as error:
         assert str(error)
         return
-    assert witness.to_json() == data
+    # Witnesses from before there were replayed schedules have none.
+    assert witness.to_json() == {"step": None} | data
 
 
 @pytest.mark.parametrize(
