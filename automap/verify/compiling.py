@@ -15,7 +15,7 @@ import re
 from typing import Final
 
 from automap.choices import CompilerName
-from automap.errors import CompilerError
+from automap.errors import AutomapError, CompilerError
 from automap.jaxpr.names import readable
 from automap.jaxpr.sites import parse_site
 from automap.topology.mesh import Mesh
@@ -106,7 +106,7 @@ def _step(compiled: bytes, request: Request, topology: Topology) -> StepRecord |
     mesh = Mesh(tuple(name for name, _ in axes), tuple(size for _, size in axes))
     try:
         step = replayed_step(compiled, topology, mesh)
-    except (HloError, CompilerError):
+    except (HloError, AutomapError):
         return None
     return StepRecord(
         seconds=step.seconds,

@@ -34,11 +34,13 @@ from automap.verify.groups import OTHER_DEVICES, joined_axes
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.compiled.replay import Cost, Link, ReplayedStep, Transfer, in_order, replay
+from hlo_tools.errors import HloError
 from hlo_tools.module import Computation, Instruction, Module
 from hlo_tools.opcodes import JOINS_DEVICES
 from hlo_tools.read.proto import decode_module
 
 
+_PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
 _GPU_COLLECTIVES: Final = "stream of collectives"
 CLOCK_HZ: Final[Mapping[str, float]] = {
     "v4": 275e12 / (8 * 2 * 128**2),
@@ -58,8 +60,8 @@ def has_seconds(topology: Topology) -> bool:
 def replayed_step(data: bytes, topology: Topology, mesh: Mesh) -> ReplayedStep:
     """The step of a serialized compiled program; `mesh` lies row-major on its partitions.
 
-    Raises `HloError` for a malformed program, `CompilerError` for a device whose compiler's
-    estimates are not known to be seconds.
+    Raises `HloError` for a malformed program or a collective without a price, `CompilerError` for a
+    device whose compiler's estimates are not known to be seconds.
     """
     module = decode_module(data)
     kernel = _kernel_prices(data, module, topology)
@@ -153,6 +155,8 @@ def _collectives_in(instruction: Instruction, module: Module) -> Iterator[Instru
 def _price(tensors: Sequence[CompiledCollective], topology: Topology, mesh: Mesh) -> Transfer:
     """One message of tensors that go together."""
     first = tensors[0]
+    if first.kind not in _PRICED:
+        raise HloError(f"{first.instruction}: nothing is known of the seconds of a {first.kind}")
     kind = CollectiveKind(first.kind)
     n_bytes = float(sum(tensor.n_bytes for tensor in tensors))
     is_permute = kind == CollectiveKind.PERMUTE

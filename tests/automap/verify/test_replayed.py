@@ -13,6 +13,7 @@ from automap.topology.measured.products import measured_products
 from automap.topology.mesh import Mesh
 from automap.verify.gpu_kernels import TRUSTED
 from automap.verify.replayed import CLOCK_HZ, replayed_step
+from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
 
 
@@ -165,3 +166,12 @@ def test_the_finest_mesh_prices_what_coarser_ones_do():
         whole = collective_cost(kind, tpus, (8,), [0]).seconds(1e8)
         finest = collective_cost(kind, tpus, (2, 2, 2), [0, 1, 2]).seconds(1e8)
         assert float(finest) == pytest.approx(float(whole)), kind
+
+
+def test_a_collective_without_a_price_is_named():
+    entry = (
+        "ENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8] parameter(0)\n"
+        "  ROOT %sent = f32[8] collective-broadcast(%x), replica_groups={{0,1,2,3,4,5,6,7}}\n}"
+    )
+    with pytest.raises(HloError, match="sent: nothing is known of .* a collective-broadcast"):
+        replayed_step(_program(entry), get_topology("v5e:2x4"), MESH)
