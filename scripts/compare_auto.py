@@ -10,7 +10,7 @@ AUTO is the auto-sharder of jax 0.6.2 with libtpu 0.0.17, in an environment of i
 AUTO decides all shardings of a step on each mesh shape of the slice, with the budget of memory that
 it has by itself (1.1 times what it thinks is the least) and with the device's memory (`BUDGETS`).
 Its best by the witness is taken. The witness is the program as libtpu 0.0.17 schedules it, read as
-`scripts.scheduled` says. Presets (each on the mesh that the evaluator likes best) and our plan are
+`scripts.witnesses` says. Presets (each on the mesh that the evaluator likes best) and our plan are
 handed to the same compiler with the shardings of inputs, outputs and constraints. With `--newer`
 (and the extra `tpu`), the fastest of each kind, and presets within a quarter of the fastest, are
 compiled by today's TPU compiler too, of AUTO's what can be carried over (`scripts.auto_carried`).

@@ -39,8 +39,8 @@ from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.witness import Witness
 from scripts.halves import is_held_out
-from scripts.scheduled import compile_witness
 from scripts.tables import made_by, markdown, replace_table
+from scripts.witnesses import compile_witness
 
 
 COMMAND = "python -m scripts.compare_compilers --table {table} --platform {platform} -o {output}"

@@ -32,8 +32,8 @@ from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.verify.replayed import has_seconds
-from scripts.scheduled import compile_witness
 from scripts.tables import made_by, markdown, replace_table
+from scripts.witnesses import compile_witness
 
 
 COMMAND = "python -m scripts.compare_presets{flags}"

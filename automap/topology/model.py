@@ -174,6 +174,8 @@ class Level:
         checks.check_choice("reach", self.reach, get_args(Reach))
         if self.measured:
             link_table(self.measured)
+            if self.kind != "switch":
+                raise checks.refuse("measured", self.measured, "none for a level that is no switch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

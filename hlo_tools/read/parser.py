@@ -55,8 +55,12 @@ _REMEDY: Final = (
 class Parser:
     """Parses one program after the other; used in a `with` block, which leaves no process behind.
 
-    The process is started when there is something to parse, and anew after it has ended.
+    The process is started when there is something to parse, and anew after it has ended. It may
+    have `most_memory_bytes`.
     """
+
+    def __init__(self, most_memory_bytes: int = _MOST_MEMORY_BYTES):
+        self._most_memory_bytes = most_memory_bytes
 
     def __enter__(self) -> "Parser":
         """Nothing is started yet."""
@@ -105,7 +109,7 @@ class Parser:
         message = answer.decode(errors="replace")
         if any(sign in message for sign in _OUT_OF_MEMORY):
             end(child)  # nothing is sure of a parser that went on after that
-            raise HloError(_too_much_memory(form))
+            raise HloError(self._too_much_memory(form))
         raise HloError(message)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -117,10 +121,11 @@ class Parser:
         folders = [str(child.parents[parser_child.__name__.count(".")]), *sys.path]
         # Flags are for compilers; one that this jaxlib does not know would end the parser.
         environment = {name: v for name, v in os.environ.items() if name != "XLA_FLAGS"}
+        most = str(self._most_memory_bytes)
         try:
             return self._resources.enter_context(
                 child_process(
-                    [sys.executable, "-I", "-S", str(child), str(_MOST_MEMORY_BYTES), *folders],
+                    [sys.executable, "-I", "-S", str(child), most, *folders],
                     stdout=subprocess.PIPE,
                     stderr=self._log,
                     env=environment,
@@ -137,22 +142,21 @@ class Parser:
         self._log.seek(0)
         log = self._log.read(_LOG_BYTES).decode(errors="replace")
         if any(sign in log for sign in _OUT_OF_MEMORY):
-            return _too_much_memory(form)
+            return self._too_much_memory(form)
         said = _CHECK.search(log)
         reason = said[1] if said else (log.strip().splitlines() or ["it said nothing"])[-1]
         return (
             f"not valid {form}: its parser {ending(status)}: {reason[:_MOST_CHARACTERS]}; {_REMEDY}"
         )
 
+    def _too_much_memory(self, form: Format) -> str:
+        most = f"{self._most_memory_bytes / 2**30:g} GiB"
+        return f"the parser of {form} needed more than {most} of memory; {_REMEDY}"
+
 
 def seconds_for(n_bytes: int) -> int:
     """How long the parser of a program may take."""
     return _SECONDS + _SECONDS_PER_MIB * n_bytes // 2**20
-
-
-def _too_much_memory(form: Format) -> str:
-    most = f"{_MOST_MEMORY_BYTES / 2**30:g} GiB"
-    return f"the parser of {form} needed more than {most} of memory; {_REMEDY}"
 
 
 def _exchange(

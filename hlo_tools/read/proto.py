@@ -28,12 +28,12 @@ _MOST_INSTRUCTIONS = 1_000_000
 
 
 @collector_paused()
-def decode_module(data: bytes) -> Module:
+def decode_module(data: bytes, most_instructions: int = _MOST_INSTRUCTIONS) -> Module:
     """Decode an HloModuleProto, or an HloProto that wraps one, gzipped or not.
 
     Raises `HloError` with the reason for anything malformed.
     """
-    message = module_message(data)
+    message = module_message(data, most_instructions)
     reader = _Reader()
     computations: dict[int, Computation] = {}
     for computation in map(reader.computation, message.computations):
@@ -77,7 +77,7 @@ def _name_combiners(computations: dict[int, Computation]) -> None:
                     instruction.attributes = combined[key]
 
 
-def module_message(data: bytes) -> Any:
+def module_message(data: bytes, most_instructions: int = _MOST_INSTRUCTIONS) -> Any:
     """The message (`schema.MODULE`) of an HloModuleProto or HloProto, gzipped or not.
 
     Raises `HloError` if it is none.
@@ -94,9 +94,9 @@ def module_message(data: bytes) -> Any:
     inner = schema.WRAPPER.parse(data).module
     message = schema.MODULE.parse(inner if b"" < inner[:1] < b" " else data)
     count = sum(len(computation.instructions) for computation in message.computations)
-    if count > _MOST_INSTRUCTIONS:
+    if count > most_instructions:
         raise HloError(
-            f"{count} instructions; allowed: {_MOST_INSTRUCTIONS}; scan over layers instead of "
+            f"{count} instructions; allowed: {most_instructions}; scan over layers instead of "
             "unrolling"
         )
     if not count:

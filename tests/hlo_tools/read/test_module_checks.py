@@ -9,7 +9,6 @@ from hlo_tools.errors import HloError
 from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.module import Module, Shape
-from hlo_tools.read import proto
 from hlo_tools.read.module_checks import check_module
 from hlo_tools.read.operand_checks import ROWS
 from hlo_tools.read.proto import decode_module
@@ -266,11 +265,9 @@ def test_bytes_of_all_results_have_a_limit():
         check_module(decode_module(text_to_proto(f"{text}{chr(10).join(lines)}\n}}")))
 
 
-def test_a_program_has_so_many_instructions_at_most(monkeypatch):
+def test_a_program_has_so_many_instructions_at_most():
     data = text_to_proto(PROGRAM)
     count = sum(len(c.instructions) for c in _module().computations.values())
-    monkeypatch.setattr(proto, "_MOST_INSTRUCTIONS", count)
-    decode_module(data)
-    monkeypatch.setattr(proto, "_MOST_INSTRUCTIONS", count - 1)
+    decode_module(data, most_instructions=count)
     with pytest.raises(HloError, match=f"^{count} instructions; allowed: {count - 1}; scan over"):
-        decode_module(data)
+        decode_module(data, most_instructions=count - 1)

@@ -103,12 +103,12 @@ def test_a_parser_that_hangs_is_ended(a_child_that, monkeypatch):
         read_bytes(TEXT, "by hand")
 
 
-def test_memory_of_a_parser_is_limited(monkeypatch):
-    monkeypatch.setattr(parser_module, "_MOST_MEMORY_BYTES", 2**29)
+def test_memory_of_a_parser_is_limited():
     elements = 2**27
     text = f"HloModule m\nENTRY e {{ ROOT r = f32[{elements}] constant({{{'1,' * 100}1}}) }}"
-    with pytest.raises(HloError, match="needed more than 0.5 GiB of memory"):
-        read_bytes(text.encode(), "by hand")
+    with Parser(most_memory_bytes=2**29) as parser:
+        with pytest.raises(HloError, match="by hand: .*needed more than 0.5 GiB of memory"):
+            read_bytes(text.encode(), "by hand", parser)
 
 
 def test_the_limit_of_time_grows_with_the_program():

@@ -1,10 +1,13 @@
 """Measured collectives: what is read from half of the measurements beside the other half."""
 
+from dataclasses import replace
+
 from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
 from automap.errors import TopologyError
+from automap.topology import get_topology
 from automap.topology.measured.collectives import (
     LINK_TABLES,
     link_table,
@@ -69,3 +72,16 @@ def test_an_unknown_table_is_answered_with_those_there_are():
     with pytest.raises(TopologyError, match="got 'nvlink'; allowed: nvswitch-2, "):
         link_table("nvlink")
     assert all(link_table(name).measured in DEVICES for name in LINK_TABLES)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_measured_links_are_those_of_the_catalogue(device):
+    (level,) = get_topology(f"8x{device}").levels
+    assert level.bytes_per_s == measured_collectives(device).bytes_per_s
+    assert link_table(level.measured).measured == device
+
+
+def test_only_a_switch_has_measured_collectives():
+    (level,) = get_topology("8xh100").levels
+    with pytest.raises(TopologyError, match="measured: got 'nvswitch-3'; allowed: none for a"):
+        replace(level, kind="ring")

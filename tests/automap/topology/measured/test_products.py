@@ -4,6 +4,7 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
+from automap.topology import get_topology
 from automap.topology.measured.products import measured_products, measured_types
 from scripts.measured_gpus import USED, product_errors, read_products
 
@@ -48,3 +49,12 @@ def test_types_of_the_same_units_share_a_measurement():
 
 def test_other_gpus_have_no_measurements():
     assert measured_types("v100") == ()
+
+
+@pytest.mark.parametrize(("device", "dtype"), TABLES)
+def test_the_rooflines_are_those_of_the_catalogue(device, dtype):
+    rates = measured_products(device, dtype).rates
+    gpu = get_topology(f"8x{device}").device
+    own = "f8e4m3fn" if dtype == "f8" else dtype
+    assert rates.flops_per_s == pytest.approx(gpu.peak_flops_per_s(own), rel=0.01)
+    assert rates.memory_bytes_per_s == gpu.hbm_bytes_per_s
