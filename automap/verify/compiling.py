@@ -9,7 +9,7 @@ A program has groups of partitions where a plan has axes of its mesh
 """
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 import re
 from typing import Final
@@ -55,6 +55,32 @@ def ask(
 ) -> Witness:
     """The witness of a compiler for a plan; `cache_folder` None asks anew and keeps nothing.
 
+    Raises as `compile_planned` does.
+    """
+    return compile_planned(
+        program, name, timeout_seconds=timeout_seconds, cache_folder=cache_folder
+    ).witness
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler said of a planned step, and the program that it made: a serialized HLO proto,
+    None where there is none.
+    """
+
+    witness: Witness
+    program: bytes | None
+
+
+def compile_planned(
+    program: PlannedProgram,
+    name: CompilerName,
+    *,
+    timeout_seconds: float,
+    cache_folder: Path | None,
+) -> Compiled:
+    """`ask`, with the compiled program.
+
     Raises `CompilerError` for a compiler that is missing, fails or is not done in time,
     `InputError` for a step that cannot be sent to one.
     """
@@ -67,7 +93,8 @@ def ask(
     key = cache_key(exported.sha256, request.shardings, machine, topology.device.memory_bytes)
     cached = load_cached(cache_folder, key) if cache_folder is not None else None
     if cached is not None:
-        return _read_again(*cached, request, topology)
+        witness, compiled = cached
+        return Compiled(_read_again(witness, compiled, request, topology), compiled)
     with job_folder() as folder:
         (folder / PLANNED_FILE).write_bytes(exported.artifact)
         answer = run_job(request, folder, timeout_seconds=timeout_seconds)
@@ -80,7 +107,7 @@ def ask(
     )
     if cache_folder is not None:
         save_cached(cache_folder, key, witness, compiled)
-    return witness
+    return Compiled(witness, compiled)
 
 
 def _read_again(

@@ -17,10 +17,11 @@ from automap.errors import InfeasiblePlanError, InputError
 from automap.plan.record import PlanRecord, VerifiedRecord
 from automap.planner.records import Outcome, build_plan
 from automap.quantities import bytes_text
+from automap.search.context import Candidate
 from automap.step.call import TracedCall
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
-from automap.verify.compiling import ask
+from automap.verify.compiling import Compiled, compile_planned
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 
@@ -57,7 +58,7 @@ def confirmed_plan(
     set.
 
     `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed,
-    and what `automap.verify.compiling.ask` raises.
+    and what `compile_candidate` raises.
     """
     name = COMPILER_BY_PLATFORM[outcome.topology.platform]
     # Before the first plan is exported, which takes seconds for a large step.
@@ -65,18 +66,13 @@ def confirmed_plan(
     smallest: int | None = None
     candidates = outcome.context.best_candidates(confirmation.top)
     for tried, candidate in enumerate(candidates, start=1):
-        plan = build_plan(replace(outcome, best=candidate))
-        witness = ask(
-            planned_program(plan, call),
-            name,
-            timeout_seconds=confirmation.timeout_seconds,
-            cache_folder=confirmation.cache_folder,
-        )
+        plan, compiled = compile_candidate(outcome, candidate, call, confirmation)
+        witness = compiled.witness
         on_witness(plan, witness)
         # A witness without bytes says nothing that a plan could record as verified.
         peak = witness.peak_bytes
-        if peak is not None and _fits(witness, options):
-            return replace(plan, verified=_record(witness, peak, tried))
+        if peak is not None and is_confirmed(witness, options):
+            return replace(plan, verified=verified_record(witness, peak, tried))
         # For the message: how far the plan that needs least is from fitting.
         smallest = peak if smallest is None else min(smallest, peak or smallest)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
@@ -86,13 +82,32 @@ def confirmed_plan(
     )
 
 
-def _fits(witness: Witness, options: Options) -> bool:
-    # The user's own limit counts beside the compiler's word.
+def compile_candidate(
+    outcome: Outcome, candidate: Candidate, call: TracedCall, confirmation: Confirmation
+) -> tuple[PlanRecord, Compiled]:
+    """The plan of a candidate of a search, and what the compiler of its topology makes of it: its
+    bytes on a device, and the seconds of its schedule.
+
+    Raises what `automap.verify.compiling.compile_planned` raises.
+    """
+    plan = build_plan(replace(outcome, best=candidate))
+    compiled = compile_planned(
+        planned_program(plan, call),
+        COMPILER_BY_PLATFORM[outcome.topology.platform],
+        timeout_seconds=confirmation.timeout_seconds,
+        cache_folder=confirmation.cache_folder,
+    )
+    return plan, compiled
+
+
+def is_confirmed(witness: Witness, options: Options) -> bool:
+    """Whether a compiler confirms that a plan fits, within the user's own limit if there is one."""
     limit = options.memory_limit_bytes
     return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
 
 
-def _record(witness: Witness, peak_bytes: int, tried: int) -> VerifiedRecord:
+def verified_record(witness: Witness, peak_bytes: int, tried: int) -> VerifiedRecord:
+    """What a plan says of the compiler that confirmed it, after `tried` plans were compiled."""
     return VerifiedRecord(
         compiler=witness.compiler,
         versions=witness.versions,

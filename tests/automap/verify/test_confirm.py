@@ -12,6 +12,7 @@ from automap.program.trace import lower_call
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.verify import confirm
+from automap.verify.compiling import Compiled
 from automap.verify.confirm import Confirmation, confirmed_plan
 from tests.automap.verify.test_witness import WITNESS
 from tests.steps import mlp
@@ -29,12 +30,12 @@ def _confirmed(searched, monkeypatch, answers, top=3, options=None):
     """The plan, and what was compiled, when the compiler answers with each (fits, peak) in turn."""
     compiled = []
 
-    def ask(program, name, **_):
+    def compile_planned(program, name, **_):
         fits, peak = answers[len(compiled)]
         compiled.append(program.plan)
-        return dataclasses.replace(WITNESS, fits=fits, peak_bytes=peak)
+        return Compiled(dataclasses.replace(WITNESS, fits=fits, peak_bytes=peak), None)
 
-    monkeypatch.setattr(confirm, "ask", ask)
+    monkeypatch.setattr(confirm, "compile_planned", compile_planned)
     outcome, call = searched
     confirmation = Confirmation(top=top, timeout_seconds=1.0, cache_folder=None)
     return Plan.from_record(
