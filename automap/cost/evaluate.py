@@ -23,7 +23,7 @@ import numpy as np
 
 from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
-from automap.cost.collectives import CollectiveCost, collective_cost
+from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
@@ -32,7 +32,13 @@ from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import ALL_GATHER, ALL_TO_ALL, KINDS, last_dim_splits
+from automap.cost.traffic.flows import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    KINDS,
+    REDUCE_SCATTER,
+    last_dim_splits,
+)
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
@@ -145,11 +151,12 @@ class Evaluator:
     ) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
         collective_seconds = self._collective_seconds(collectives, sharding.sizes)
-        # Effects first: a ring hides what its collective takes with all that is added to it.
+        added = np.zeros(len(collective_seconds))
         if self.backend.collective_effects and self.backend.pads(self.topology.device):
             work = self.collective_work(sharding, collectives)
             for effect in self.backend.collective_effects:
-                collective_seconds += effect.seconds(work)
+                added += effect.seconds(work)
+        collective_seconds += added
         overlapped = np.zeros(len(collective_seconds))
         if self.backend.scattered_products == "rings":
             rings = with_rings(
@@ -160,8 +167,11 @@ class Evaluator:
                 sharding,
                 collectives,
                 collective_seconds,
+                # A ring hides what its shards take with all that is added to them.
+                self._passed_seconds(collectives, sharding.sizes) + added,
             )
             kernel_seconds, overlapped = rings.kernel_seconds, rings.overlapped_seconds
+            collective_seconds = rings.collective_seconds
         return Priced(
             sharding, collectives, kernel_seconds, collective_seconds - overlapped, overlapped
         )
@@ -247,6 +257,17 @@ class Evaluator:
             seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
         return seconds
 
+    def _passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of
+        all others.
+        """
+        seconds = np.zeros(len(collectives.kind))
+        is_scatter = (collectives.kind == REDUCE_SCATTER) & ~collectives.on_operand
+        for mask in np.unique(collectives.mask[is_scatter]).tolist():
+            rows = is_scatter & (collectives.mask == mask)
+            seconds[rows] = self._ring_cost(mask, sizes).seconds(collectives.n_bytes[rows])
+        return seconds
+
     @cached_property
     def _least_messages(self) -> np.ndarray:
         """Those of result edges, then of operand edges."""
@@ -257,6 +278,16 @@ class Evaluator:
         # The key has the sizes, as one evaluator prices points of many meshes.
         key = (kind, mask, sizes)
         if key not in self._costs:
-            axes = tuple(a for a in range(len(sizes)) if mask >> a & 1)
+            axes = _axes(mask, sizes)
             self._costs[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
         return self._costs[key]
+
+    def _ring_cost(self, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
+        key = ("ring", mask, sizes)
+        if key not in self._costs:
+            self._costs[key] = ring_scatter_cost(self.topology, sizes, _axes(mask, sizes))
+        return self._costs[key]
+
+
+def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a for a in range(len(sizes)) if mask >> a & 1)

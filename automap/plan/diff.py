@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Final
 
-from automap.plan.explain import cut, search_text, spec_text, verified_text
+from automap.plan.explain import cut, order_text, search_text, spec_text, verified_text
 from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
 from automap.plan.record import PlanRecord, mesh_text
@@ -39,6 +39,7 @@ def _summary(plan: PlanRecord) -> Mapping[str, str]:
     """One-line facts that every plan has."""
     return {
         "mesh": mesh_text(plan),
+        "order of devices": order_text(plan.mesh.devices),
         "pipeline": pipeline_text(plan.pipeline),
         "topology": plan.topology["name"],
         "target": plan.workload.target,

@@ -13,6 +13,8 @@ from automap.plan.pipeline import pipeline_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.quantities import bytes_text, seconds_text
 from automap.topology import Topology, lies_on
+from automap.topology.link_loads import permutation
+from automap.topology.rings import ring_pairs
 from automap.topology.spans import spans
 
 
@@ -69,6 +71,28 @@ def _links_text(plan: PlanRecord) -> list[str]:
         # An axis of one device runs over no links.
         axes += [f"{name} over {' and '.join(over)}"] if over else []
     return [f"  {'; '.join(axes)}"] if axes else []
+
+
+def order_text(order: Sequence[int] | None) -> str:
+    """`0 4 5 6 7 3 2 1`, cut where it is long; `by number` of None."""
+    if order is None:
+        return "by number"
+    rest = len(order) - _SHOWN
+    return " ".join(map(str, order[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _order_lines(plan: PlanRecord) -> list[str]:
+    """The order of the devices, and for each axis how far the next of its places is."""
+    if plan.mesh.devices is None:
+        return []
+    topology, sizes = Topology.from_dict(plan.topology), [size for _, size in plan.mesh.axes]
+    rings = []
+    for axis, (name, size) in enumerate(plan.mesh.axes):
+        hops = permutation(topology, ring_pairs(plan.mesh.devices, sizes, (axis,))).hops
+        if size > 1:
+            far = "neighbours" if hops == 1 else f"devices at most {hops} links apart"
+            rings.append(f"{name} is a ring of {far}")
+    return [f"  devices in the order {order_text(plan.mesh.devices)}: {'; '.join(rings)}"]
 
 
 def spec_text(spec: Spec) -> str:
@@ -133,6 +157,7 @@ def _header(plan: PlanRecord) -> list[str]:
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
         *_links_text(plan),
+        *_order_lines(plan),
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),

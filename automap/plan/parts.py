@@ -66,14 +66,19 @@ class WorkloadRecord:
 class MeshRecord:
     """The logical mesh.
 
-    - `axes`: (name, size) of each axis, major first. Devices are numbered row-major: the last axis
-      varies fastest over the topology's devices.
+    - `axes`: (name, size) of each axis, major first.
+    - `devices`: the number of the topology's device at each place of the mesh, places row-major:
+      the last axis varies fastest; null, and in older files, the devices in the order of their
+      numbers. A TPU slice's are numbered row-major over the coordinates of its chips.
     """
 
     axes: tuple[tuple[str, int], ...]
+    devices: tuple[int, ...] | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for two axes of one name, or a size below one."""
+        """Raise `PlanError` for two axes of one name, a size below one, or devices that are not
+        each there once.
+        """
         names = [name for name, _ in self.axes]
         for index, (name, size) in enumerate(self.axes):
             # A spec names axes, so two of one name could not be told apart.
@@ -81,11 +86,19 @@ class MeshRecord:
                 raise refuse(f"axes[{index}][0]", name, f"a name that differs from {names[:index]}")
             if size < 1:
                 raise refuse(f"axes[{index}][1]", size, "an integer >= 1")
+        if self.devices is not None and sorted(self.devices) != list(range(self.device_count)):
+            allowed = f"null, or each device from 0 to {self.device_count - 1} once"
+            raise refuse("devices", list(self.devices), allowed)
 
     @property
     def device_count(self) -> int:
         """Number of devices of the mesh."""
         return prod(size for _, size in self.axes)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """`devices`, written out where they are in the order of their numbers."""
+        return tuple(range(self.device_count)) if self.devices is None else self.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,10 @@ class StageRecord:
                 [list(axis) for axis in self.inside.mesh.axes],
                 f"axes whose product is {len(self.devices)}, the devices of the stage",
             )
+        if self.inside is not None and self.inside.mesh.devices is not None:
+            got = list(self.inside.mesh.devices)
+            allowed = "null: a stage's mesh is laid on its `devices` in their order"
+            raise refuse("inside.mesh.devices", got, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

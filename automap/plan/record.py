@@ -112,6 +112,9 @@ class PlanRecord:
             self.pipeline.check_devices(self.mesh.device_count)
             self.pipeline.check_leaves({leaf.path: leaf.shape for leaf in self.inputs})
             # A pipeline's stages run programs of their own, so one of one device means nothing.
+            if self.mesh.devices is not None:
+                allowed = "null for a pipeline, whose stages say their devices"
+                raise refuse("mesh.devices", list(self.mesh.devices), allowed)
             if self.program is not None:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
         if self.search.point is not None:

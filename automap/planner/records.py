@@ -41,6 +41,8 @@ from automap.space.point_record import record_point
 from automap.space.space import Space
 from automap.step.specs import ImposedSpec, spec_text
 from automap.step.user_constraints import CONSTRAINT_PRIMITIVE
+from automap.topology.device_order import device_order
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused
 from hlo_tools.graph import Op
@@ -139,7 +141,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
     return PlanRecord(
         workload=workload_record(workload),
         topology=outcome.topology.to_dict(),
-        mesh=MeshRecord(axes=split_classes.mesh.axes),
+        mesh=_mesh(outcome.topology, split_classes.mesh),
         inputs=_inputs(workload, sharded),
         outputs=_outputs(workload, sharded),
         constraints=tuple(constraint_record(c) for c in constraints),
@@ -183,6 +185,12 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             workload.reemitter.source_by_path if workload.reemitter else {},
         ),
     )
+
+
+def _mesh(topology: Topology, mesh: Mesh) -> MeshRecord:
+    order = device_order(topology, mesh.sizes)
+    is_numbered = order == tuple(range(len(order)))
+    return MeshRecord(axes=mesh.axes, devices=None if is_numbered else order)
 
 
 def _limit_bytes(outcome: Outcome) -> int | None:

@@ -1,30 +1,33 @@
 """Devices, links and the meshes that can be laid on them; the hardware catalogue as data.
 
-`automap.topology.cpu`          fake CPU devices, `cpu:N`: the platform of tests and
-                                demonstrations, with nominal numbers
-`automap.topology.dtypes`       which arithmetic an HLO element type runs on when a device has none
-                                of its own
-`automap.topology.gpu_devices`  the GPUs of the catalogue: dense peaks from NVIDIA's documents,
-                                efficiencies assumed
-`automap.topology.link_loads`   which links a permutation of devices uses, and how many messages
-                                the busiest of them carries
-`automap.topology.local`        the topology "local": what `jax.devices()` shows on this machine,
-                                looked up in the catalogue
-`automap.topology.machines`     the machines of the papers by name: regular ones as hosts of GPUs,
-                                ColocRL's as graphs
-`automap.topology.measured`     what was measured on GPUs: seconds of collectives inside a host,
-                                and of products
-`automap.topology.mesh`         a logical mesh: named axes with their sizes, laid row-major on the
-                                devices of a topology
-`automap.topology.model`        what a machine is: devices of one kind, and the nested levels of
-                                links between them
-`automap.topology.parts`        parts of a machine: neighbouring devices that are a smaller machine
-                                of the same levels
-`automap.topology.spans`        where the ranks of a collective lie: a group of mesh axes as spans
-                                of topology levels
-`automap.topology.tpu`          TPU slices by name: `GENERATION:AxB` or `GENERATION:AxBxC`, the
-                                names that JAX's ahead-of-time topologies use (`v5e:4x4`,
-                                `v5p:4x4x4`)
+`automap.topology.cpu`           fake CPU devices, `cpu:N`: the platform of tests and
+                                 demonstrations, with nominal numbers
+`automap.topology.device_order`  which device stands at which place of a mesh
+`automap.topology.dtypes`        which arithmetic an HLO element type runs on when a device has none
+                                 of its own
+`automap.topology.gpu_devices`   the GPUs of the catalogue: dense peaks from NVIDIA's documents,
+                                 efficiencies assumed
+`automap.topology.link_loads`    which links a permutation of devices uses, and how many messages
+                                 the busiest of them carries
+`automap.topology.local`         the topology "local": what `jax.devices()` shows on this machine,
+                                 looked up in the catalogue
+`automap.topology.machines`      the machines of the papers by name: regular ones as hosts of GPUs,
+                                 ColocRL's as graphs
+`automap.topology.measured`      what was measured on GPUs: seconds of collectives inside a host,
+                                 and of products
+`automap.topology.mesh`          a logical mesh: named axes with their sizes, laid row-major on the
+                                 devices of a topology
+`automap.topology.model`         what a machine is: devices of one kind, and the nested levels of
+                                 links between them
+`automap.topology.parts`         parts of a machine: neighbouring devices that are a smaller machine
+                                 of the same levels
+`automap.topology.rings`         the rings that a mesh axis makes of the devices of its groups, in
+                                 a given order of the devices
+`automap.topology.spans`         where the ranks of a collective lie: a group of mesh axes as spans
+                                 of topology levels
+`automap.topology.tpu`           TPU slices by name: `GENERATION:AxB` or `GENERATION:AxBxC`, the
+                                 names that JAX's ahead-of-time topologies use (`v5e:4x4`,
+                                 `v5p:4x4x4`)
 """
 
 from automap.topology.catalogue import (

@@ -1,20 +1,21 @@
 """Which links a permutation of devices uses, and how many messages the busiest of them carries.
 
 A message goes from level to level, along each the shorter way round (or the only way of a line), as
-TPUs route by dimension. A link of a ring or line is (level, places of the other levels, place,
-direction); a switch has a port out and a port in for each device, and no way between them that two
-messages share                                                              -> in: `_hops`
+TPUs route by dimension. A link of a ring or line carries messages in two directions, each on its
+own; a switch has a port out and a port in for each device, and no way between them that two
+messages share. Devices that share a level's links (`shared_by`) are neighbours, and have one link
+in place of theirs, as in `automap.topology.graph`                          -> in: `_hops`
 
-With n the most messages of a link, b its bytes per second, h the links of the longest way and l
-their latency, a message of B bytes on each way takes
+With n the most messages of a link in one direction, b its bytes per second, h the links of the
+longest way and l their latency, a message of B bytes on each way takes
 
-    h l + n B / b                                                           -> in: `permute_seconds`
+    h l + n B / b                                                           -> in: `permutation`
 
 since each of the messages that share a link gets its part of it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,28 +23,25 @@ from automap.topology.model import Level, Topology
 
 
 Direction = Literal["up", "down"]
+DirectedLink = tuple[str, int, Direction]
+"""One direction of a link: its level, the number of the devices that it leaves, and which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permutation:
-    """What a permutation costs, and the (level, direction) pairs it holds while it runs."""
+    """What a permutation costs, and the links that it holds while it runs.
 
+    `hops` are the links of the longest way, `seconds_per_byte` those of the busiest link.
+    """
+
+    hops: int
     latency_seconds: float
     seconds_per_byte: float
-    links: frozenset[tuple[str, Direction]]
+    links: frozenset[DirectedLink]
 
     def seconds(self, n_bytes: float) -> float:
         """Seconds until every device has the `n_bytes` that are sent to it."""
         return self.latency_seconds + self.seconds_per_byte * n_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Hop:
-    """One link that a message crosses: of a `level`, beside the device numbered `device`."""
-
-    level: Level
-    device: int
-    direction: Direction
 
 
 def permutation(topology: Topology, pairs: Iterable[Sequence[int]]) -> Permutation:
@@ -51,35 +49,49 @@ def permutation(topology: Topology, pairs: Iterable[Sequence[int]]) -> Permutati
 
     Device numbers are the topology's, from 0 to `device_count` - 1.
     """
-    loads: Counter[_Hop] = Counter()
-    latency = 0.0
+    loads: Counter[DirectedLink] = Counter()
+    levels = {level.name: level for level in topology.levels}
+    hops, latency = 0, 0.0
     for source, target in pairs:
-        way = list(_hops(topology, source, target))
+        way = list(_hops(topology.levels, source, target))
         loads.update(way)
-        latency = max(latency, sum(_hop_seconds(hop.level) for hop in way))
+        hops = max(hops, len(way))
+        latency = max(latency, sum(_hop_seconds(levels[name]) for name, _, _ in way))
     per_byte = max(
-        (load / _link_bytes_per_s(hop.level) for hop, load in loads.items()), default=0.0
+        (load / _link_bytes_per_s(levels[name]) for (name, _, _), load in loads.items()),
+        default=0.0,
     )
-    links: frozenset[tuple[str, Direction]] = frozenset(
-        (hop.level.name, hop.direction) for hop in loads
+    return Permutation(
+        hops=hops, latency_seconds=latency, seconds_per_byte=per_byte, links=frozenset(loads)
     )
-    return Permutation(latency_seconds=latency, seconds_per_byte=per_byte, links=links)
 
 
-def _hops(topology: Topology, source: int, target: int) -> Iterator[_Hop]:
+def links_on(topology: Topology, level_names: Collection[str]) -> frozenset[DirectedLink]:
+    """All links of some levels, in both directions."""
+    directions: tuple[Direction, Direction] = ("up", "down")
+    return frozenset(
+        (level.name, device // level.shared_by, direction)
+        for level in topology.levels
+        if level.name in level_names
+        for device in range(topology.device_count)
+        for direction in directions
+    )
+
+
+def _hops(levels: Sequence[Level], source: int, target: int) -> Iterator[DirectedLink]:
     at, below = source, 1
-    for level in topology.levels:
+    for level in levels:
         start, stop = at // below % level.size, target // below % level.size
-        if level.kind == "switch":
-            if start != stop:
-                there = at + (stop - start) * below
-                yield _Hop(level, at, "up")
-                yield _Hop(level, there, "down")
-                at = there
-        else:
-            for place, direction in _way(level, start, stop):
-                yield _Hop(level, at + (place - start) * below, direction)
-            at += (stop - start) * below
+        if start != stop:
+            there = at + (stop - start) * below
+            if level.kind == "switch":
+                yield level.name, at // level.shared_by, "up"
+                yield level.name, there // level.shared_by, "down"
+            else:
+                for place, direction in _way(level, start, stop):
+                    number = at + (place - start) * below
+                    yield level.name, number // level.shared_by, direction
+            at = there
         below *= level.size
 
 
@@ -95,8 +107,7 @@ def _way(level: Level, start: int, stop: int) -> Iterator[tuple[int, Direction]]
 
 def _link_bytes_per_s(level: Level) -> float:
     """One link in one direction: a ring's and a line's device has two of them."""
-    share = level.bytes_per_s / level.shared_by
-    return share if level.kind == "switch" else share / 2
+    return level.bytes_per_s if level.kind == "switch" else level.bytes_per_s / 2
 
 
 def _hop_seconds(level: Level) -> float:

@@ -43,7 +43,8 @@ def cache_key(
     """The name of a witness in the cache, without ending."""
     parts = {
         "program": program_sha256,
-        "layout": encode(plan),
+        # Without the order of the devices where there is none, as witnesses of before it have it.
+        "layout": {key: value for key, value in encode(plan).items() if value is not None},
         "machine": encode(machine),
         # The witness says whether the program fits, which a user's own topology may change.
         "memory": memory_limit_bytes,

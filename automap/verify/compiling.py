@@ -132,7 +132,7 @@ def _step(compiled: bytes, request: Request, topology: Topology) -> StepRecord |
     axes = request.shardings.axes
     mesh = Mesh(tuple(name for name, _ in axes), tuple(size for _, size in axes))
     try:
-        step = replayed_step(compiled, topology, mesh)
+        step = replayed_step(compiled, topology, mesh, request.shardings.devices)
     except (HloError, AutomapError):
         return None
     return StepRecord(

@@ -36,9 +36,12 @@ def given_file(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShardings:
-    """A plan as a compiler needs it: the mesh, specs of flat inputs and outputs, donation."""
+    """A plan as a compiler needs it: the mesh with the order of its devices, specs of flat inputs
+    and outputs, donation.
+    """
 
     axes: tuple[tuple[str, int], ...]
+    devices: tuple[int, ...] | None
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     donated: tuple[int, ...]

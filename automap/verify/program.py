@@ -55,6 +55,7 @@ class PlannedProgram:
         """What the compiler must know of the plan."""
         return PlanShardings(
             axes=self.plan.mesh.axes,
+            devices=self.plan.mesh.devices,
             inputs=tuple(leaf.spec for leaf in self.plan.inputs),
             outputs=tuple(leaf.spec for leaf in self.plan.outputs),
             donated=tuple(sorted(self.call.donated)),

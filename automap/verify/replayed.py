@@ -9,8 +9,9 @@ beside the kernels between its start and its done, loops by their trips. What an
     permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
     collective      the cost model's, measured where there are measurements (`automap.cost`)
 
-Links of a slice are held by level and direction: a permute holds the links on its ways, and two of
-opposite directions run at once; a ring of any other collective goes both ways round. GPUs run one
+Links of a slice are held one by one, in each direction on its own: a permute holds those on its
+ways, where the order of the plan's devices has them, so that the two directions of a ring of
+neighbours run at once; any other collective holds all links of the levels it is on. GPUs run one
 collective after the other, as XLA gives them one stream.
 
 A TPU's fused collectives stand in several fusions, one for each step, with one channel: the
@@ -20,12 +21,11 @@ transfer begins with the first of them and is waited for by the last.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Final
 
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.errors import CompilerError
-from automap.topology.link_loads import permutation
+from automap.topology.link_loads import Permutation, links_on, permutation
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.spans import spans
@@ -35,7 +35,7 @@ from hlo_tools.compiled.collectives import CompiledCollective, compiled_collecti
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.compiled.replay import Cost, Link, ReplayedStep, Transfer, in_order, replay
 from hlo_tools.errors import HloError
-from hlo_tools.module import Computation, Instruction, Module
+from hlo_tools.module import Computation, Groups, Instruction, Module
 from hlo_tools.opcodes import JOINS_DEVICES
 from hlo_tools.read.proto import decode_module
 
@@ -57,15 +57,18 @@ def has_seconds(topology: Topology) -> bool:
     return topology.platform == "cuda" or topology.device.name in CLOCK_HZ
 
 
-def replayed_step(data: bytes, topology: Topology, mesh: Mesh) -> ReplayedStep:
-    """The step of a serialized compiled program; `mesh` lies row-major on its partitions.
+def replayed_step(
+    data: bytes, topology: Topology, mesh: Mesh, devices: Sequence[int] | None = None
+) -> ReplayedStep:
+    """The step of a serialized compiled program; `mesh` lies row-major on its partitions, whose
+    `devices` are the topology's numbers, None for 0, 1, 2, ...
 
     Raises `HloError` for a malformed program or a collective without a price, `CompilerError` for a
     device whose compiler's estimates are not known to be seconds.
     """
     module = decode_module(data)
     kernel = _kernel_prices(data, module, topology)
-    transfers = _transfers(module, topology, mesh)
+    transfers = _transfers(module, _LaidMesh(topology, mesh, devices))
 
     def price(instruction: Instruction) -> Cost:
         moved = transfers.get(instruction.name, Cost())
@@ -91,12 +94,31 @@ def _kernel_prices(data: bytes, module: Module, topology: Topology) -> _KernelSe
     return lambda instruction: cycles.get(instruction.name, 0) / clock_hz
 
 
-def _transfers(module: Module, topology: Topology, mesh: Mesh) -> Mapping[str, Cost]:
+@dataclass(frozen=True, slots=True)
+class _LaidMesh:
+    """A mesh whose partitions are on `devices` of the topology, None for 0, 1, 2, ..."""
+
+    topology: Topology
+    mesh: Mesh
+    devices: Sequence[int] | None
+
+    def permutation(self, pairs: Groups) -> Permutation:
+        """What messages between pairs of partitions cost; raises `HloError` for one that is not
+        there.
+        """
+        order = range(self.topology.device_count) if self.devices is None else self.devices
+        for pair in pairs:
+            if not all(0 <= partition < len(order) for partition in pair):
+                raise HloError(f"a permute from {pair[0]} to {pair[1]}, of {len(order)} partitions")
+        return permutation(self.topology, [[order[partition] for partition in p] for p in pairs])
+
+
+def _transfers(module: Module, laid: _LaidMesh) -> Mapping[str, Cost]:
     """What each instruction moves, by its name; a fusion moves what is in it."""
     by_name: dict[str, list[CompiledCollective]] = defaultdict(list)
     for collective in compiled_collectives(module):
         by_name[collective.instruction].append(collective)
-    prices = {name: _price(tensors, topology, mesh) for name, tensors in by_name.items()}
+    prices = {name: _price(tensors, laid) for name, tensors in by_name.items()}
     fused = set(_fused(module))
     costs = {name: Cost(transfers=(transfer,)) for name, transfer in prices.items()}
     for computation in module.computations.values():
@@ -152,16 +174,16 @@ def _collectives_in(instruction: Instruction, module: Module) -> Iterator[Instru
             yield from _collectives_in(inner, module)
 
 
-def _price(tensors: Sequence[CompiledCollective], topology: Topology, mesh: Mesh) -> Transfer:
+def _price(tensors: Sequence[CompiledCollective], laid: _LaidMesh) -> Transfer:
     """One message of tensors that go together."""
-    first = tensors[0]
+    topology, mesh, first = laid.topology, laid.mesh, tensors[0]
     if first.kind not in _PRICED:
         raise HloError(f"{first.instruction}: nothing is known of the seconds of a {first.kind}")
     kind = CollectiveKind(first.kind)
     n_bytes = float(sum(tensor.n_bytes for tensor in tensors))
     is_permute = kind == CollectiveKind.PERMUTE
     if is_permute and topology.platform == "tpu" and first.groups is not None:
-        moved = permutation(topology, first.groups)
+        moved = laid.permutation(first.groups)
         return Transfer(moved.seconds(n_bytes), moved.links)
     axes = joined_axes(first.groups, mesh.axes, is_pairs=is_permute)
     axes = mesh.names if axes == OTHER_DEVICES else axes
@@ -175,4 +197,4 @@ def _links(topology: Topology, mesh: Mesh, axes: Sequence[int]) -> frozenset[Lin
     if topology.platform == "cuda":
         return frozenset((_GPU_COLLECTIVES,))
     levels = {span.level.name for span in spans(topology, mesh.sizes, axes)}
-    return frozenset(product(levels, ("up", "down")))
+    return links_on(topology, levels)

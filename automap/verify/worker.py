@@ -90,8 +90,9 @@ def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
 
 
 def _answer(request: Request, folder: Path, start: float) -> Answer:
-    mesh = mesh_on(compiler_devices(request.machine), request.shardings.axes)
-    run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, request.shardings)
+    plan = request.shardings
+    mesh = mesh_on(compiler_devices(request.machine), plan.axes, plan.devices)
+    run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, plan)
     compiled = _compiled(run.lower(*inputs), request)
     if request.run is not None:
         leaves = run_both(compiled, inputs, folder, request.run)

@@ -15,12 +15,15 @@ fraction m.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from automap.backends import SentSpan, backend_for
 from automap.cost.collectives.algorithms import LINES, Line
 from automap.cost.collectives.kinds import CollectiveKind as CollectiveKind
+from automap.topology.device_order import device_order
+from automap.topology.link_loads import permutation
 from automap.topology.measured.collectives import (
     MeasuredCollectives,
     link_table,
@@ -28,6 +31,7 @@ from automap.topology.measured.collectives import (
     measured_parts,
 )
 from automap.topology.model import Platform, Topology
+from automap.topology.rings import ring_pairs, ring_step
 from automap.topology.spans import Span, spans
 
 
@@ -107,7 +111,44 @@ def collective_cost(
 
     Raises `TopologyError` when the mesh does not fit the topology (see `spans`).
     """
-    return group_cost(kind, topology.platform, spans(topology, mesh_shape, axes))
+    group = spans(topology, mesh_shape, axes)
+    if kind is CollectiveKind.PERMUTE and len(group) > 1 and any(s.kind != "switch" for s in group):
+        return _permute_cost(topology, mesh_shape, axes)
+    return group_cost(kind, topology.platform, group)
+
+
+def _permute_cost(
+    topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]
+) -> CollectiveCost:
+    """To the next along several dimensions of a torus: over the links that the order of the devices
+    uses.
+    """
+    pairs = ring_pairs(device_order(topology, mesh_shape), mesh_shape, axes)
+    moved = permutation(topology, pairs)
+    line = Line(alpha_seconds=moved.latency_seconds, beta_seconds_per_byte=moved.seconds_per_byte)
+    return CollectiveCost(lines=(line,))
+
+
+def ring_scatter_cost(
+    topology: Topology, mesh_shape: Sequence[int], axes: Sequence[int]
+) -> CollectiveCost:
+    """A reduce-scatter whose shards are passed around the ring of a group of n devices, both ways
+    at once: n / 2 rounds of the step of one shard each way (`automap.topology.device_order`).
+
+        t(B) = n / 2 (h l + m B / (n b))
+
+    with h, l, m and b of that step: m the most shards on a link. The lines of `collective_cost` use
+    all links of the group; a ring is what a compiler makes that multiplies meanwhile.
+    """
+    devices = prod(mesh_shape[axis] for axis in axes)
+    if devices == 1:
+        return _FREE
+    step = ring_step(topology, device_order(topology, mesh_shape), mesh_shape, axes)
+    line = Line(
+        alpha_seconds=devices / 2 * step.latency_seconds,
+        beta_seconds_per_byte=step.seconds_per_byte / 2,
+    )
+    return CollectiveCost(lines=(line,))
 
 
 def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> CollectiveCost:

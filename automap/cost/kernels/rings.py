@@ -13,8 +13,11 @@ are launched in each round:
 where product is the seconds of the product alone (`automap.cost.kernels.roofline`), elements are
 those that a device has of it before they are scattered, written and transposed are the bytes moved
 for its operands (`automap.cost.kernels.ring_operands`), and e_t is the device's efficiency of
-transposing. The shards travel while it multiplies, so of the reduce-scatter only what is longer
-than the ring is left. Products whose sum is scattered go round a ring each.
+transposing. The shards travel while it multiplies, so of what the shards take on
+their way only what is longer than the ring is left. That is the step from neighbour to neighbour
+along the plan's order of the devices, n / 2 times (`automap.cost.collectives`), and not the
+reduce-scatter of the same bytes, which would use all links. Products whose sum is scattered go
+round a ring each.
 
 A ring is made if it has at least `ring_fewest_devices` devices, and the product
 `ring_flops_per_byte` flops or more on a device for each byte of a shard. What these numbers, and
@@ -37,11 +40,12 @@ from automap.topology.model import Device
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Seconds of each kernel [kernels] with the rings, and those of each collective [entries] that
-    go on beside them.
+    """Seconds of each kernel [kernels] with the rings, of each collective [entries], and the part
+    of the latter that goes on beside the rings.
     """
 
     kernel_seconds: np.ndarray
+    collective_seconds: np.ndarray
     overlapped_seconds: np.ndarray
 
 
@@ -53,8 +57,11 @@ def with_rings(
     sharding: Shardings,
     collectives: Collectives,
     collective_seconds: np.ndarray,
+    passed_seconds: np.ndarray,
 ) -> Rings:
-    """Kernels and collectives of a backend that makes rings, from what each takes alone."""
+    """Kernels and collectives of a backend that makes rings, from what each takes alone;
+    `passed_seconds` [entries] are those of a collective whose shards go round a ring.
+    """
     scatters = _Scatters.build(collectives, len(collectives.scattered_again.mask) + 1)
     # Kernels that are no product have edge -1, which is the last row: nothing is scattered there.
     entry, mask = scatters.entry[table.product_edge], scatters.mask[table.product_edge]
@@ -84,8 +91,10 @@ def with_rings(
     hidden = np.full(len(collective_seconds), np.inf)
     first = rows[entry[rows] >= 0]
     np.minimum.at(hidden, entry[first], seconds[first])
-    overlapped = np.where(np.isfinite(hidden), np.minimum(hidden, collective_seconds), 0.0)
-    return Rings(seconds, overlapped)
+    is_passed = np.isfinite(hidden)
+    collective_seconds = np.where(is_passed, passed_seconds, collective_seconds)
+    overlapped = np.where(is_passed, np.minimum(hidden, collective_seconds), 0.0)
+    return Rings(seconds, collective_seconds, overlapped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from math import prod
 from pathlib import Path
 import re
 import typing
@@ -170,7 +171,10 @@ def plans(draw):
                 jax_version=text,
             ),
             topology=st.just(TOPOLOGIES[topology]),
-            mesh=st.just({"axes": [[name, size] for name, size in sizes.items()]}),
+            mesh=row(
+                axes=st.just([[name, size] for name, size in sizes.items()]),
+                devices=st.none() | st.permutations(range(prod(mesh))),
+            ),
             inputs=leaves(sizes, roles.filter(lambda role: role != "result")),
             outputs=leaves(sizes, roles),
             # One place has one sharding.
@@ -242,12 +246,13 @@ def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
 def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
-    del older["verified"]
+    del older["verified"], older["mesh"]["devices"]
     for name in ("arguments", "weak_inputs", "jax_version"):
         del older["workload"][name]
     for name in ("point", "imposed", "memory_limit_bytes"):
         del older["search"][name]
     plan = Plan.from_json(older)
+    assert plan.mesh.devices is None and plan.mesh.order == tuple(range(8))
     assert plan.verified is None and plan.workload.arguments == () and plan.search.point is None
     assert Plan.from_json(plan.to_json()) == plan
 
@@ -257,7 +262,18 @@ PLACES = list(places(SAMPLE_JSON))
 JUNK = st.sampled_from(
     [None, True, False, 0, 1, -1, 2, 1.5, math.nan, math.inf, -0.5, 10**400, 2**64]
     + ["", "model", "data", "full", "compute", "float32", "\ud800", "x" * 100]
-    + [[], {}, [[]], [None], ["model"], [["model"]], [["data", 8]], {"axes": []}, [1, "a"]]
+    + [
+        [],
+        {},
+        [[]],
+        [None],
+        ["model"],
+        [["model"]],
+        [["data", 8]],
+        list(range(8)),
+        {"axes": []},
+        [1, "a"],
+    ]
 )
 
 
@@ -275,6 +291,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("program", None)
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
+    data["mesh"].setdefault("devices", None)
     data["predicted"].setdefault("hidden_seconds", 0.0)
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)

@@ -187,6 +187,23 @@ def test_a_diff_begins_with_what_decides_and_ends_with_hashes():
     assert max(map(len, PLAN.diff(other).splitlines()[-2:])) < 40
 
 
+def test_an_order_of_devices_is_explained_and_compared():
+    ring = (0, 4, 5, 6, 7, 3, 2, 1)
+    whole = dataclasses.replace(PLAN.mesh, axes=(("data", 1), ("model", 8)), devices=ring)
+    # Only the mesh is looked at: specs of the sample are of another one.
+    other = dataclasses.replace(
+        PLAN,
+        mesh=whole,
+        inputs=tuple(dataclasses.replace(x, spec=(None,) * len(x.shape)) for x in PLAN.inputs),
+    )
+    assert "order 0 4 5 6 7 3 2 1: model is a ring of neighbours\n" in other.explain()
+    by_number = dataclasses.replace(other, mesh=dataclasses.replace(whole, devices=None))
+    assert "order" not in by_number.explain().partition("predicted")[0]
+    assert by_number.diff(other) == "order of devices: by number -> 0 4 5 6 7 3 2 1\n"
+    rows = dataclasses.replace(other, mesh=dataclasses.replace(whole, devices=tuple(range(8))))
+    assert "model is a ring of devices at most 4 links apart\n" in rows.explain()
+
+
 def test_a_plan_has_a_short_repr_that_says_what_it_is():
     text = repr(PLAN)
     assert len(text) < 200

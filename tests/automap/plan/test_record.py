@@ -116,6 +116,19 @@ REFUSALS = {
         (("mesh", "axes"), [["data", 2], ["model", 2]]),
         r"^mesh\.axes: got .*product is 8, the devices of 'v5e:2x4'",
     ),
+    "device twice": (
+        (("mesh", "devices"), [0, 1, 2, 3, 4, 5, 6, 6]),
+        r"^mesh\.devices: got \[0, 1, .*; allowed: null, or each device from 0 to 7 once$",
+    ),
+    "device that there is none of": (
+        (("mesh", "devices"), [8, 1, 2, 3, 4, 5, 6, 7]),
+        r"^mesh\.devices: got \[8, 1, .*each device from 0 to 7 once$",
+    ),
+    "too few devices": ((("mesh", "devices"), [0, 1]), r"^mesh\.devices: got \[0, 1\]; .*0 to 7"),
+    "devices of another type": (
+        (("mesh", "devices"), [0.0]),
+        r"^mesh\.devices\[0\]: got 0\.0; allowed: an integer$",
+    ),
     "empty axis": ((("mesh", "axes", 0, 1), 0), r"^mesh\.axes\[0\]\[1\]: got 0; .*>= 1"),
     "path twice": ((("inputs", 1, "path"), W1), r"^inputs\[1\]\.path: got .*not there yet"),
     "role of no input": (

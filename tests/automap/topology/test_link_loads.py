@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 import pytest
 
 from automap.topology import get_topology
-from automap.topology.link_loads import permutation
+from automap.topology.link_loads import links_on, permutation
 
 
 RING = get_topology("v5e:16x16")
@@ -26,17 +26,39 @@ def test_a_shift_on_a_ring_goes_the_shorter_way(by):
     hops = min(by, 16 - by)
     assert moved.latency_seconds == pytest.approx(hops * inner.latency_seconds)
     assert moved.seconds_per_byte == pytest.approx(hops / (inner.bytes_per_s / 2))
-    assert moved.links == {(inner.name, "up" if by <= 8 else "down")}
+    assert moved.hops == hops
+    # Each message of 256 uses the links of its own row only, all of them together all.
+    way = "up" if by <= 8 else "down"
+    assert moved.links == {(inner.name, device, way) for device in range(256)}
 
 
-def test_the_wrap_of_a_line_shares_the_links_of_nobody_that_goes_ahead():
+def test_the_wrap_of_a_line_shares_the_links_on_nobody_that_goes_ahead():
     line = replace(LINE, levels=LINE.levels[:1])
     moved = permutation(line, _shift(4))
     level = line.levels[0]
     # Three hops back over links that only this message uses in that direction.
     assert moved.seconds_per_byte == pytest.approx(1 / (level.bytes_per_s / 2))
     assert moved.latency_seconds == pytest.approx(3 * level.latency_seconds)
-    assert moved.links == {(level.name, "up"), (level.name, "down")}
+    assert moved.links == {
+        *((level.name, place, "up") for place in (0, 1, 2)),
+        *((level.name, place, "down") for place in (3, 2, 1)),
+    }
+    assert moved.links == links_on(line, [level.name]) - {
+        (level.name, 3, "up"),
+        (level.name, 0, "down"),
+    }
+
+
+def test_devices_that_share_a_card_are_one_link():
+    hosts = get_topology("2x8xv100")
+    card = hosts.levels[1]
+    assert card.shared_by == 8
+    everyone = permutation(hosts, [(gpu, (gpu + 8) % 16) for gpu in range(16)])
+    assert everyone.seconds_per_byte == pytest.approx(8 / card.bytes_per_s)
+    # A ring through all GPUs leaves each host once.
+    ring = permutation(hosts, _shift(16))
+    assert ring.seconds_per_byte == pytest.approx(1 / card.bytes_per_s)
+    assert {link for link in ring.links if link[0] == card.name} == links_on(hosts, [card.name])
 
 
 def test_row_major_order_of_a_grid_sends_its_wraps_over_the_same_links():

@@ -21,7 +21,7 @@ from automap.verify.process import run_job
 
 REQUEST = Request(
     machine=CompilerMachine(compiler="tpu", device_count=1, kind="v5e:1x1"),
-    shardings=PlanShardings(axes=(), inputs=(), outputs=(), donated=()),
+    shardings=PlanShardings(axes=(), devices=None, inputs=(), outputs=(), donated=()),
     run=None,
 )
 ANSWER = {"outcome": "done", "message": "", "seconds": 1.0, "memory": None, "leaves": []}

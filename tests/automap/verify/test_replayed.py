@@ -154,6 +154,44 @@ ENTRY %main (x: f32[1048576]) -> f32[1048576] {{
     assert together.seconds == pytest.approx(2 * one)
 
 
+def test_both_ways_round_a_ring_of_neighbours_run_at_once():
+    """On a mesh of 2x4 chips: by number, messages of both ways share links of every row."""
+
+    def pairs(by):
+        return ",".join(f"{{{i},{(i + by) % 8}}}" for i in range(8))
+
+    program = _program(f"""
+ENTRY %main (x: f32[1048576]) -> f32[1048576] {{
+  %x = f32[1048576] parameter(0)
+  %a = (f32[1048576], f32[1048576], u32[], u32[]) collective-permute-start(%x),
+    source_target_pairs={{{pairs(1)}}}
+  %b = (f32[1048576], f32[1048576], u32[], u32[]) collective-permute-start(%x),
+    source_target_pairs={{{pairs(7)}}}
+  %c = f32[1048576] collective-permute-done(%a)
+  %d = f32[1048576] collective-permute-done(%b)
+  ROOT %e = f32[1048576] add(%c, %d)
+}}
+""")
+    tpus = get_topology("v5e:2x4")
+    link = tpus.levels[0].bytes_per_s / 2
+    sent, hop = 4.0 * 1048576 / link, tpus.levels[0].latency_seconds
+    order = (0, 4, 5, 6, 7, 3, 2, 1)
+    assert replayed_step(program, tpus, MESH, order).seconds == pytest.approx(sent + hop)
+    assert replayed_step(program, tpus, MESH).seconds == pytest.approx(2 * (sent + 4 * hop))
+
+
+def test_a_permute_of_partitions_that_there_are_none_of_is_refused():
+    program = _program("""
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8] parameter(0)
+  ROOT %a = f32[8] collective-permute(%x), source_target_pairs={{0,1},{1,8}}
+}
+""")
+    for order in (None, (0, 4, 5, 6, 7, 3, 2, 1)):
+        with pytest.raises(HloError, match="a permute from 1 to 8, of 8 partitions"):
+            replayed_step(program, get_topology("v5e:2x4"), MESH, order)
+
+
 def test_a_device_without_a_clock_is_refused():
     entry = "ENTRY %main (x: f32[8]) -> f32[8] {\n  ROOT %x = f32[8] parameter(0)\n}"
     with pytest.raises(CompilerError, match="v6e: its clock is not known; allowed: GPUs and v4"):
@@ -162,7 +200,8 @@ def test_a_device_without_a_clock_is_refused():
 
 def test_the_finest_mesh_prices_what_coarser_ones_do():
     tpus = get_topology("v5e:2x4")
-    for kind in CollectiveKind:
+    # A permute is to the next, which is another one on another mesh.
+    for kind in set(CollectiveKind) - {CollectiveKind.PERMUTE}:
         whole = collective_cost(kind, tpus, (8,), [0]).seconds(1e8)
         finest = collective_cost(kind, tpus, (2, 2, 2), [0, 1, 2]).seconds(1e8)
         assert float(finest) == pytest.approx(float(whole)), kind

@@ -1,5 +1,6 @@
 """Witness records and their cache: JSON both ways, malformed files, corrupted caches."""
 
+from dataclasses import replace
 import json
 import math
 
@@ -135,7 +136,11 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
 
 def test_the_key_holds_all_that_the_answer_depends_on(monkeypatch):
     plan = PlanShardings(
-        axes=(("data", 8),), inputs=((("data",),),), outputs=((None,),), donated=()
+        axes=(("data", 8),),
+        devices=None,
+        inputs=((("data",),),),
+        outputs=((None,),),
+        donated=(),
     )
     machine = CompilerMachine(compiler="tpu", device_count=8, kind="v5e:2x4")
     keys = {
@@ -146,11 +151,12 @@ def test_the_key_holds_all_that_the_answer_depends_on(monkeypatch):
         cache_key("a", plan, CompilerMachine(compiler="cpu", device_count=8), 1),
         cache_key(
             "a",
-            PlanShardings(axes=(("data", 8),), inputs=((None,),), outputs=((None,),), donated=()),
+            replace(plan, inputs=((None,),)),
             machine,
             1,
         ),
+        cache_key("a", replace(plan, devices=(0, 4, 5, 6, 7, 3, 2, 1)), machine, 1),
     }
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
     keys.add(cache_key("a", plan, machine, 1))
-    assert len(keys) == 7
+    assert len(keys) == 8

@@ -26,11 +26,12 @@ NUMBERS = backend_for("tpu").tile_numbers
 LONG = 1.01 * NUMBERS.ring_flops_per_byte
 
 
-def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
+def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0, passed=1.0):
     """Kernels and collectives of a plan with reduce-scattered products, of so many flops for a byte
     of a shard.
 
-    Each writes so many bytes of each of its operands first.
+    Each writes so many bytes of each of its operands first. A reduce-scatter takes as long as its
+    product, its shards on their way round so many times as long.
     """
     cost, space = evaluator(*decoder(), topology)
     mesh = Mesh(("data", "model"), sizes)
@@ -49,7 +50,16 @@ def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0):
     alone = Roofline(table, topology).seconds(priced.sharding)
     each = np.zeros(len(collectives.kind))
     each[entries] = alone[products]
-    rings = with_rings(table, topology.device, NUMBERS, alone, priced.sharding, collectives, each)
+    rings = with_rings(
+        table,
+        topology.device,
+        NUMBERS,
+        alone,
+        priced.sharding,
+        collectives,
+        each,
+        passed * each,
+    )
     return collectives, rings, alone, products, entries, each
 
 
@@ -113,6 +123,14 @@ def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring)
     _, rings, alone, products, entries, each = ringed(share * NUMBERS.ring_flops_per_byte, topology)
     assert ((rings.kernel_seconds > alone)[products] == makes_ring).all()
     assert rings.overlapped_seconds[entries] == pytest.approx(makes_ring * each[entries])
+
+
+def test_what_its_shards_take_longer_than_a_ring_is_waited_for():
+    for passed in (0.5, 40.0):
+        _, rings, _, products, entries, each = ringed(LONG, machine("v5e:2x4"), passed=passed)
+        assert rings.collective_seconds[entries] == pytest.approx(passed * each[entries])
+        within = np.minimum(passed * each[entries], rings.kernel_seconds[products])
+        assert rings.overlapped_seconds[entries] == pytest.approx(within)
 
 
 def test_two_devices_make_no_ring():
