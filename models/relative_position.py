@@ -32,12 +32,13 @@ class RelativePosition(nnx.Module):
         self.direction: Direction = direction
         self.table = Embedding(BUCKETS, heads, rngs=rngs)
 
-    def __call__(self, length: int) -> jax.Array:
-        """Bias [heads, length, length] float32 of each query (dim 1) and memory place (dim 2)."""
-        position = jnp.arange(length)
-        distance = position[None, :] - position[:, None]
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """Bias [..., heads, T, T] float32 of each query (dim -2) and memory place (dim -1), from
+        positions [..., T].
+        """
+        distance = positions[..., None, :] - positions[..., :, None]
         bias = self.table(bucket(distance, self.direction))
-        return jnp.moveaxis(bias, -1, 0).astype(jnp.float32)
+        return jnp.moveaxis(bias, -1, -3).astype(jnp.float32)
 
 
 def bucket(distance: jax.Array, direction: Direction) -> jax.Array:

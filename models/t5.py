@@ -4,14 +4,20 @@ Pre-norm with bias-free RMSNorm and bias-free linear layers, ReLU feed-forward, 
 logits scaled by d_model**-0.5, and attention scores that are not scaled (the query kernel starts
 smaller instead). Encoder and decoder each have one table of relative position biases, used by the
 self-attention of all their layers: in the original it lives in the first layer. Departures: AdamW
-where the paper uses Adafactor; no dropout; sequences are packed, without padding masks; the decoder
+where the paper uses Adafactor; no dropout; sequences are full, without padding masks; the decoder
 is as long as the encoder.
+
+`automap_t5_*` are the T5s of Auto-MAP (Wang et al. 2020): LayerNorm with scale and bias and a
+feed-forward with biases, as its Table 3 lists them, 6 + 6 and 24 + 24 layers. Their sequences hold
+several examples each: positions count within an example, and none looks at another.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from flax import nnx
 import jax
+from jax import numpy as jnp
 
 from models.layers import (
     Attention,
@@ -40,7 +46,11 @@ from models.training import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5Config:
-    """Sizes of a T5; `depth` is the number of encoder layers, and again of decoder layers."""
+    """Sizes of a T5; `depth` is the number of encoder layers, and again of decoder layers.
+
+    `norm` is RMSNorm without a bias, or LayerNorm; `is_packed` says whether sequences hold several
+    examples.
+    """
 
     depth: int
     d_model: int
@@ -50,12 +60,39 @@ class T5Config:
     vocab: int = 32_128
     layers: Layers = "unrolled"
     remat: Remat = "none"
+    norm: Literal["rms", "layer"] = "rms"
+    use_mlp_bias: bool = False
+    is_packed: bool = False
 
 
 T5_BASE = T5Config(depth=12, d_model=768, d_kv=64, d_ff=3072, heads=12)
 T5_3B = T5Config(depth=24, d_model=1024, d_kv=128, d_ff=16_384, heads=32)
 T5_11B = T5Config(depth=24, d_model=1024, d_kv=128, d_ff=65_536, heads=128)
+# The paper gives a batch of 64, and 51M parameters for the smallest: T5-small has 6 + 6 layers.
+AUTOMAP_BASE = T5Config(
+    depth=6,
+    d_model=512,
+    d_kv=64,
+    d_ff=2048,
+    heads=8,
+    norm="layer",
+    use_mlp_bias=True,
+    is_packed=True,
+)
+AUTOMAP_3B, AUTOMAP_11B = (
+    replace(config, norm="layer", use_mlp_bias=True, is_packed=True) for config in (T5_3B, T5_11B)
+)
 TINY = T5Config(depth=2, d_model=64, d_kv=8, d_ff=128, heads=8, vocab=128)
+
+
+_PACKING = ("encoder_positions", "encoder_segments", "decoder_positions", "decoder_segments")
+
+
+class Packing(NamedTuple):
+    """Examples that share a sequence: place within the example and its number, int32 [B, T]."""
+
+    positions: jax.Array
+    segments: jax.Array
 
 
 class EncoderBlock(nnx.Module):
@@ -63,9 +100,9 @@ class EncoderBlock(nnx.Module):
 
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
-        self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.attention_norm = _norm(config, rngs)
         self.attention = _attention(config, rngs)
-        self.mlp_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.mlp_norm = _norm(config, rngs)
         self.mlp = _feed_forward(config, rngs)
 
     def __call__(self, x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -80,18 +117,22 @@ class DecoderBlock(nnx.Module):
 
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
-        self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.attention_norm = _norm(config, rngs)
         self.attention = _attention(config, rngs)
-        self.cross_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.cross_norm = _norm(config, rngs)
         self.cross_attention = _attention(config, rngs)
-        self.mlp_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.mlp_norm = _norm(config, rngs)
         self.mlp = _feed_forward(config, rngs)
 
-    def __call__(self, x: jax.Array, bias: jax.Array, memory: jax.Array) -> jax.Array:
-        """[B, T, d_model] -> [B, T, d_model]; bias [heads, T, T], memory [B, S, d_model]."""
+    def __call__(
+        self, x: jax.Array, bias: jax.Array, memory: jax.Array, across: jax.Array | None
+    ) -> jax.Array:
+        """[B, T, d_model] -> [B, T, d_model]; bias [heads, T, T], memory [B, S, d_model], bias
+        across [B, 1, T, S] if some of the memory is not to be seen.
+        """
         y = self.attention_norm(x)
         x = x + self.attention(y, y, bias)
-        x = x + self.cross_attention(self.cross_norm(x), memory)
+        x = x + self.cross_attention(self.cross_norm(x), memory, across)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -105,11 +146,13 @@ class Encoder(nnx.Module):
         self.layers = make_layers(
             lambda rngs: EncoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
         )
-        self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.norm = _norm(config, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, packing: Packing | None) -> jax.Array:
         """[B, S, d_model] -> [B, S, d_model]."""
-        bias = self.relative(x.shape[1])
+        bias = self.relative(_positions(x, packing))
+        if packing is not None:
+            bias += _mask(packing, packing)
         return self.norm(apply_layers(self.layers, x, bias, remat=self.remat))
 
 
@@ -123,12 +166,22 @@ class Decoder(nnx.Module):
         self.layers = make_layers(
             lambda rngs: DecoderBlock(config, rngs=rngs), config.depth, config.layers, rngs
         )
-        self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
+        self.norm = _norm(config, rngs)
 
-    def __call__(self, x: jax.Array, memory: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        packing: Packing | None,
+        memory_packing: Packing | None,
+    ) -> jax.Array:
         """[B, T, d_model] -> [B, T, d_model], looking at memory [B, S, d_model]."""
-        bias = self.relative(x.shape[1]) + causal_bias(x.shape[1])
-        return self.norm(apply_layers(self.layers, x, bias, memory, remat=self.remat))
+        bias = self.relative(_positions(x, packing)) + causal_bias(x.shape[1])
+        across = None
+        if packing is not None and memory_packing is not None:
+            bias += _mask(packing, packing)
+            across = _mask(packing, memory_packing)
+        return self.norm(apply_layers(self.layers, x, bias, memory, across, remat=self.remat))
 
 
 class T5(nnx.Module):
@@ -142,16 +195,26 @@ class T5(nnx.Module):
         self.encoder = Encoder(config, rngs=rngs)
         self.decoder = Decoder(config, rngs=rngs)
 
-    def __call__(self, encoder_tokens: jax.Array, decoder_tokens: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        encoder_tokens: jax.Array,
+        decoder_tokens: jax.Array,
+        encoder_packing: Packing | None = None,
+        decoder_packing: Packing | None = None,
+    ) -> jax.Array:
         """Logits [B, T, vocab] of the token after each of decoder_tokens [B, T]."""
-        memory = self.encoder(self.tokens(encoder_tokens))
-        y = self.decoder(self.tokens(decoder_tokens), memory)
+        memory = self.encoder(self.tokens(encoder_tokens), encoder_packing)
+        y = self.decoder(self.tokens(decoder_tokens), memory, decoder_packing, encoder_packing)
         return self.tokens.attend(y * self.config.d_model**-0.5)
 
 
 def loss(model: T5, batch: Batch) -> jax.Array:
     """Mean cross-entropy of `targets`, which are `decoder_tokens` moved on by one."""
-    logits = model(batch["encoder_tokens"], batch["decoder_tokens"])
+    packings = [
+        Packing(batch[f"{side}_positions"], batch[f"{side}_segments"])
+        for side in (("encoder", "decoder") if model.config.is_packed else ())
+    ]
+    logits = model(batch["encoder_tokens"], batch["decoder_tokens"], *packings)
     return cross_entropy(logits, batch["targets"]).mean()
 
 
@@ -165,7 +228,8 @@ def t5(config: T5Config, *, batch: int, seq: int, dtype: DType = "float32") -> T
     check_size("seq", seq)
     check_remat(config.remat)
     tokens = ((batch, seq), "int32")
-    shapes = {"encoder_tokens": tokens, "decoder_tokens": tokens, "targets": tokens}
+    names = ["encoder_tokens", "decoder_tokens", "targets", *(_PACKING if config.is_packed else ())]
+    shapes = dict.fromkeys(names, tokens)
     return train_step(lambda rngs: T5(config, rngs=rngs), loss, shapes, dtype=dtype)
 
 
@@ -210,6 +274,21 @@ def t5_11b(
     return t5(config, batch=batch, seq=seq, dtype=dtype).target
 
 
+def automap_t5_base(batch: int = 64, seq: int = 512) -> Target:
+    """What Auto-MAP calls T5-base."""
+    return t5(AUTOMAP_BASE, batch=batch, seq=seq).target
+
+
+def automap_t5_3b(batch: int = 64, seq: int = 512) -> Target:
+    """What Auto-MAP calls T5-3B."""
+    return t5(AUTOMAP_3B, batch=batch, seq=seq).target
+
+
+def automap_t5_11b(batch: int = 64, seq: int = 512) -> Target:
+    """What Auto-MAP calls T5-11B."""
+    return t5(AUTOMAP_11B, batch=batch, seq=seq).target
+
+
 def t5_tiny(
     batch: int = 16,
     seq: int = 16,
@@ -237,5 +316,24 @@ def _attention(config: T5Config, rngs: nnx.Rngs) -> Attention:
 
 def _feed_forward(config: T5Config, rngs: nnx.Rngs) -> FeedForward:
     return FeedForward(
-        config.d_model, config.d_ff, activation=jax.nn.relu, use_bias=False, rngs=rngs
+        config.d_model,
+        config.d_ff,
+        activation=jax.nn.relu,
+        use_bias=config.use_mlp_bias,
+        rngs=rngs,
     )
+
+
+def _norm(config: T5Config, rngs: nnx.Rngs) -> nnx.Module:
+    kind = {"rms": nnx.RMSNorm, "layer": nnx.LayerNorm}[config.norm]
+    return kind(config.d_model, rngs=rngs)
+
+
+def _positions(x: jax.Array, packing: Packing | None) -> jax.Array:
+    return jnp.arange(x.shape[1]) if packing is None else packing.positions
+
+
+def _mask(queries: Packing, memory: Packing) -> jax.Array:
+    """[B, 1, T, S] float32: 0 within an example, else -1e9."""
+    is_same = queries.segments[:, None, :, None] == memory.segments[:, None, None, :]
+    return jnp.where(is_same, 0.0, -1e9)

@@ -56,7 +56,8 @@ class RainbowConfig:
         batch: transitions learnt from at once.
         learning_rate: of Adam.
         warm_up: transitions that are held before learning begins.
-        steps_per_update: steps of a single environment for each batch learnt from.
+        steps_per_update: steps of a single environment for each batch learnt from; None: the agent
+            never learns, for tables that show what learning adds.
         target_every: updates after which the target network is made equal to the online one.
         distribution: the distributional head; None for plain Q values.
 
@@ -75,7 +76,7 @@ class RainbowConfig:
     batch: int
     learning_rate: float
     warm_up: int
-    steps_per_update: int
+    steps_per_update: int | None
     target_every: int
     distribution: Distribution | None = None
 
@@ -102,7 +103,7 @@ class RainbowConfig:
             "capacity": self.capacity,
             "batch": self.batch,
             "warm_up": self.warm_up,
-            "steps_per_update": self.steps_per_update,
+            "steps_per_update": 1 if self.steps_per_update is None else self.steps_per_update,
             "target_every": self.target_every,
             "hidden sizes": min(self.hidden, default=0),
         }

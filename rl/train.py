@@ -75,7 +75,7 @@ class Trainer:
         outcome = self._env.step(actions)
         self._replay.add(self._n_step.push(now, actions, outcome, self._env.observe()))
         progress.played(outcome)
-        if len(self._replay) >= config.warm_up:
+        if config.steps_per_update is not None and len(self._replay) >= config.warm_up:
             # Counted from the first step on, so that a run that is resumed learns at the same
             # steps.
             due = progress.steps // config.steps_per_update - before // config.steps_per_update

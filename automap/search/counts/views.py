@@ -1,8 +1,9 @@
 """What an agent sees of the game and is rewarded with: as in the paper, or as we do it.
 
-PaperView   the decision vector with the position behind it; nothing is masked.
-            reward 0.4 w for splitting, 0.1 w for leaving whole, w what the decision counts; -1 for
-            a wrong move
+PaperView   the decision vector, a number for each dimension, with the position behind it; nothing
+            is masked.
+            reward 0.4 for each dimension that the move splits and 0.1 for each that it leaves
+            whole, what follows from it included; -1 for a wrong move
 OurView     numbers that do not depend on how many decisions there are; wrong moves are masked.
             reward w / total for splitting, total the sum of all w: the return is the share of the
             count
@@ -58,20 +59,22 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class PaperView:
-    """Section 4.1 and 4.2 of the paper."""
+    """Sections 4.2 and 4.3 of the paper."""
 
     choices: Choices
 
     def shape(self, n_tables: int) -> EnvShape:
-        """A number for each decision, and the position."""
-        return EnvShape(n_tables, 2, len(self.choices) + 1, 0)
+        """A number for each dimension, and the position."""
+        return EnvShape(n_tables, 2, int(self.choices.weights.sum()) + 1, 0)
 
     def observe(self, game: Game) -> Observation:
-        """The decision vector; the position is given as a share of all."""
-        n_tables = len(game.position)
-        position = game.position[:, None] / len(self.choices)
+        """The decision vector; the position of its next dimension is given as a share of all."""
+        n_tables, weights = len(game.position), self.choices.weights
+        first = np.cumsum(weights) - weights
+        position = first[game.position, None] / weights.sum()
+        dimensions = np.repeat(game.decided, weights, axis=1)
         return Observation(
-            flat=np.concatenate([game.decided, position], axis=1).astype(np.float32),
+            flat=np.concatenate([dimensions, position], axis=1).astype(np.float32),
             features=np.zeros((n_tables, 2, 0), np.float32),
             baseline=np.zeros((n_tables, 2), np.float32),
             mask=np.ones((n_tables, 2), bool),
@@ -79,7 +82,7 @@ class PaperView:
 
     def rewards(self, moved: Moved) -> np.ndarray:
         """By what the decision counts."""
-        right = np.where(moved.split, SPLIT_REWARD, WHOLE_REWARD) * moved.weights
+        right = SPLIT_REWARD * moved.partitioned + WHOLE_REWARD * moved.replicated
         return np.where(moved.wrong, WRONG_REWARD, right).astype(np.float32)
 
 
@@ -104,7 +107,7 @@ class OurView:
 
     def rewards(self, moved: Moved) -> np.ndarray:
         """The share of the count that was won."""
-        return np.where(moved.split, moved.weights / self._total, 0.0).astype(np.float32)
+        return (moved.partitioned / self._total).astype(np.float32)
 
     def observe(self, game: Game) -> Observation:
         """All tables."""

@@ -1,4 +1,4 @@
-"""Random decisions with contradictions and links, and their plans by brute force."""
+"""Random decisions with contradictions, links and implications, and their plans by brute force."""
 
 from itertools import product
 
@@ -15,14 +15,19 @@ def random_choices(seed: int, n: int, n_groups: int | None = None, density: floa
     size = group.max() + 1
     meets = np.triu(source.random((size, size)) < density, 1)
     meets = meets | meets.T
+    # What is linked is one group: all of it is decided by one of its decisions, none implied.
+    implies = meets if n_groups is None and source.random() < 0.5 else np.zeros_like(meets)
+    implies = implies & (source.random((size, size)) < 0.5)
     linked = group[:, None] == group[None, :]
     np.fill_diagonal(linked, False)
+    weights = np.sort(source.integers(1, 9, size=n))[::-1].copy()
     return Choices(
-        labels=tuple(f"{i}" for i in range(n)),
-        weights=np.sort(source.integers(1, 9, size=n))[::-1].copy(),
+        dimensions=tuple((f"{i}",) * weight for i, weight in enumerate(weights.tolist())),
+        weights=weights,
         allowed=(source.random(size) < 0.85)[group],
         conflicts=meets[np.ix_(group, group)],
         linked=linked,
+        implied=implies[np.ix_(group, group)],
     )
 
 

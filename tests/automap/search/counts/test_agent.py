@@ -1,5 +1,7 @@
 """The agents on decisions whose optimum is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,9 @@ from rl.train import Trainer  # noqa: E402
 from tests.automap.search.counts.instances import random_choices  # noqa: E402
 
 
+PARTITIONING = "operator partitioning"
+
+
 def hard_choices():
     """Fourteen decisions of which greed misses the best."""
     seeds = (random_choices(seed, 14) for seed in range(100))
@@ -33,7 +38,15 @@ def hard_choices():
 def test_reaches_the_optimum_that_greed_misses(mode):
     choices = hard_choices()
     best = choices.count(optimum(choices))
-    result = find(choices, mode, seed=0, budget_seconds=60.0, most_steps=20_000, target_count=best)
+    result = find(
+        choices,
+        mode,
+        PARTITIONING,
+        seed=0,
+        budget_seconds=60.0,
+        most_steps=20_000,
+        target_count=best,
+    )
     assert choices.holds(result.split)
     assert choices.count(result.split) == best
     counts = [it.count for it in result.improvements]
@@ -45,7 +58,15 @@ def test_reaches_the_optimum_that_greed_misses(mode):
 def test_the_same_seed_finds_the_same():
     choices = random_choices(1, 20)
     runs = [
-        find(choices, "ours", seed=3, budget_seconds=60.0, most_steps=2_000, target_count=10**9)
+        find(
+            choices,
+            "ours",
+            PARTITIONING,
+            seed=3,
+            budget_seconds=60.0,
+            most_steps=2_000,
+            target_count=10**9,
+        )
         for _ in range(2)
     ]
     assert (runs[0].split == runs[1].split).all()
@@ -59,7 +80,7 @@ def test_a_resumed_search_is_the_uninterrupted_one(tmp_path):
 
     def begun() -> tuple[CountEnv, Trainer]:
         env = CountEnv(choices, OurView(choices), 4)
-        return env, Trainer(env, agent.CONFIGS["ours"], seed=1)
+        return env, Trainer(env, agent.PLAYERS["ours", PARTITIONING].config, seed=1)
 
     env, trainer = begun()
     trainer.run(1_000)
@@ -76,24 +97,39 @@ def test_the_budget_ends_a_search():
     result = find(
         random_choices(1, 20),
         "ours",
+        PARTITIONING,
         seed=0,
         budget_seconds=0.0,
         most_steps=10**9,
         target_count=10**9,
     )
-    assert result.steps == agent.N_TABLES
+    assert result.steps == agent.PLAYERS["ours", PARTITIONING].n_tables
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(torch_needed, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'jax-automap\[rl\]'"):
-        find(random_choices(1, 5), "ours", seed=0, budget_seconds=1.0, most_steps=1, target_count=1)
+        find(
+            random_choices(1, 5),
+            "ours",
+            PARTITIONING,
+            seed=0,
+            budget_seconds=1.0,
+            most_steps=1,
+            target_count=1,
+        )
 
 
 def test_greedy_shares_stay_finite_where_nothing_can_be_split():
     choices = random_choices(0, 4)
-    none = type(choices)(
-        choices.labels, choices.weights, np.zeros(4, bool), choices.conflicts, choices.linked
+    none = replace(choices, allowed=np.zeros(4, bool))
+    result = find(
+        none,
+        "ours",
+        PARTITIONING,
+        seed=0,
+        budget_seconds=9.0,
+        most_steps=1_000,
+        target_count=0,
     )
-    result = find(none, "ours", seed=0, budget_seconds=9.0, most_steps=1_000, target_count=0)
     assert not result.split.any()

@@ -39,6 +39,70 @@ def test_linkage_counts_every_dimension_that_follows(tiny_t5):
     assert not choices.linked.any()
 
 
+def split_variables(choices):
+    """The split dimension of each variable, as the paper's Tables 3 and 4 have it."""
+    chosen = np.flatnonzero(optimum(choices))
+    dims = [dim for i in chosen for dim in choices.dimensions[i]]
+    return {path: int(dim[:-1]) for path, _, dim in (d.rpartition("[") for d in dims)}
+
+
+def test_the_papers_t5_has_the_papers_plan():
+    """Table 3, and 111 of Table 5: 18 variables of each pair of layers, the embedding and the two
+    tables of positions.
+    """
+    choices = operator_partitioning(problem(t5.automap_t5_base()), 4, "products")
+    assert choices.count(optimum(choices)) == 111 == 6 * 18 + 3
+    split = split_variables(choices)
+    assert len(split) == 111
+    paper = {
+        "['q']['kernel']": 1,
+        "['k']['kernel']": 1,
+        "['v']['kernel']": 1,
+        "['o']['kernel']": 0,
+        "['up']['kernel']": 1,
+        "['up']['bias']": 0,
+        "['down']['kernel']": 0,
+        "['tokens']['embedding']": 0,
+        "['table']['embedding']": 1,
+    }
+    for path, dim in split.items():
+        (expected,) = [d for tail, d in paper.items() if path.endswith(tail)]
+        # A table of positions is split by heads, or by buckets where heads are not decided.
+        assert dim == expected, path
+    assert not any("norm" in path or path.endswith("['down']['bias']") for path in split)
+
+
+def test_of_vgg_the_classifier_alone_is_split():
+    """Table 4; 5 of Table 5 are three dimensions of the first layer's outputs and two of the
+    last's.
+    """
+    choices = operator_partitioning(problem(vgg.vgg_19()), 4, "products")
+    assert split_variables(choices) == {
+        "[0]['params']['classifier'][0]['kernel']": 1,
+        "[0]['params']['classifier'][0]['bias']": 0,
+        "[0]['params']['classifier'][1]['kernel']": 0,
+        "[0]['params']['classifier'][2]['kernel']": 1,
+        "[0]['params']['classifier'][2]['bias']": 0,
+    }
+
+
+def test_seven_tensors_of_a_packed_batch_are_split():
+    """Table 6: seven tensors of T5-base."""
+    tiny = replace(t5.TINY, is_packed=True)
+    choices = data_parallelism(problem(t5.t5(tiny, batch=16, seq=16).target), 4)
+    split = split_variables(choices)
+    assert len(split) == 7 and set(split.values()) == {0}
+
+
+def test_to_split_a_variable_leaves_its_other_dimension_whole(tiny_t5):
+    choices = operator_partitioning(tiny_t5, 4)
+    assert (choices.implied <= choices.conflicts).all()
+    heads = choices.labels.index(
+        "[0]['params']['decoder']['layers'][0]['attention']['k']['kernel'][1]"
+    )
+    assert choices.implied[heads, 0] and choices.implied[0, heads]
+
+
 def test_an_axis_that_does_not_divide_a_dimension_cannot_split_it(tiny_t5):
     heads = "[0]['params']['encoder']['layers'][0]['attention']['k']['kernel'][1]"
     for axis_size, is_allowed in ((8, True), (16, False)):

@@ -1,11 +1,13 @@
 """Optimum, greed, second thoughts and the game against every plan there is."""
 
+from dataclasses import replace
+
 from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
 from automap.search.counts.agent import CountEnv
-from automap.search.counts.game import SPLIT, WHOLE, Game
+from automap.search.counts.game import SPLIT, UNDECIDED, WHOLE, Game
 from automap.search.counts.solvers import greedy, optimum, reconsidered
 from automap.search.counts.views import OurView, PaperView
 from tests.automap.search.counts.instances import CHOICES, plans, random_choices
@@ -42,25 +44,32 @@ def test_second_thoughts_find_what_greed_gave_away():
     weights = np.array([3, 2, 2, 2, 2])
     conflicts = np.zeros((5, 5), bool)
     conflicts[0, 1:] = conflicts[1:, 0] = True
-    star = type(choices)(choices.labels, weights, np.ones(5, bool), conflicts, choices.linked)
+    star = replace(
+        choices, weights=weights, allowed=np.ones(5, bool), conflicts=conflicts, implied=conflicts
+    )
     assert star.count(greedy(star)) == 3
     assert star.count(reconsidered(star, greedy(star))) == 8
 
 
 @given(CHOICES, st.data())
 def test_a_game_goes_wrong_where_no_plan_agrees_with_it(choices, data):
-    every, game, made = plans(choices), Game(choices, 1), []
-    for i in range(len(choices)):
+    every, game, counted = plans(choices), Game(choices, 1), 0
+    for _ in range(len(choices)):
         action = data.draw(st.sampled_from([WHOLE, SPLIT]))
-        possible = {bool(p[i]) for p in every if p[:i].tolist() == made}
+        i = int(game.position[0])
+        made = game.decided[0, :i] == SPLIT
+        possible = {bool(p[i]) for p in every if (p[:i] == made).all()}
         mask = OurView(choices).observe(game).mask[0]
         assert {bool(a) for a in np.flatnonzero(mask)} == possible
         moved = game.move(np.array([action]))
-        made.append(action == SPLIT)
+        counted += int(moved.partitioned[0] + moved.replicated[0])
         assert moved.wrong[0] == (bool(action) not in possible)
-        assert moved.ended[0] == (moved.wrong[0] or i == len(choices) - 1)
+        assert moved.ended[0] == (moved.wrong[0] or UNDECIDED not in game.decided[0])
         if moved.ended[0]:
             break
+    # Every dimension is counted once.
+    assert moved.ended[0]
+    assert moved.wrong[0] or counted == choices.weights.sum()
     game.clear(np.array([True]))
     assert all(
         (a == b).all() for a, b in zip(game.arrays().values(), Game(choices, 1).arrays().values())
@@ -101,21 +110,47 @@ def test_the_baseline_is_what_greed_brings(choices):
 
 def test_the_papers_state_and_rewards():
     choices = random_choices(3, 4, density=0.0)
-    choices = type(choices)(
-        choices.labels,
-        np.array([5, 3, 2, 1]),
-        np.array([True, True, False, True]),
-        np.zeros((4, 4), bool),
-        np.zeros((4, 4), bool),
+    implied = np.zeros((4, 4), bool)
+    implied[0, 1] = implied[1, 0] = True
+    choices = replace(
+        choices,
+        weights=np.array([3, 2, 1, 1]),
+        allowed=np.array([True, True, False, True]),
+        conflicts=implied,
+        implied=implied,
     )
     env = CountEnv(choices, PaperView(choices), 1)
-    assert env.observe().flat.tolist() == [[-1.0, -1.0, -1.0, -1.0, 0.0]]
+    # A number for each dimension: three of the first decision, two of the second, and so on.
+    assert env.observe().flat.tolist() == [[-1.0] * 7 + [0.0]]
     outcome = env.step(np.array([SPLIT]))
-    assert outcome.rewards == pytest.approx([0.4 * 5])
-    outcome = env.step(np.array([WHOLE]))
-    assert outcome.rewards == pytest.approx([0.1 * 3])
-    assert env.observe().flat.tolist() == [[1.0, 0.0, -1.0, -1.0, 0.5]]
+    assert outcome.rewards == pytest.approx([0.4 * 3 + 0.1 * 2])
+    assert env.observe().flat[0] == pytest.approx([1, 1, 1, 0, 0, -1, -1, 5 / 7])
     outcome = env.step(np.array([SPLIT]))
     assert outcome.rewards.tolist() == [-1.0] and outcome.dones.tolist() == [True]
     assert env.best_count == -1
-    assert env.observe().flat.tolist() == [[-1.0, -1.0, -1.0, -1.0, 0.0]]
+    assert env.take_share() == pytest.approx(6 / 7)
+    assert env.observe().flat.tolist() == [[-1.0] * 7 + [0.0]]
+    env.step(np.array([WHOLE]))
+    assert env.observe().flat[0] == pytest.approx([0, 0, 0, -1, -1, -1, -1, 3 / 7])
+
+
+@given(CHOICES, st.data())
+def test_the_second_stage_begins_with_what_was_split(choices, data):
+    every = plans(choices)
+    kept = data.draw(st.sampled_from(every))
+    game = Game(choices, 2)
+    before = game.decided.copy()
+    if not game.keep(kept):
+        # Nothing is left to decide: every other decision contradicts what is split, or follows.
+        assert (game.decided == before).all()
+        return
+    assert (game.decided[:, kept] == SPLIT).all()
+    assert not (game.decided[:, ~kept] == SPLIT).any()
+    # Any plan that splits all that is kept, and holds, can still be played.
+    plan = data.draw(st.sampled_from([p for p in every if (p[kept]).all()]))
+    for _ in range(len(choices)):
+        moved = game.move(plan[game.position].astype(np.int64))
+        assert not moved.wrong.any()
+        if moved.ended.all():
+            break
+    assert ((game.decided == SPLIT) == plan).all()
