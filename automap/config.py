@@ -374,19 +374,6 @@ TOPOLOGY: Final = Option(
 )
 """What a step is planned for."""
 
-VERIFY: Final = Option(
-    name="verify",
-    type=bool,
-    default=False,
-    help="compile the best plans, and take the best that the topology's compiler confirms to fit",
-)
-VERIFY_TOP: Final = Option(
-    name="verify_top",
-    type=int,
-    default=choices.DEFAULT_VERIFY_TOP,
-    help="plans to compile at most",
-)
-
 
 def _check_literal(name: str, value: str, literal: Any) -> None:
     allowed = get_args(literal)

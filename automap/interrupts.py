@@ -96,6 +96,15 @@ class Interrupts:
             self._is_noting = before
 
     @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Ctrl-C is raised, within what notes it: for a part that has to be left at once."""
+        before, self._is_noting = self._is_noting, False
+        try:
+            yield
+        finally:
+            self._is_noting = before
+
+    @contextmanager
     def importing(self) -> Iterator[None]:
         """A signal ends the process at once, if that is nothing but the command."""
         self._is_importing = True

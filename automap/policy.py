@@ -16,9 +16,10 @@ class Policy:
     """The values of the file; its entry of the same name says why.
 
     Counts are integers. `*_seconds` are seconds of work on a nominal machine, which are counted and
-    not timed. `far_start` is a ratio of two steps, and the rest are fractions: of a step
-    (`close_start`, `bound_by_memory`, `open_gap`, `preset_margin`, `preset_margin_off_chip`), or of
-    the work of a step (`least_*`).
+    not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
+    `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
+    (`close_start`, `bound_by_memory`, `open_gap`, `preset_margin`, `preset_margin_off_chip`,
+    `error_reach`, `least_improvement`), or of the work of a step (`least_*work*`).
     """
 
     small_space: int
@@ -39,6 +40,14 @@ class Policy:
     least_work_of_candidate: float
     least_work_of_batch: float
     least_batch_work_of_frozen: float
+    price_reach: float
+    shared_error: float
+    own_error: float
+    error_reach: float
+    shared_memory_error: float
+    own_memory_error: float
+    least_improvement: float
+    refined_candidates: int
 
 
 @cache

@@ -1,7 +1,7 @@
 """The plan of a traced call: made, or taken from a folder of plan files.
 
 A plan is made by the planner of the space that the options name, or is the best that a compiler
-confirms                                                              -> in: `plan_call`
+confirms, or the fastest of those that it was given                   -> in: `plan_call`
 
 In a folder plans are named by everything that they depend on:
 
@@ -14,6 +14,7 @@ with one lowering. A file that cannot be read, or is of another step, is a miss:
 and written over, and a link in its place is replaced.
 """
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache
 import hashlib
@@ -28,6 +29,7 @@ from automap.api.plan import Plan
 from automap.atomic_file import reason, write_atomically
 from automap.config import Options
 from automap.errors import CacheWarning, PlanError
+from automap.interrupts import note_interrupts
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.file import layout
 from automap.plan.record import PlanRecord
@@ -35,6 +37,8 @@ from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program.check import check_is_planned, check_program
 from automap.program.trace import lower_call
+from automap.refine.loop import refined_plan
+from automap.refine.refinement import Refinement, check_can_refine
 from automap.report.progress import SearchProgress
 from automap.step.call import TracedCall
 from automap.step.own_shardings import ImposedEnds
@@ -56,35 +60,47 @@ def plan_call(
     options: Options,
     name: str,
     confirmation: Confirmation | None = None,
+    refinement: Refinement | None = None,
 ) -> Plan:
     """The best plan of a call, called `name` in it; the best that a compiler confirms to fit if it
-    is to be asked.
+    is to be asked, or the fastest that it was given if the search is to be refined.
 
     Raises `InfeasiblePlanError` if no plan fits or none is confirmed, `InputError` or
     `TopologyError` for options that do not suit the step, `CompilerError` for a compiler that is
     missing or fails.
     """
-    # Lowering and reading the program takes seconds for a large model, before there is a search.
-    with SearchProgress(options.budget_seconds) as progress:
-        workload = lower_call(
-            call,
-            platform=topology.platform,
-            target=name,
-            rules=user_rules(options.rules),
-            layers=options.layers,
-        )
-        if confirmation is None:
-            planned = plan_workload(
-                workload,
-                topology,
-                options,
-                on_progress=progress.update,
-                on_stages=progress.update_stages,
+    if refinement is not None:
+        check_can_refine(topology)
+    with ExitStack() as until_the_end:
+        # Lowering and reading the program takes seconds for a large model, before there is a
+        # search.
+        with SearchProgress(options.budget_seconds) as progress:
+            workload = lower_call(
+                call,
+                platform=topology.platform,
+                target=name,
+                rules=user_rules(options.rules),
+                layers=options.layers,
             )
-            return Plan.from_record(planned)
-        # All that was priced, and not the best plan alone: a compiler may refuse the best.
-        outcome = find(workload, topology, options, on_progress=progress.update)
-    return Plan.from_record(confirmed_plan(outcome, call, options, confirmation))
+            if confirmation is None and refinement is None:
+                planned = plan_workload(
+                    workload,
+                    topology,
+                    options,
+                    on_progress=progress.update,
+                    on_stages=progress.update_stages,
+                )
+                return Plan.from_record(planned)
+            if refinement is not None:
+                # Ctrl-C that is noted in the search ends its refinement too.
+                until_the_end.enter_context(note_interrupts())
+            # All that was priced, and not the best plan alone: a compiler may refuse the best.
+            outcome = find(workload, topology, options, on_progress=progress.update)
+        if refinement is not None:
+            planned = refined_plan(workload, outcome, call, options, refinement)
+        else:
+            planned = confirmed_plan(outcome, call, options, confirmation or Confirmation())
+        return Plan.from_record(planned)
 
 
 def cache_key(

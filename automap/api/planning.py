@@ -7,22 +7,21 @@ from automap.api.call_plans import as_topology, plan_call
 from automap.api.keywords import with_options
 from automap.api.plan import Plan
 from automap.choices import DEFAULT_VERIFY_TOP
+from automap.compiler_options import REFINE, VERIFY, VERIFY_TOP
 from automap.config import (
     TOPOLOGY,
-    VERIFY,
-    VERIFY_TOP,
     OptionKeywords,
-    Options,
     described_options,
     read_options,
 )
+from automap.refine.refinement import Refinement, check_one_compiler_option
 from automap.runtime.pipeline.step import check_separable
 from automap.step.step import as_step
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation
 
 
-@with_options(described_options(), own=(TOPOLOGY, VERIFY, VERIFY_TOP))
+@with_options(described_options(), own=(TOPOLOGY, VERIFY, VERIFY_TOP, REFINE))
 def plan(
     step: Callable[..., Any],
     args: Sequence[Any],
@@ -31,6 +30,7 @@ def plan(
     topology: str | Topology,
     verify: bool = False,
     verify_top: int = DEFAULT_VERIFY_TOP,
+    refine: float | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Plan:
     """The fastest plan found for `step(*args, **kwargs)` that fits on a topology; touches no
@@ -50,7 +50,9 @@ def plan(
 
     Raises:
         NotSeparableError: a pipeline of a step that needs all samples at once.
-        CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time.
+        CompilerError: with `verify`, a compiler that is missing, fails, or is not done in time;
+            with `refine`, one that is missing, has no seconds for the topology, or fails at every
+            plan.
         InfeasiblePlanError: no plan fits, or none is confirmed.
         InputError: a step that cannot be traced, shardings in its code that no plan can have, or a
             bad option.
@@ -58,22 +60,12 @@ def plan(
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
     checked = read_options(**options)
+    check_one_compiler_option(verify=verify, refine=refine)
     confirmation = Confirmation(top=verify_top) if verify else None
-    return _plan_step(step, tuple(args), kwargs or {}, as_topology(topology), checked, confirmation)
-
-
-def _plan_step(
-    step: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    topology: Topology,
-    options: Options,
-    confirmation: Confirmation | None,
-) -> Plan:
-    """The plan; a pipeline's only if its microbatches can be run."""
-    given = as_step(step, mesh=options.axes)
-    call = given.enter(args, kwargs).traced()
-    planned = plan_call(call, topology, options, given.name, confirmation)
+    refinement = None if refine is None else Refinement(seconds=refine)
+    given = as_step(step, mesh=checked.axes)
+    call = given.enter(tuple(args), kwargs or {}).traced()
+    planned = plan_call(call, as_topology(topology), checked, given.name, confirmation, refinement)
     # Now rather than at the first run: a pipeline that cannot be run is no plan.
     if planned.pipeline is not None:
         check_separable(call, planned.pipeline)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from automap import __version__, choices, config
+from automap import __version__, choices, compiler_options
 from automap.choices import Option
 from automap.cli.group import CONTEXT_SETTINGS, Command, Group
 from automap.config import TOPOLOGY, described_options
@@ -153,6 +153,7 @@ PLAN: Final = Command(
         "automap plan train:small --arg batch=64 --topology 2x8xh100 --mesh data=8,model=2",
         "automap plan step.hlo.pb --topology 8xh100 --preset zero-3",
         "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
+        "automap plan train:small --topology 8xh100 --refine 120 -o plan.json",
     ),
     params=(
         *WORKLOAD,
@@ -161,8 +162,9 @@ PLAN: Final = Command(
             ["-o", "--output"], type=WrittenPath(dir_okay=False), help="write the plan file here"
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
-        flag(config.VERIFY),
-        flag(config.VERIFY_TOP),
+        flag(compiler_options.VERIFY),
+        flag(compiler_options.VERIFY_TOP),
+        flag(compiler_options.REFINE),
         *COMPILING,
     ),
 )

@@ -27,7 +27,7 @@ from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatt
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
-from automap.cost.profile import KernelProfile
+from automap.cost.profile import KernelPrices, KernelProfile
 from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
@@ -94,6 +94,7 @@ class Evaluator:
     n_classes: int
     topology: Topology
     kernel_profile: KernelProfile | None = None
+    prices: KernelPrices | None = None
     _costs: dict[object, CollectiveCost] = field(default_factory=dict, repr=False)
 
     def evaluate(self, split_classes: SplitClasses) -> Estimate:
@@ -220,7 +221,7 @@ class Evaluator:
     @cached_property
     def roofline(self) -> Roofline:
         """Seconds of kernels."""
-        return Roofline(self.tables.kernels, self.topology, self.kernel_profile)
+        return Roofline(self.tables.kernels, self.topology, self.kernel_profile, self.prices)
 
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:

@@ -17,6 +17,7 @@ no code.
                          it
 `automap.plan.program`   the `program` field of a plan: what one device does in a step, so that
                          a plan is simulated without its step
+`automap.plan.refined`   what was compiled to choose a plan, as records and as text
 `automap.plan.record`    the plan: what the planner decided, what it predicts and why; frozen,
                          explainable, JSON
 """

@@ -8,6 +8,7 @@ from automap.plan.explain import cut, order_text, search_text, spec_text, verifi
 from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
 from automap.plan.record import PlanRecord, mesh_text
+from automap.plan.refined import compiled_plan_text
 from automap.quantities import bytes_text, seconds_text
 
 
@@ -156,6 +157,9 @@ _ROWS: Final[Mapping[str, Callable[[PlanRecord], Sequence[str]]]] = {
         f"{row.name}: {seconds_text(row.step_seconds)}, {bytes_text(row.peak_bytes)}, "
         + ("fits" if row.fits else "does not fit")
         for row in plan.presets
+    ],
+    "compiled": lambda plan: [
+        compiled_plan_text(row) for row in (plan.refined.compiled if plan.refined else ())
     ],
     "warnings": lambda plan: plan.warnings,
 }

@@ -11,6 +11,7 @@ from automap.plan.checks import Spec
 from automap.plan.parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
 from automap.plan.pipeline import pipeline_lines
 from automap.plan.record import PlanRecord, mesh_text
+from automap.plan.refined import refined_lines
 from automap.quantities import bytes_text, seconds_text
 from automap.topology import Topology, lies_on
 from automap.topology.link_loads import permutation
@@ -168,6 +169,8 @@ def _header(plan: PlanRecord) -> list[str]:
     ]
     if plan.verified is not None:
         lines.append(f"verified by {verified_text(plan.verified)}")
+    if plan.refined is not None:
+        lines += refined_lines(plan.refined)
     # The presets stand beside the plan, so that a reader sees what the search has gained.
     for preset in plan.presets:
         outcome = "fits" if preset.fits else "does not fit"

@@ -44,6 +44,10 @@ from automap.plan.parts import (
 from automap.plan.pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
 from automap.plan.point import PointRecord as PointRecord
 from automap.plan.program import ProgramRecord as ProgramRecord
+from automap.plan.refined import (
+    CompiledPlanRecord as CompiledPlanRecord,
+    RefinedRecord as RefinedRecord,
+)
 from automap.quantities import bytes_text, seconds_text
 from automap.topology.model import Topology
 
@@ -67,6 +71,7 @@ class PlanRecord:
     - `placement`, `streams`: always None; they are for plans of later versions.
     - `predicted`: seconds and bytes of a step.
     - `verified`: what a compiler said; None if none was asked.
+    - `refined`: the plans that were compiled to choose this one; None if none were.
     - `presets`: what plans that people write by hand would cost.
     - `search`: how the plan was found, and which point of the space it is.
     - `decisions`, `conflicts`: the reasons, in the order in which they are told.
@@ -87,6 +92,7 @@ class PlanRecord:
     streams: None = None
     predicted: PredictedRecord
     verified: VerifiedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
+    refined: RefinedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
     presets: tuple[PresetRecord, ...] = ()
     search: SearchRecord
     decisions: tuple[DecisionRecord, ...] = ()
@@ -102,6 +108,7 @@ class PlanRecord:
         """Raise `PlanError` for records that do not agree with each other."""
         self._check_topology()
         self._check_leaves()
+        self._check_refined()
         sizes = dict(self.mesh.axes)
         check_constraints("constraints", [(row.at, row.spec) for row in self.constraints], sizes)
         for index, row in enumerate(self.predicted.collectives):
@@ -130,6 +137,19 @@ class PlanRecord:
                 "mesh.axes",
                 [list(axis) for axis in self.mesh.axes],
                 f"axes whose product is {topology.device_count}, the devices of {topology.name!r}",
+            )
+
+    def _check_refined(self) -> None:
+        """A plan that was chosen among compiled ones was confirmed, and is one program."""
+        if self.refined is None:
+            return
+        if self.pipeline is not None:
+            raise refuse(
+                "refined", "plans", "null for a pipeline, which no compiler is asked about"
+            )
+        if self.refined.chosen is not None and self.verified is None:
+            raise refuse(
+                "refined.chosen", self.refined.chosen, "null for a plan without `verified`"
             )
 
     def _check_leaves(self) -> None:

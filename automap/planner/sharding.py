@@ -12,6 +12,7 @@ import time
 
 from automap.config import Options
 from automap.cost.evaluate import Evaluator
+from automap.cost.profile import KernelPrices
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError, UnknownOpError
@@ -68,22 +69,28 @@ def find(
     on_progress: Callable[[SearchContext], None] = lambda context: None,
     presets: Sequence[str] = tuple(PRESETS),
     deadline: Deadline | None = None,
+    prices: KernelPrices | None = None,
 ) -> Outcome:
     """The search's outcome, whether it fits or not.
 
     `presets` are those that are priced, and where the search starts: with fewer it shows what it
-    finds by itself. Raises `InputError` or `TopologyError` for bad options.
+    finds by itself. `prices` are what a compiler said of kernels.
+
+    Raises `InputError` or `TopologyError` for bad options.
     """
     start = time.monotonic()
-    # Only `--verify` comes here with another space: `plan_workload` has sent the others elsewhere.
+    # Only `--verify` and `--refine` come here with another space: `plan_workload` has sent the
+    # others elsewhere.
     if options.space != "sharding":
-        raise InputError("--verify: no compiler is asked about pipelines yet; plan without it")
+        raise InputError(
+            "--verify, --refine: no compiler is asked about pipelines yet; plan without them"
+        )
     check_known(workload, options)
     if options.profile is not None:
         options.profile.check_suits(topology)
     with note_interrupts() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
-        setup = _set_up(workload, topology, options, until)
+        setup = _set_up(workload, topology, options, until, prices)
         context = SearchContext(
             space=setup.pinned.space,
             evaluator=setup.pinned.evaluator,
@@ -128,7 +135,13 @@ class _SetUp:
     meshes: tuple[Mesh, ...]
 
 
-def _set_up(workload: Workload, topology: Topology, options: Options, deadline: Deadline) -> _SetUp:
+def _set_up(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    deadline: Deadline,
+    prices: KernelPrices | None,
+) -> _SetUp:
     choice = candidate_meshes(topology, options.mesh, workload.mesh, deadline.share(_SHAPES_SHARE))
     shapes = [leaf.shape for leaf in workload.inputs]
     pins = parse_pins(options.pins, workload.problem, shapes, choice)
@@ -138,23 +151,27 @@ def _set_up(workload: Workload, topology: Topology, options: Options, deadline: 
     meshes = meshes_that_divide(with_all, choice)
     # As restrictions of the space first, which leaves the search free to decide all else around
     # them.
-    pinned = _priced_by(workload, topology, options, pins)
+    pinned = _priced_by(workload, topology, options, pins, prices)
     beyond = pinned.impossible_pins(meshes)
     # No point keeps these, so they become shardings of the step itself, and the others are asked
     # for in what is left.
     if beyond:
         kept = [pin for pin in pins if pin not in beyond]
-        pinned = _priced_by(with_pins(workload, beyond), topology, options, kept)
+        pinned = _priced_by(with_pins(workload, beyond), topology, options, kept, prices)
     return _SetUp(with_all, pinned, beyond, meshes)
 
 
 def _priced_by(
-    workload: Workload, topology: Topology, options: Options, pins: Sequence[Pin]
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    pins: Sequence[Pin],
+    prices: KernelPrices | None,
 ) -> Pinned:
     """The space of a workload, what prices it, and pins that restrict it."""
     problem = workload.problem
     tables = build_tables(problem, topology.platform)
-    evaluator = Evaluator(tables, problem.n_classes, topology, options.profile)
+    evaluator = Evaluator(tables, problem.n_classes, topology, options.profile, prices)
     space = Space(problem, evaluator.backend.stored_multiple)
     return Pinned(space, evaluator, pins)
 

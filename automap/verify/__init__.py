@@ -11,7 +11,9 @@
                              until one is confirmed to fit
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
                              the CPU, on the same inputs
+`automap.verify.process`     running a job in the compiler's process, and the flags that it sees
 `automap.verify.program`     the step under its plan as a file that any process can compile
+`automap.verify.replayed`    the seconds of a step as its compiler scheduled it
 `automap.verify.verification`  the result of a verification, and its options
 `automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,
                              the same in every process

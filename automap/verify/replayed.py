@@ -3,7 +3,7 @@
 The compiled program is replayed as it stands (`hlo_tools.compiled.replay`): a collective runs
 beside the kernels between its start and its done, loops by their trips. What an instruction costs:
 
-    kernel, TPU     the cycles that the compiler gives it, by the clock    -> in: `_kernel_prices`
+    kernel, TPU     the cycles that the compiler gives it, by the clock    -> in: `kernel_prices`
     kernel, GPU     the compiler's estimate that is believed for its kind, or a measurement
                     (`automap.verify.gpu_kernels`)
     permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
@@ -67,7 +67,7 @@ def replayed_step(
     device whose compiler's estimates are not known to be seconds.
     """
     module = decode_module(data)
-    kernel = _kernel_prices(data, module, topology)
+    kernel = kernel_prices(data, module, topology)
     transfers = _transfers(module, _LaidMesh(topology, mesh, devices))
 
     def price(instruction: Instruction) -> Cost:
@@ -79,10 +79,13 @@ def replayed_step(
     return replay(module, price)
 
 
-_KernelSeconds = Callable[[Instruction], float]
+def kernel_prices(
+    data: bytes, module: Module, topology: Topology
+) -> Callable[[Instruction], float]:
+    """A function for the seconds of one run of an instruction of a compiled program.
 
-
-def _kernel_prices(data: bytes, module: Module, topology: Topology) -> _KernelSeconds:
+    Raises `CompilerError` for a device whose compiler's estimates are not known to be seconds.
+    """
     if topology.platform == "cuda":
         return gpu_kernel_seconds(read_estimates(data), module, topology.device)
     if not has_seconds(topology):

@@ -10,9 +10,17 @@ from automap.errors import InputError
 from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
 from automap.plan.record import PlanRecord
+from automap.plan.refined import compiled_plan_text
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program.contained import contained
+from automap.quantities import seconds_text
+from automap.refine.loop import RefinementProgress, refined_plan
+from automap.refine.refinement import (
+    Refinement,
+    check_can_refine,
+    check_one_compiler_option,
+)
 from automap.report.progress import SearchProgress
 from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
@@ -28,6 +36,7 @@ def run(
     as_json: bool,
     verify: bool,
     verify_top: int,
+    refine: float | None,
     timeout: float,
     cache_dir: str | None,
     cache: bool,
@@ -37,9 +46,11 @@ def run(
     if output is not None:
         # Before minutes of planning rather than after.
         check_can_be_written("-o", output)
+    check_one_compiler_option(verify=verify, refine=refine)
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
+    refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:
-        plan = _plan(given, confirmation if verify else None, until_the_end)
+        plan = _plan(given, confirmation if verify else None, refinement, until_the_end)
         # A plan that was found is kept and printed.
         # Ctrl-C ends the search and no more: what it had is written and printed.
         until_the_end.enter_context(note_interrupts())
@@ -56,16 +67,19 @@ def run(
 def _plan(
     given: dict[str, Any],
     confirmation: Confirmation | None,
+    refinement: Refinement | None,
     until_the_end: ExitStack,
 ) -> PlanRecord:
-    """The plan; Ctrl-C is noted from the search `until_the_end`, where there is no compiler to wait
-    for after it.
+    """The plan; Ctrl-C is noted from the search `until_the_end`, unless all that comes after it is
+    a compiler to wait for.
     """
     request = read_request(given)
     topology, options = request.topology, request.options
+    if refinement is not None:
+        check_can_refine(topology)
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)
-        if confirmation is None:
+        if confirmation is None and refinement is None:
             until_the_end.enter_context(note_interrupts())
             plan = plan_workload(
                 workload,
@@ -83,13 +97,21 @@ def _plan(
         # A compiler is given the step, which a program file does not have.
         if call is None:
             raise InputError(
-                f"--verify: {request.target} is a program without a step; plan module:function, "
-                "which returns the step, to verify it"
+                f"--verify, --refine: {request.target} is a program without a step; plan "
+                "module:function, which returns the step, to have it compiled"
             )
+        if refinement is not None:
+            until_the_end.enter_context(note_interrupts())
         outcome = find(workload, topology, options, on_progress=progress.update)
     # The step is the user's code: what it prints goes to stderr.
     with contained():
-        return confirmed_plan(outcome, call, options, confirmation, on_witness=_say_compiled)
+        if refinement is not None:
+            return refined_plan(
+                workload, outcome, call, options, refinement, on_compiled=_say_refined
+            )
+        return confirmed_plan(
+            outcome, call, options, confirmation or Confirmation(), on_witness=_say_compiled
+        )
 
 
 def _read_confirmation(
@@ -99,6 +121,26 @@ def _read_confirmation(
     folder = default_folder() if cache_dir is None else Path(cache_dir)
     return Confirmation(
         top=top, timeout_seconds=timeout_seconds, cache_folder=folder if is_cached else None
+    )
+
+
+def _read_refinement(seconds: float, confirmation: Confirmation) -> Refinement:
+    """How a search is refined, with the time-out and the cache of all that asks a compiler."""
+    return Refinement(
+        seconds=seconds,
+        timeout_seconds=confirmation.timeout_seconds,
+        cache_folder=confirmation.cache_folder,
+    )
+
+
+def _say_refined(progress: RefinementProgress) -> None:
+    """A line on stderr for each plan that was compiled: what it is, the best so far, the time
+    left.
+    """
+    best = progress.best_seconds
+    say(
+        f"{compiled_plan_text(progress.compiled)}; best so far "
+        f"{'none' if best is None else seconds_text(best)}, {progress.seconds_left:.0f} s left"
     )
 
 

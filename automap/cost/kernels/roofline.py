@@ -1,5 +1,5 @@
-"""Seconds of every kernel on one device: the roofline, and what was measured for like kernels
-instead of it.
+"""Seconds of every kernel on one device: the roofline, what was measured for like kernels instead
+of it, and what a compiler said of like kernels as a correction of both.
 
     kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
 
@@ -28,17 +28,21 @@ from automap.cost.kernels.matrix_tiles import FactorSizes, padding
 from automap.cost.kernels.table import KernelTable
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
+from automap.cost.profile.prices import KernelPrices, correcting_kernels
 from automap.cost.shardings import Shardings
 from automap.topology.model import OP_CLASSES, Topology
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The kernels of a program on the devices of a topology, with a user's `profile` or without."""
+    """The kernels of a program on the devices of a topology, with a user's `profile` and a
+    compiler's `prices`, or without.
+    """
 
     kernels: KernelTable
     topology: Topology
     profile: KernelProfile | None = None
+    prices: KernelPrices | None = None
 
     def seconds(self, sharding: Shardings) -> np.ndarray:
         """Of each distinct kernel once, [kernels]."""
@@ -81,6 +85,11 @@ class Roofline:
         each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
         if self._measured is not None:
             each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
+        if self._corrections is not None:
+            ones = np.ones(len(each))
+            each = each * self._corrections.override(
+                ones, moved, sharding.factor_of_axis, sharding.sizes
+            )
         return each
 
     @cached_property
@@ -88,6 +97,11 @@ class Roofline:
         return measured_kernels(
             self.kernels.shape, self.kernels.op_row, self.profile, self.topology.device
         )
+
+    @cached_property
+    def _corrections(self) -> MeasuredKernels | None:
+        table = self.kernels
+        return self.prices and correcting_kernels(table.shape, table.op_row, self.prices)
 
     @property
     def _backend(self) -> Backend:

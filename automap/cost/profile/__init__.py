@@ -3,11 +3,14 @@ measured.
 
 `automap.cost.profile.measured`    measured seconds in the place of the roofline's, for a whole
                                    table of kernels at once
+`automap.cost.profile.prices`      what a compiler said of kernels, as corrections of their
+                                   predicted seconds
 `automap.cost.profile.shapes`      a kernel's shape on one device, whatever splits it
 `automap.cost.profile.signatures`  what decides how long a kernel runs: its signature, and how it
                                    follows from a sharding
 """
 
+from automap.cost.profile.prices import CompiledKernel, KernelPrices
 from automap.cost.profile.record import (
     ConvolutionTime,
     DotTime,
@@ -21,8 +24,10 @@ from automap.cost.profile.record import (
 
 
 __all__ = [
+    "CompiledKernel",
     "ConvolutionTime",
     "DotTime",
+    "KernelPrices",
     "KernelProfile",
     "StreamTime",
     "Transfer",

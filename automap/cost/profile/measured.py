@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -44,11 +45,7 @@ from automap.cost.profile.signatures import (
     Role,
     matmul_sizes,
 )
-from automap.topology.measured.products import (
-    MeasuredProducts,
-    measured_products,
-    measured_types,
-)
+from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
 
 
@@ -132,17 +129,25 @@ class StreamCurve:
         return np.exp(np.interp(log_bytes, np.log(self.n_bytes), np.log(self.seconds))) * above
 
 
+class Model(Protocol):
+    """What is known of kernels: a number of each, by what they are queried with."""
+
+    def predict(self, queries: np.ndarray, /) -> np.ndarray:
+        """One number, mostly seconds, of each query: the sizes of contractions, or bytes."""
+        ...
+
+
 @dataclass(frozen=True)
 class Models:
     """What was measured as models: rates by (kind, type), curves by (family, class)."""
 
-    rates: Mapping[tuple[str, str], RateModel | MeasuredProducts]
-    curves: Mapping[tuple[str, str], StreamCurve]
+    rates: Mapping[tuple[str, str], Model]
+    curves: Mapping[tuple[str, str], Model]
 
     @classmethod
     def fit(cls, profile: KernelProfile | None, device: Device) -> "Models":
         """The models of a profile, and of the catalogue's products where it has none of a type."""
-        products = {
+        products: dict[tuple[str, str], Model] = {
             ("dot", dtype): measured_products(device.measured, dtype)
             for dtype in measured_types(device.measured)
         }
@@ -166,13 +171,13 @@ class Models:
             {key: StreamCurve.fit(rows) for key, rows in sizes.items()},
         )
 
-    def rate_model(self, shape: KernelShape) -> RateModel | MeasuredProducts | None:
+    def rate_model(self, shape: KernelShape) -> Model | None:
         """The model of a contraction, None if nothing like it was measured."""
         kinds = (shape.kind,) if shape.kind == "dot" else (shape.kind, _ANY_CONVOLUTION)
         known = (self.rates[k, shape.dtype] for k in kinds if (k, shape.dtype) in self.rates)
         return next(known, None)
 
-    def stream_curve(self, shape: KernelShape) -> StreamCurve | None:
+    def stream_curve(self, shape: KernelShape) -> Model | None:
         """The model of a kernel bound by memory, None if nothing like it was measured."""
         keys = ((family or shape.family, kind or shape.elements) for family, kind in _FALLBACK)
         return next((self.curves[key] for key in keys if key in self.curves), None)
@@ -210,11 +215,11 @@ class MeasuredKernels:
         return seconds
 
     @cached_property
-    def _streams(self) -> list[tuple[StreamCurve, np.ndarray]]:
+    def _streams(self) -> list[tuple[Model, np.ndarray]]:
         """Each curve with the kernels it is for."""
         # By identity: curves are arrays, which have no hash, and few kernels share few of them.
         kernels: dict[int, list[int]] = defaultdict(list)
-        curves: dict[int, StreamCurve] = {}
+        curves: dict[int, Model] = {}
         for index, shape in enumerate(self.shapes):
             curve = None if shape.kind else self.models.stream_curve(shape)
             if curve is not None:
@@ -229,7 +234,7 @@ class MeasuredKernels:
         return np.array(known, np.int64)
 
     @cached_property
-    def _rate_rows(self) -> list[tuple[RateModel | MeasuredProducts, np.ndarray]]:
+    def _rate_rows(self) -> list[tuple[Model, np.ndarray]]:
         """Each rate with the contractions it is for, as a mask over `_contractions`."""
         rates = [self.models.rate_model(self.shapes[i]) for i in self._contractions]
         used = [rate for rate in self.models.rates.values() if any(rate is r for r in rates)]

@@ -12,10 +12,9 @@ from automap.api.keywords import JitKeywords, with_options
 from automap.choices import KnownNames, Option
 from automap.cli import main
 from automap.cli.commands import flag
+from automap.compiler_options import REFINE, VERIFY, VERIFY_TOP
 from automap.config import (
     TOPOLOGY,
-    VERIFY,
-    VERIFY_TOP,
     OptionKeywords,
     Options,
     described_options,
@@ -59,7 +58,9 @@ def test_the_command_has_the_described_defaults():
     assert read_options(**{**read, "rules": dict(read["rules"])}) == Options()
 
 
-@pytest.mark.parametrize("option", [TOPOLOGY, VERIFY, VERIFY_TOP], ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "option", [TOPOLOGY, VERIFY, VERIFY_TOP, REFINE], ids=lambda option: option.name
+)
 def test_parameters_of_plan_alone_are_described_too(option):
     parameter = inspect.signature(automap.plan).parameters[option.name]
     default = parameter.empty if option.is_required else option.default

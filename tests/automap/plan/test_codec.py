@@ -20,6 +20,7 @@ from automap.plan.checks import DTYPES
 from automap.plan.file import layout, parse
 from automap.plan.parts import CollectiveName, Phase, Role
 from automap.plan.point import PointRecord
+from automap.plan.refined import RefinementEnd
 from automap.topology import get_topology
 from tests.automap.broken_json import ACTIONS, changed, places
 
@@ -114,6 +115,33 @@ def searches(n_axes):
     )
 
 
+@st.composite
+def refined(draw):
+    """Records of refinements of which the second plan is chosen, or none."""
+    compiled = row(
+        plan=text,
+        predicted_seconds=amount,
+        predicted_bytes=count,
+        expected_seconds=amount,
+        compiled_seconds=st.none() | amount,
+        compiled_bytes=st.none() | count,
+        fits=st.just(True),
+        compile_seconds=amount,
+        note=st.just(""),
+    )
+    failed = {"compiled_seconds": None, "compiled_bytes": None, "fits": False, "note": "failed"}
+    rows = draw(st.lists(compiled, max_size=3))
+    if rows and draw(st.booleans()):
+        rows[0] |= failed
+    return {
+        "compiler": draw(st.sampled_from(["gpu", "tpu"])),
+        "seconds": draw(amount),
+        "ended": draw(st.sampled_from(get_args(RefinementEnd))),
+        "compiled": rows,
+        "chosen": draw(st.sampled_from([None, 1] if len(rows) > 1 else [None])),
+    }
+
+
 # A kernel, then a loop of three trips: a kernel and the all-reduce that waits for it.
 PROGRAM = {
     "texts": ["dot", "while", "all-reduce", "f32[8]", "", "forward", "data"],
@@ -157,7 +185,7 @@ def plans(draw):
             bytes=count,
         ),
     )
-    return draw(
+    data = draw(
         row(
             format=st.just("automap-plan"),
             version=st.just(1),
@@ -185,7 +213,8 @@ def plans(draw):
             ),
             **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
             predicted=predicted,
-            verified=st.none() | VERIFIED,
+            verified=VERIFIED,
+            refined=st.none() | refined(),
             presets=rows(name=text, step_seconds=amount, peak_bytes=count, fits=st.booleans()),
             search=searches(len(mesh)),
             decisions=decisions(some_axes),
@@ -197,6 +226,13 @@ def plans(draw):
             program=st.none() | st.just(PROGRAM),
         )
     )
+    return draw(st.sampled_from([data, _unverified(data)]))
+
+
+def _unverified(data):
+    """The same without a verdict, where no compiler has chosen it."""
+    is_chosen = data["refined"] is not None and data["refined"]["chosen"] is not None
+    return data if is_chosen else data | {"verified": None}
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,17 +279,45 @@ def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
         Plan.from_json(data | {"program": deep})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("chosen", 2, "refined.chosen: got 2; allowed: null, or from 0 to 1"),
+        ("chosen", 0, "refined.compiled[0].fits: false; allowed: true for what is chosen"),
+        ("ended", "tired", "refined.ended: got 'tired'; allowed: nothing faster is expected | "),
+        ("compiler", "cpu", "refined.compiler: got 'cpu'; allowed: gpu | tpu"),
+        ("seconds", -1.0, "refined.seconds: got -1.0; allowed: a finite number >= 0"),
+    ],
+)
+def test_a_refinement_that_contradicts_itself_is_refused(field, value, message):
+    data = copy.deepcopy(SAMPLE_JSON)
+    data["refined"][field] = value
+    with pytest.raises(PlanError, match=re.escape(message)):
+        Plan.from_json(data)
+
+
+def test_a_plan_chosen_by_a_compiler_is_verified_and_one_that_failed_has_no_verdict():
+    data = copy.deepcopy(SAMPLE_JSON) | {"verified": None}
+    with pytest.raises(PlanError, match=re.escape("refined.chosen: got 1; allowed: null for a")):
+        Plan.from_json(data)
+    data = copy.deepcopy(SAMPLE_JSON)
+    data["refined"]["compiled"][1]["note"] = "it aborted"
+    with pytest.raises(PlanError, match=re.escape("refined.compiled[1].note: got 'it aborted'")):
+        Plan.from_json(data)
+
+
 def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
-    del older["verified"], older["mesh"]["devices"]
+    del older["verified"], older["refined"], older["mesh"]["devices"]
     for name in ("arguments", "weak_inputs", "jax_version"):
         del older["workload"][name]
     for name in ("point", "imposed", "memory_limit_bytes"):
         del older["search"][name]
     plan = Plan.from_json(older)
     assert plan.mesh.devices is None and plan.mesh.order == tuple(range(8))
-    assert plan.verified is None and plan.workload.arguments == () and plan.search.point is None
+    assert plan.verified is None and plan.refined is None
+    assert plan.workload.arguments == () and plan.search.point is None
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -288,6 +352,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
         return
     # Nothing was dropped, added or reinterpreted on the way, but for what older files lack.
     data.setdefault("verified", None)
+    data.setdefault("refined", None)
     data.setdefault("program", None)
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)

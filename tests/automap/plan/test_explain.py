@@ -20,6 +20,10 @@ predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms (and 500 us of them 
 predicted peak 3 GiB of 14.9 GiB on each device: fits
   = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB
 verified by the TPU compiler (libtpu 0.0.51): peak 1000 B: fits; 2 compiled in all
+refined with the TPU compiler, 120 s: 2 plans compiled, then nothing faster is expected
+  - greedy on data=8: step predicted 11 ms, expected 11 ms; not compiled: it was not done after 60 s
+  * megatron on data=2 x model=4: step predicted 12.3 ms, expected 12.5 ms, compiled 12.9 ms \
+(+4.9%); peak predicted 950 B, compiled 1000 B (+5.3%): fits
   preset data-parallel: step 20 ms, peak 31 GiB: does not fit
   preset megatron: step 15 ms, peak 4 GiB: fits
 found by greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the proven bound
