@@ -75,7 +75,8 @@ class InsideRecord:
 class StageRecord:
     """One stage.
 
-    - `devices`: on which it runs, in the topology's numbering: as replicas, or as `inside` says.
+    - `devices`: on which it runs, in the topology's numbering: as replicas, or as `inside` says,
+      whose mesh is laid on them row-major in the order in which they stand here.
     - `cut_after`: the last equation of its forward pass: a site (`automap.jaxpr.sites`), and `#t`
       after trip t of a loop that is cut between its trips; an instruction's name for a program
       without sites; None for the last stage.
@@ -199,12 +200,13 @@ def pipeline_text(record: PipelineRecord | None) -> str:
 
 
 def device_names(devices: Sequence[int]) -> str:
-    """`device 3`, `devices 0 to 7`, `devices 0, 2, 3`."""
-    first, last = devices[0], devices[-1]
+    """`device 3`, `devices 0 to 7`, `devices 0 to 7 in another order`, `devices 0, 2, 3`."""
+    first, last = min(devices), max(devices)
     if len(devices) == 1:
         return f"device {first}"
-    if list(devices) == list(range(first, last + 1)):
-        return f"devices {first} to {last}"
+    if sorted(devices) == list(range(first, last + 1)):
+        is_numbered = list(devices) == sorted(devices)
+        return f"devices {first} to {last}" + ("" if is_numbered else " in another order")
     return f"devices {', '.join(map(str, devices))}"
 
 

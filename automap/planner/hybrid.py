@@ -41,6 +41,7 @@ from automap.planner.sharded_graph import ShardedGraph
 from automap.program.trace import Workload
 from automap.space.point_record import record_point
 from automap.space.space import Space
+from automap.topology.device_order import device_order
 
 
 def plan_hybrid(
@@ -105,7 +106,6 @@ class HybridRecords:
         )
         partition = choice.partition
         first, end = (int(x) for x in self.membership.first[s : s + 2])
-        devices = range(*(int(d) * self._unit for d in partition.device_cuts[s : s + 2]))
         # None for a stage of replicas: it has no mesh of its own, and its leaves are whole on each
         # device.
         seconds, inner = choice.stages[s], choice.inner(s)
@@ -117,7 +117,7 @@ class HybridRecords:
             # differently.
             sent = float(options.crossing[kinds, j].max())
         return StageRecord(
-            devices=tuple(devices),
+            devices=self._devices(s, inner),
             cut_after=None if is_last else profile.names[end - 1],
             layers=f"{layer_name(profile.labels[first])} to {layer_name(profile.labels[end - 1])}",
             forward_seconds=seconds.forward,
@@ -132,6 +132,18 @@ class HybridRecords:
     @property
     def _unit(self) -> int:
         return self.pricer.topology.device_count // self.choice.kind_options.options.n_units
+
+    def _devices(self, s: int, inner: InnerPlan | None) -> tuple[int, ...]:
+        """The stage's devices; those of an inner plan in the order that its mesh has on its part of
+        the machine.
+        """
+        first, end = (int(d) * self._unit for d in self.choice.partition.device_cuts[s : s + 2])
+        if inner is None:
+            return tuple(range(first, end))
+        part = self.pricer.evaluator(inner.devices).topology
+        return tuple(
+            first + number for number in device_order(part, inner.split_classes.mesh.sizes)
+        )
 
     def _inside(self, s: int, inner: InnerPlan) -> InsideRecord:
         sharded, constraints = self._sharded(inner)

@@ -1,6 +1,7 @@
 """A plan's mesh on devices: real, fake, or of a machine that is not there."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import jax
@@ -35,7 +36,12 @@ def mesh_on(
     `order` is the number of the device at each place, row-major; None is 0, 1, 2, ... The chips of
     a TPU slice are numbered by their coordinates, other devices as they stand.
     """
-    given = list(devices)
+    given, count = list(devices), prod(size for _, size in axes)
+    if len(given) != count:
+        raise MeshMismatchError(
+            f"a mesh of {count} devices ({dict(axes)}) cannot be laid on {len(given)}; give as "
+            "many devices as the plan is for"
+        )
     if hasattr(given[0], "coords"):
         # The planner numbers a TPU slice row-major over its coordinates, last dimension fastest.
         given.sort(key=lambda d: (*d.coords, getattr(d, "core_on_chip", 0)))

@@ -9,7 +9,7 @@ import pytest
 
 from automap.api.plan import Plan
 from automap.config import Options
-from automap.errors import PlanError
+from automap.errors import MeshMismatchError, PlanError
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
 from automap.runtime.meshes import mesh_on
@@ -94,6 +94,13 @@ def test_chips_are_found_by_their_coordinates(monkeypatch):
     assert [chip.coords[:2] for chip in by_number] == sorted(there)
     # Devices without coordinates stand as they are given.
     assert mesh_on(list("abcdefgh"), (("data", 8),), RING).tolist() == list("aefghdcb")
+
+
+def test_another_number_of_devices_is_refused():
+    """Of two devices a chip half would be left out, and the order would be that of other chips."""
+    message = "a mesh of 8 devices .* cannot be laid on 16; give as many"
+    with pytest.raises(MeshMismatchError, match=message):
+        mesh_on(range(16), (("data", 8),), RING)
 
 
 def test_dies_are_numbered_inside_their_chip(monkeypatch):

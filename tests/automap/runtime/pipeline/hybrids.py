@@ -48,11 +48,12 @@ def hybrid_plan(
     microbatches: int = 2,
     schedule: Schedule = ONE_FORWARD_ONE_BACKWARD,
     shares: Sequence[float] | None = None,
+    machine: str = "cpu:8",
 ) -> Plan:
-    """A plan on 8 CPU devices; an int is that many replicas. `shares` are of the points of each
+    """A plan on 8 devices; an int is that many replicas. `shares` are of the points of each
     stage.
     """
-    topology = get_topology("cpu:8")
+    topology = get_topology(machine)
     call = traced_call(step, args)
     workload = lower_call(
         call, platform=topology.platform, target="a test", rules={}, layers="folded"

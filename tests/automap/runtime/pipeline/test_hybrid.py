@@ -63,6 +63,22 @@ def trained():
     return step, (state, batch), plan, run, mine
 
 
+def test_a_stage_on_part_of_a_slice_is_laid_along_a_ring_of_neighbours():
+    step, (state, batch) = blocks()
+    stages = [Inside("zero-3", {"data": 4}), Inside("megatron", {"data": 2, "model": 2})]
+    made = hybrid_plan(step, (state, batch), stages, machine="v5p:2x2x2")
+    plan = Plan.from_json(made.to_json())
+    # The first stage is a square of chips, the axes of the second are its sides.
+    assert [stage.devices for stage in plan.pipeline.stages] == [(0, 2, 3, 1), (4, 5, 6, 7)]
+    assert "stage 0 on devices 0 to 3 in another order: " in plan.explain()
+    assert_same(plan.jit(step)(state, batch), jax.jit(step)(state, batch), **CLOSE)
+    in_a_mesh = plan.to_json()
+    in_a_mesh["pipeline"]["stages"][0]["inside"]["mesh"]["devices"] = [0, 2, 3, 1]
+    message = r"stages\[0\]\.inside\.mesh\.devices: got .*; allowed: null: a stage's mesh is laid"
+    with pytest.raises(PlanError, match=message):
+        Plan.from_json(in_a_mesh)
+
+
 def test_tensors_and_zero_3_and_zero_1_in_one_pipeline(trained):
     _, (state, _), plan, run, last = trained
     assert [stage.inside.replica_axes for stage in plan.pipeline.stages] == [("data",)] * 3
