@@ -140,7 +140,13 @@ def _gpus(machine: CompilerMachine) -> Sequence[Any]:
 
 
 def _slice(machine: CompilerMachine) -> Sequence[Any]:
-    return topologies.get_topology_desc(platform="tpu", topology_name=machine.kind).devices
+    described = topologies.get_topology_desc(platform="tpu", topology_name=machine.kind)
+    if len(described.devices) != machine.device_count:
+        # A v4 is described by its cores unless both are asked for as one device, as on machines.
+        described = topologies.get_topology_desc(
+            platform="tpu", topology_name=machine.kind, chip_config_name="megacore"
+        )
+    return described.devices
 
 
 _DEVICES: Final[Mapping[CompilerName, Callable[[CompilerMachine], Sequence[Any]]]] = {
