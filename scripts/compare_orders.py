@@ -57,20 +57,14 @@ class Case:
 
 
 _GPT = {"batch": "32", **_SCANNED, **_HALF}
-_T5 = {"batch": "32", **_SCANNED}
-_LLAMA = {"batch": "8", "seq": "1024", **_SCANNED, **_HALF}
 CASES = (
     # Twelve layers of encoder and twelve of decoder.
-    Case("models.t5:t5_base", "v5e:2x4", "zero-3", (8,), _T5),
-    Case("models.t5:t5_base", "v5e:2x4", "zero-1", (8,), _T5),
-    Case("models.t5:t5_base", "v5e:2x4", "data-parallel", (8,), _T5),
+    Case("models.t5:t5_base", "v5e:2x4", "zero-3", (8,), {"batch": "32", **_SCANNED}),
     Case("models.gpt:gpt_124m", "v5e:2x4", "zero-3", (8,), _GPT),
-    Case("models.gpt:gpt_124m", "v5e:4x4", "zero-3", (16,), _GPT),
     Case("models.gpt:gpt_124m", "v5p:2x2x4", "zero-3", (16,), _GPT),
+    Case("models.mlp:mlp", "v5e:2x4", "zero-3", (8,), {"batch": "4096"}),
+    Case("models.mlp:mlp", "v5p:2x2x2", "zero-3", (8,), {"batch": "4096"}),
     Case("models.bert:bert_48", "v5e:2x4", "zero-3", (8,), {"batch": "8", **_SCANNED}),
-    Case("models.llama:llama_1b", "v5e:2x4", "zero-3", (8,), _LLAMA),
-    Case("models.llama:llama_1b", "v5p:2x2x2", "zero-3", (8,), _LLAMA),
-    Case("models.llama:llama_1b", "v5p:2x2x2", "sequence-parallel", (2, 4), _LLAMA),
 )
 
 
