@@ -40,6 +40,7 @@ all-to-all                                                                 -> in
     distances on a ring; on a line the middle border carries as much and b is half a ring's.
   both: one after the other, each with the whole operand: sums.
 collective-permute: every rank sends its operand to the next              -> in: `_shift`
+    (over several dimensions of a torus: `automap.cost.collectives.costs`, by the order of devices)
     The slowest span decides: its alpha is h (a line's last rank is n-1 hops from the first) and its
     beta 1/b, or 2/b on a ring, where one direction is one of the two links.
 
