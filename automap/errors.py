@@ -49,6 +49,10 @@ class CompilerError(AutomapError):
     exit_status = ExitStatus.COMPILER_FAILED
 
 
+class CompilerTimeoutError(CompilerError):
+    """A compiler that was not done in time, or stayed busy until then."""
+
+
 class ProcessLostError(AutomapError):
     """Another process of the same program has gone, without which a step cannot go on."""
 

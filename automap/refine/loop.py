@@ -24,7 +24,7 @@ from pathlib import Path
 from automap.config import Options
 from automap.cost.profile import KernelPrices
 from automap.deadline import WALL_SECONDS_OF_A_BUDGET_SECOND, Deadline
-from automap.errors import CompilerError, InfeasiblePlanError
+from automap.errors import CompilerError, CompilerTimeoutError, InfeasiblePlanError
 from automap.interrupts import Interrupts, Terminated, note_interrupts
 from automap.plan.record import PlanRecord
 from automap.plan.refined import CompiledPlanRecord, RefinedRecord, RefinementEnd
@@ -212,8 +212,11 @@ class _Refining:
                 number=len(self.trials) + 1,
             )
         except CompilerError as error:
-            # Out of time is no fault of this plan.
-            if not self.seconds_left:
+            # That the seconds were over, or the compiler busy until then, is no fault of this plan.
+            is_over = (
+                isinstance(error, CompilerTimeoutError) and confirmation.timeout_seconds == left
+            )
+            if is_over or not self.seconds_left:
                 return None
             spent = self.refinement.clock() - start
             return failed_trial(

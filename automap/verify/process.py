@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from rich.console import Console
 
-from automap.errors import CompilerError, PlanError
+from automap.errors import CompilerError, CompilerTimeoutError, PlanError
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, read
 from automap.terminal import say
@@ -74,7 +74,7 @@ def run_job(
                 say(_busy_text(lock))
                 is_announced = True
             if time.monotonic() + retry_seconds > deadline_seconds:
-                raise CompilerError(
+                raise CompilerTimeoutError(
                     f"{title} stayed busy for {timeout_seconds:g} s: {_busy_text(lock)}; end that "
                     "process, or give a larger --timeout"
                 )
@@ -95,7 +95,7 @@ def _run_once(
     with open(log, "wb") as output, _process(folder, output) as process:
         while process.poll() is None:
             if time.monotonic() > deadline_seconds:
-                raise CompilerError(
+                raise CompilerTimeoutError(
                     f"{title} was not done after {timeout_seconds:g} s and was ended; give a "
                     "larger --timeout, or a smaller program (scanned layers compile faster)"
                 )
