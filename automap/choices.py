@@ -28,11 +28,13 @@ DEFAULT_NUMERICS_GIB: Final = 4.0
 
 STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "several of those below, in an order that suits the space",
+    "adp": "Auto-MAP's auto data parallelism: most input tensors split; needs the extra rl",
     "beam": "decides one thing after another, keeps the best partial plans",
     "exact": "proves the best plan, or says how far from it the plan is",
     "exhaustive": "every plan; for spaces of a few thousand",
     "greedy": "improving moves from presets and random plans until none is left",
     "mcmc": "FlexFlow's Metropolis walks",
+    "opp": "Auto-MAP's operator partitioning: most of the variables split; needs the extra rl",
     "optcnn": "OptCNN's dynamic programme: the least sum of kernels and collectives",
     "rainbow": "an agent that learns on this step; needs the extra rl",
 }

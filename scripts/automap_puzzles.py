@@ -92,6 +92,7 @@ def random_choices(n: int, seed: int) -> Choices:
     meets = np.triu(source.random((n, n)) < _RIVALS / n, 1)
     weights = np.sort(1 + source.geometric(0.4, size=n))[::-1].copy()
     return Choices(
+        classes=tuple(range(n)),
         dimensions=tuple((f"{i}",) * weight for i, weight in enumerate(weights.tolist())),
         weights=weights,
         allowed=source.random(n) >= _NEVER,

@@ -135,7 +135,8 @@ def main(
     output: Path | None,
 ) -> None:
     """Print the table, or put it in OUTPUT."""
-    names = list(strategies or STRATEGIES)
+    # Those of Auto-MAP have another objective than the step.
+    names = list(strategies or [name for name in STRATEGIES if name not in ("adp", "opp")])
     header = ["model", "machine", "best step, ms", "best preset", *names]
     table_rows = rows(list(models or MODELS), list(topologies), names, budget_seconds)
     machine = f"{platform.machine()}, one core"

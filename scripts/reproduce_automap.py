@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import platform
 import statistics
+import time
 from typing import Any, Final
 
 import click
@@ -22,8 +23,8 @@ from rich.progress import track
 import torch
 
 from automap.search.counts.agent import Found, find
+from automap.search.counts.game import Mode
 from automap.search.counts.solvers import greedy, optimum
-from automap.search.counts.views import Mode
 from automap.space.space import starred
 from scripts.automap_puzzles import MODELS, RANDOM, Puzzle, puzzles, random_choices
 from scripts.tables import made_by, markdown, replace_table
@@ -57,12 +58,13 @@ def solved(puzzle: Puzzle, budget_seconds: float, seeds: Sequence[int]) -> Case:
     best = optimum(puzzle.choices)
 
     def play(mode: Mode, seed: int, most_steps: int = _ENDLESS, *, learns: bool = True) -> Found:
+        until = time.process_time() + budget_seconds
         return find(
             puzzle.choices,
             mode,
             puzzle.task,
             seed=seed,
-            budget_seconds=budget_seconds,
+            is_over=lambda: time.process_time() > until,
             most_steps=most_steps,
             target_count=puzzle.choices.count(best),
             learns=learns,
@@ -240,7 +242,6 @@ def main(output: Path | None, budget: float, seeds: int, only: tuple[str, ...]) 
             mode,
             "operator partitioning",
             seed=0,
-            budget_seconds=60.0,
             most_steps=1_000,
             target_count=_ENDLESS,
         )

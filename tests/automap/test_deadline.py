@@ -69,7 +69,8 @@ def workload():
     return trace_step(*decoder(layers=1))
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+# Auto-MAP's two have another objective, and are tried in tests/automap/search/counts.
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"adp", "opp"}))
 def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeypatch):
     if strategy == "rainbow":
         pytest.importorskip("torch")

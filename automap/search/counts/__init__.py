@@ -6,9 +6,10 @@ not how long a step takes.
 
     `choices`   the decisions, and which of them contradict each other
     `solvers`   the greatest count by an integer programme, and greedily, the largest first
-    `game`      the paper's game, decision by decision
-    `views`     what is seen of it and rewarded, as in the paper and as we do it
-    `agent`     the Rainbow agents that play it; needs the extra `rl`
+    `game`      the paper's game, decision by decision; what is seen of it and rewarded, as in the
+                paper and as we do it
+`automap.search.counts.agent`   the Rainbow agents that play it, and strategies `opp` and `adp` of
+                                the command; needs the extra `rl`
 
-No command reaches it: `scripts/reproduce_automap.py` makes the paper's tables with it.
+`scripts/reproduce_automap.py` makes the paper's tables with it.
 """

@@ -48,12 +48,14 @@ _CANDIDATES = frozenset({Role.BATCH, Role.STATE, Role.RNG})
 class Choices:
     """n decisions in the order in which they are made.
 
-    `dimensions` are those that each decides, as `path[dim]`, `weights` [n] int64 what splitting
-    counts, `allowed` [n] bool what can be split at all, `conflicts` [n, n] bool what cannot be
-    split both, `linked` [n, n] bool what is split both or neither. `implied` [n, n] bool: to split
-    i decides at once that j stays whole; such j conflict with i.
+    `classes` are the compute classes that they decide, `dimensions` those that each decides, as
+    `path[dim]`, `weights` [n] int64 what splitting counts, `allowed` [n] bool what can be split at
+    all, `conflicts` [n, n] bool what cannot be split both, `linked` [n, n] bool what is split both
+    or neither. `implied` [n, n] bool: to split i decides at once that j stays whole; such j
+    conflict with i.
     """
 
+    classes: tuple[int, ...]
     dimensions: tuple[tuple[str, ...], ...]
     weights: np.ndarray
     allowed: np.ndarray
@@ -91,7 +93,10 @@ def operator_partitioning(problem: Problem, axis_size: int, sums: Sums = "anywhe
     Raises `InputError` if the step trains nothing, or the problem's layers are folded.
     """
     if problem.layers != "apart":
-        raise InputError("linkage groups of folded layers: trace the step with layers='apart'")
+        raise InputError(
+            "operator partitioning decides each layer by itself: plan with --layers apart, "
+            "layers='apart' in Python"
+        )
     # Dimensions of trainable variables by the group that propagation puts them in.
     dimensions_by_group: dict[int, list[str]] = {}
     together = np.zeros((problem.n_classes + 1,) * 2, bool)
@@ -175,6 +180,7 @@ def _choices(
     linked = group_by_decision[:, None] == group_by_decision[None, :]
     np.fill_diagonal(linked, False)
     return Choices(
+        classes=tuple(groups),
         dimensions=tuple(dimensions),
         weights=np.array([len(decided) for decided in dimensions], np.int64),
         allowed=np.array([problem.limits[g] % axis_size == 0 and g not in never for g in groups]),

@@ -28,7 +28,8 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+# Auto-MAP's two refuse a step without variables or a batch.
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"adp", "opp"}))
 @pytest.mark.parametrize("name", STEPS)
 def test_it_is_planned_explained_and_simulated(name, strategy, tmp_path):
     if strategy == "rainbow":

@@ -22,6 +22,7 @@ def random_choices(seed: int, n: int, n_groups: int | None = None, density: floa
     np.fill_diagonal(linked, False)
     weights = np.sort(source.integers(1, 9, size=n))[::-1].copy()
     return Choices(
+        classes=tuple(group.tolist()),
         dimensions=tuple((f"{i}",) * weight for i, weight in enumerate(weights.tolist())),
         weights=weights,
         allowed=(source.random(size) < 0.85)[group],

@@ -15,11 +15,11 @@ from automap.search.counts.agent import (
     CountEnv,  # noqa: E402
     find,  # noqa: E402
 )
+from automap.search.counts.game import OurView  # noqa: E402
 from automap.search.counts.solvers import (
     greedy,  # noqa: E402
     optimum,  # noqa: E402
 )
-from automap.search.counts.views import OurView  # noqa: E402
 from rl.train import Trainer  # noqa: E402
 from tests.automap.search.counts.instances import random_choices  # noqa: E402
 
@@ -43,7 +43,6 @@ def test_reaches_the_optimum_that_greed_misses(mode):
         mode,
         PARTITIONING,
         seed=0,
-        budget_seconds=60.0,
         most_steps=20_000,
         target_count=best,
     )
@@ -63,7 +62,6 @@ def test_the_same_seed_finds_the_same():
             "ours",
             PARTITIONING,
             seed=3,
-            budget_seconds=60.0,
             most_steps=2_000,
             target_count=10**9,
         )
@@ -99,9 +97,9 @@ def test_the_budget_ends_a_search():
         "ours",
         PARTITIONING,
         seed=0,
-        budget_seconds=0.0,
         most_steps=10**9,
         target_count=10**9,
+        is_over=lambda: True,
     )
     assert result.steps == agent.PLAYERS["ours", PARTITIONING].n_tables
 
@@ -114,7 +112,6 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
             "ours",
             PARTITIONING,
             seed=0,
-            budget_seconds=1.0,
             most_steps=1,
             target_count=1,
         )
@@ -128,7 +125,6 @@ def test_greedy_shares_stay_finite_where_nothing_can_be_split():
         "ours",
         PARTITIONING,
         seed=0,
-        budget_seconds=9.0,
         most_steps=1_000,
         target_count=0,
     )

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from automap.search.counts.agent import CountEnv
-from automap.search.counts.game import SPLIT, UNDECIDED, WHOLE, Game
+from automap.search.counts.game import SPLIT, UNDECIDED, WHOLE, Game, OurView, PaperView
 from automap.search.counts.solvers import greedy, optimum, reconsidered
-from automap.search.counts.views import OurView, PaperView
 from tests.automap.search.counts.instances import CHOICES, plans, random_choices
 
 
