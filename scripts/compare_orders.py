@@ -36,7 +36,7 @@ from scripts.halves import is_held_out
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.compare_orders -o {output}"
+COMMAND = "python -m scripts.compare_orders{flags} -o {output}"
 AXES = ("data", "model")
 _SCANNED, _HALF = {"layers": "scanned"}, {"dtype": "bfloat16"}
 
@@ -149,8 +149,11 @@ def main(output: Path | None, only: str, topology: str) -> None:
     if output is None:
         click.echo(table)
         return
+    given = {"only": only, "topology": topology}
+    flags = "".join(f" --{name} {value}" for name, value in given.items() if value)
     machine = f"jax {jax.__version__}, compiled ahead of time on a CPU host"
-    replace_table(output, made_by(COMMAND.format(output=output), machine) + table, "orders")
+    command = COMMAND.format(flags=flags, output=output)
+    replace_table(output, made_by(command, machine) + table, "orders")
 
 
 if __name__ == "__main__":
