@@ -62,6 +62,8 @@ def _gpu(
 _V100_TFLOPS: Final = {"f64": 7.8, "f32": 15.7, "f16": 125}
 _V100_SHEET: Final = "NVIDIA V100 Tensor Core GPU datasheet (Volta V100, SXM2)"
 _V100_NOTE: Final = "900 GB/s, 125 TFLOPS f16 tensor, 15.7 f32; no bf16 unit, bf16 runs as f32"
+_A100_TFLOPS: Final = {"f64": 19.5, "f32": 156, "bf16": 312, "f16": 312, "s8": 624}
+_A100_NOTE: Final = "dense rates: TF32 156, bf16 and f16 312, int8 624, f64 19.5"
 _HOPPER_TFLOPS: Final = {
     "f64": 67,
     "f32": 494.7,
@@ -131,13 +133,22 @@ GPUS: Final[tuple[Device, ...]] = (
         note=f"32 GB, {_V100_NOTE}",
     ),
     _gpu(
+        "a100-40gb",
+        memory_gb=40,
+        hbm_gb_per_s=1555,
+        tflops=_A100_TFLOPS,
+        matmul_efficiency=0.8,
+        document="NVIDIA A100 Tensor Core GPU datasheet (A100 40GB SXM)",
+        note=f"40 GB, 1555 GB/s; {_A100_NOTE}",
+    ),
+    _gpu(
         "a100",
         memory_gb=80,
         hbm_gb_per_s=2039,
-        tflops={"f64": 19.5, "f32": 156, "bf16": 312, "f16": 312, "s8": 624},
+        tflops=_A100_TFLOPS,
         matmul_efficiency=0.8,
         document="NVIDIA A100 Tensor Core GPU datasheet (A100 80GB SXM)",
-        note="80 GB, 2039 GB/s; dense rates: TF32 156, bf16 and f16 312, int8 624, f64 19.5",
+        note=f"80 GB, 2039 GB/s; {_A100_NOTE}",
     ),
     _gpu(
         "h100",
@@ -214,6 +225,7 @@ GPU_KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("V100-SXM2-32GB", "v100-32gb"),
     ("V100-SXM3-32GB", "v100-32gb"),
     ("V100-SXM2-16GB", "v100"),
+    ("A100-SXM4-40GB", "a100-40gb"),
     ("A100-SXM4-80GB", "a100"),
     ("H100 80GB HBM3", "h100"),
     ("H200", "h200"),

@@ -149,6 +149,17 @@ _V100_HOST: Final = HostKind(
     inside=(_nvlink(150, "NVIDIA V100 datasheet", "300 GB/s bidirectional over six links"),),
     network=_ETHERNET_25,
 )
+_A100_HOST: Final = HostKind(
+    inside=(
+        _nvlink(
+            300,
+            "NVIDIA A100 datasheet",
+            "600 GB/s bidirectional through NVSwitch",
+            measured="nvswitch-2",
+        ),
+    ),
+    network=_infiniband(200, "per-gpu", "NVIDIA DGX A100 datasheet", "one 200 Gb/s card a GPU"),
+)
 _HOPPER_HOST: Final = HostKind(
     inside=(
         _nvlink(
@@ -199,15 +210,8 @@ HOSTS: Final[dict[str, HostKind]] = {
     "2080ti": _PCIE_HOST,
     "v100": _V100_HOST,
     "v100-32gb": _V100_HOST,
-    "a100": HostKind(
-        inside=(
-            _nvlink(
-                300, "NVIDIA A100 datasheet", "600 GB/s bidirectional through NVSwitch",
-                measured="nvswitch-2",
-            ),
-        ),
-        network=_infiniband(200, "per-gpu", "NVIDIA DGX A100 datasheet", "one 200 Gb/s card a GPU"),
-    ),
+    "a100-40gb": _A100_HOST,
+    "a100": _A100_HOST,
     "h100": _HOPPER_HOST,
     "h200": _HOPPER_HOST,
     "b200": HostKind(

@@ -93,6 +93,21 @@ def _v100(description: str, memory_bytes: int) -> GpuTarget:
     )
 
 
+def _a100(description: str, memory_bytes: int, memory_bytes_per_s: int) -> GpuTarget:
+    return GpuTarget(
+        description=description,
+        compute_capability=(8, 0),
+        sm_count=108,
+        f32_units_per_sm=64,
+        clock_ghz=1.41,
+        memory_bytes=memory_bytes,
+        memory_bytes_per_s=memory_bytes_per_s,
+        l2_bytes=40 * _KIB**2,
+        shared_bytes_per_sm=164 * _KIB,
+        shared_bytes_per_block=163 * _KIB,
+    )
+
+
 def _hopper(description: str, memory_bytes: int, memory_bytes_per_s: int) -> GpuTarget:
     # Of an SM's 228 KiB the system takes one for each block.
     return GpuTarget(
@@ -132,12 +147,8 @@ GPU_TARGETS: Final[dict[str, GpuTarget]] = {
     "v100": _v100("Tesla V100-SXM2-16GB", 16_935_682_048),
     # As the 16 GB part, with twice its memory.
     "v100-32gb": _v100("Tesla V100-SXM2-32GB", 2 * 16_935_682_048),
-    "a100": GpuTarget(
-        description="NVIDIA A100-SXM4-80GB", compute_capability=(8, 0), sm_count=108,
-        f32_units_per_sm=64, clock_ghz=1.41, memory_bytes=85_100_068_864,
-        memory_bytes_per_s=2_039_040_000_000, l2_bytes=40 * _KIB**2,
-        shared_bytes_per_sm=164 * _KIB, shared_bytes_per_block=163 * _KIB,
-    ),
+    "a100-40gb": _a100("NVIDIA A100-SXM4-40GB", 42_298_834_944, 1_555_200_000_000),
+    "a100": _a100("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2_039_040_000_000),
     "h100": _hopper("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
     "h200": _hopper("NVIDIA H200", 151_397_597_184, 4_800_000_000_000),
     "b200": GpuTarget(

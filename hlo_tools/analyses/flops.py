@@ -3,6 +3,7 @@
 dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot
                    meets one group only; also custom calls whose rule says that they sum
 convolution        2 * result positions * kernel taps that meet real input, per input feature
+kernel of a user    what its rule states (`hlo_tools.rules.notation`)
 reduce and windows one per element read; everything else one per element written
 """
 
@@ -27,6 +28,8 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     """Floating point operations of one execution of `op` on one device with whole tensors."""
     if op.opcode in NO_FLOPS or op.opcode in STRUCTURAL:
         return 0
+    if rule.work is not None:
+        return rule.work.flops
     if op.opcode == DOT:
         return 2 * rule.n_iterations
     if op.opcode == RAGGED_DOT:

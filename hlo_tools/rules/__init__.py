@@ -43,7 +43,7 @@ from hlo_tools.rules import (
 )
 from hlo_tools.rules.custom_call import CUSTOM_CALLS, custom_call_rule
 from hlo_tools.rules.notation import Notation, parse_notation
-from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder
+from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder, Work
 
 
 RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...]]], Rule]
@@ -135,6 +135,7 @@ __all__ = [
     "Notation",
     "Rule",
     "RuleBuilder",
+    "Work",
     "find_rule",
     "parse_notation",
     "make_rule",

@@ -6,14 +6,20 @@ One letter per dimension, a bracket for a dimension of several factors (major fi
 dimension of size one, `.` for a scalar. A letter on both sides passes, one of the operands only is
 summed over, one of the results only is made whole on every device; `reduce=`, `permute=` and
 `replicate=` say otherwise.
+
+    flops=2bhtsd efficiency=0.6
+
+A number and letters: the floating point operations of the whole op are the number times the sizes
+of the letters (here 2 b h t s d); and the fraction of the device's peak at which they are done.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+import math
 import re
 
 from hlo_tools.errors import HloError
-from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder, Work
 
 
 Dims = tuple[int, ...]
@@ -21,6 +27,17 @@ Dims = tuple[int, ...]
 _EXAMPLE = "expected operands->results, as ik,kj->ij or b(hd),(hd)e->be replicate=b"
 _TENSOR = re.compile(r"\.|(?:[a-zA-Z1]|\([a-zA-Z]+\))+")
 _DIM = re.compile(r"[a-zA-Z1]|\([a-zA-Z]+\)")
+_FLOPS = re.compile(r"(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<letters>[a-zA-Z]+)")
+_EFFICIENCY = re.compile(r"0\.\d{1,9}|1(?:\.0+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkNotation:
+    """`flops=` and `efficiency=` without sizes; `efficiency` 0 is not stated."""
+
+    number: float
+    letters: str
+    efficiency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,7 @@ class Notation:
     operands: tuple[tuple[str, ...], ...]
     results: tuple[tuple[str, ...], ...]
     kinds: tuple[tuple[str, FactorKind], ...]
+    work: WorkNotation | None = None
 
     def fits(self, operands: Sequence[Dims], results: Sequence[Dims]) -> bool:
         """Whether the rule can be that of an op with these shapes."""
@@ -59,7 +77,14 @@ class Notation:
                 # As in every rule, a dimension of size one has no factors.
                 factors = tuple(number[x] for x in letters if sizes.get(x, 1) > 1)
                 builder.set(tensor, dim, factors if shape[dim] > 1 else ())
-        return builder.build()
+        return replace(builder.build(), work=self._work(sizes))
+
+    def _work(self, sizes: dict[str, int]) -> Work | None:
+        if self.work is None:
+            return None
+        # A dimension of size one has no letter with a size.
+        iterations = math.prod(sizes.get(letter, 1) for letter in self.work.letters)
+        return Work(round(self.work.number * iterations), self.work.efficiency)
 
     def _kind(self, letter: str) -> FactorKind:
         stated = dict(self.kinds).get(letter)
@@ -114,9 +139,36 @@ def parse_notation(text: str) -> Notation:
     if not arrow:
         raise HloError(f"rule {text!r}: {_EXAMPLE}")
     operands, results = (_side(text, side) for side in (left, right))
-    letters = {x for tensor in (*operands, *results) for dim in tensor for x in dim}
-    kinds = dict(pair for word in stated for pair in _stated(text, word, letters))
-    return Notation(text, operands, results, tuple(kinds.items()))
+    letters = {x for tensor in (*operands, *results) for dim in tensor for x in dim} - {"1"}
+    of_work = {word.partition("=")[0]: word for word in stated if word.startswith(_WORK)}
+    kinds = dict(
+        pair
+        for word in stated
+        if word not in of_work.values()
+        for pair in _stated(text, word, letters)
+    )
+    return Notation(text, operands, results, tuple(kinds.items()), _work(text, of_work, letters))
+
+
+_WORK = ("flops=", "efficiency=")
+
+
+def _work(text: str, words: dict[str, str], letters: set[str]) -> WorkNotation | None:
+    if not words:
+        return None
+    flops = _FLOPS.fullmatch(words.get("flops", "").partition("=")[2])
+    if flops is None or not set(flops["letters"]) <= letters:
+        raise HloError(
+            f"rule {text!r}: expected flops=NUMBER and letters of the tensors, as flops=2ikj, which "
+            "efficiency= needs too"
+        )
+    share = words.get("efficiency", "efficiency=").partition("=")[2]
+    if "efficiency" in words and (not _EFFICIENCY.fullmatch(share) or not float(share)):
+        raise HloError(
+            f"rule {text!r}: cannot read efficiency={share}; allowed: a fraction of the device's "
+            "peak above 0 and up to 1, as efficiency=0.6"
+        )
+    return WorkNotation(float(flops["number"]), flops["letters"], float(share or 0))
 
 
 def _side(text: str, side: str) -> tuple[tuple[str, ...], ...]:
@@ -134,8 +186,11 @@ def _stated(text: str, word: str, letters: set[str]) -> list[tuple[str, FactorKi
     kinds = {k.value: k for k in FactorKind}
     names = given.split(",")
     if not equals or name not in kinds:
-        raise HloError(f"rule {text!r}: cannot read {word!r}; allowed: {', '.join(kinds)} =a,b")
-    if not set(names) <= letters - {"1"}:
+        raise HloError(
+            f"rule {text!r}: cannot read {word!r}; allowed: {', '.join(kinds)} =a,b, and flops=2ab "
+            "with efficiency=0.6"
+        )
+    if not set(names) <= letters:
         raise HloError(f"rule {text!r}: {word!r} names letters that the tensors do not have")
     return [(x, kinds[name]) for x in names]
 

@@ -55,17 +55,33 @@ class Factor:
     halo: Halo | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a user says that a kernel does on whole tensors, where its rule alone does not tell.
+
+    `flops` is of the whole iteration space, `efficiency` the fraction of the device's peak that the
+    kernel reaches; 0 is that of the device's own products.
+    """
+
+    flops: int
+    efficiency: float = 0.0
+
+
 # One entry per dimension: the factors it is made of, major first; () for a dimension of size one.
 DimFactors = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The factors of one op and how operands and results are indexed by them."""
+    """The factors of one op and how operands and results are indexed by them.
+
+    `work` is stated of kernels of a user's own; None of all others.
+    """
 
     factors: tuple[Factor, ...]
     operands: tuple[DimFactors, ...]
     results: tuple[DimFactors, ...]
+    work: Work | None = None
 
     def __str__(self) -> str:
         """The rule as algebra, as `ik,kj->ij reduce=k`."""

@@ -4,7 +4,8 @@ of it, and what a compiler said of like kernels as a correction of both.
     kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
 
 parts is how many ways the operation's factors are split, bytes are local, e_m and e_b the device's
-efficiencies for matmuls and for the memory accesses of a class of operations (`OP_CLASSES`).
+efficiencies for matmuls and for the memory accesses of a class of operations (`OP_CLASSES`). A
+user's own kernel has the flops, and instead of e_m the efficiency, that its rule states.
 
 flops   where the backend pads, are those of whole tiles of the matrix unit
         -> in: `automap.cost.kernels.matrix_tiles`
@@ -123,11 +124,12 @@ class Roofline:
     def _flops_per_s(self) -> np.ndarray:
         device = self.topology.device
         # Type "" is of kernels that memory bounds: their few flops take no time.
-        rates: Mapping[str, float] = {
-            d: device.peak_flops_per_s(d) * device.matmul_efficiency if d else np.inf
-            for d in set(self.kernels.dtype)
+        peaks: Mapping[str, float] = {
+            d: device.peak_flops_per_s(d) if d else np.inf for d in set(self.kernels.dtype)
         }
-        return np.array([rates[d] for d in self.kernels.dtype])
+        stated = self.kernels.efficiency
+        reached = np.where(stated > 0, stated, device.matmul_efficiency)
+        return np.array([peaks[d] for d in self.kernels.dtype]) * reached
 
     @cached_property
     def _bytes_per_s(self) -> np.ndarray:

@@ -43,7 +43,8 @@ class KernelTable:
     what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
     are those of convolutions. `is_fill` is whether a kernel writes the zeros that a loop begins
     with (`automap.cost.kernels.loop_fills`). `near_bytes` [accesses]: those of the whole value over
-    its claim to the memory on the chip; 0 if it has none. `effects` are the tables of the backend's
+    its claim to the memory on the chip; 0 if it has none. `efficiency` is the fraction of the peak
+    that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
     effects (`automap.backends.effects`).
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
@@ -66,6 +67,7 @@ class KernelTable:
     side_sizes: np.ndarray
     groups: GroupTiles
     flops: np.ndarray
+    efficiency: np.ndarray
     dtype: tuple[str, ...]
     count: np.ndarray
     phase: np.ndarray
@@ -96,6 +98,7 @@ class _Key:
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
+    efficiency: float
     phase: int
     access: tuple[tuple[int, int, int], ...]
     effects: tuple[tuple[tuple[int, ...], ...], ...]
@@ -143,7 +146,7 @@ def kernel_table(
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         # Edge, row, sizes and operands count for products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
-        shape = kernel_shape(problem.graph, op, rule, _dtype(problem, op))
+        shape = kernel_shape(problem.graph, op, rule, _dtype(problem, kernel.op))
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         key = _Key(
@@ -161,6 +164,7 @@ def kernel_table(
             # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
             tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
             flops(problem.graph, op, rule),
+            0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
             tuple(access_key(a) for a in accessed),
             tuple(
@@ -213,6 +217,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
             backend.tile_numbers.group_gradient_share,
         ),
         flops=np.array([k.flops for k in keys], float),
+        efficiency=np.array([k.efficiency for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
         phase=np.array([k.phase for k in keys], np.int64),
@@ -271,8 +276,14 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
 
 
-def _dtype(problem: Problem, op: Op) -> str:
-    """The type whose peak rate a kernel runs at; "" for one that is bound by memory."""
+def _dtype(problem: Problem, index: int) -> str:
+    """The type whose peak rate a kernel runs at; "" for one that is bound by memory.
+
+    A kernel whose work the user has stated runs at the rate of its first operand's type.
+    """
+    op = problem.graph.ops[index]
+    if problem.linkage.rules[index].work is not None and op.inputs:
+        return problem.graph.values[op.inputs[0]].dtype
     if op.opcode not in DENSE_CONTRACTIONS:
         return ""
     # A product of two types runs at the rate of the wider.

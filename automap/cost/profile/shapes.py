@@ -24,6 +24,7 @@ from automap.cost.profile.signatures import (
 )
 from hlo_tools.graph import Graph, Op
 from hlo_tools.module import ConvDims
+from hlo_tools.opcodes import CONTRACTIONS
 from hlo_tools.rules import Rule
 
 
@@ -121,7 +122,7 @@ def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
     family: Family = _OPCODE_FAMILIES.get(op.opcode, "elementwise")
     element = graph.values[op.outputs[0]].dtype if op.outputs else "f32"
     plain = KernelShape("", dtype, family, element_class(element))
-    if not dtype:
+    if not dtype or op.opcode not in CONTRACTIONS:
         return plain
     dims = (*rule.operands[:2], rule.results[0])
     roles = tuple(_role(factor, dims) for factor in range(len(rule.factors)))

@@ -3,7 +3,7 @@
 import pytest
 
 from hlo_tools.errors import HloError
-from hlo_tools.rules import FactorKind, parse_notation
+from hlo_tools.rules import FactorKind, Work, parse_notation
 from tests.hlo_tools.rules.test_rules import GOLDEN, rules_and_shapes
 
 
@@ -54,6 +54,26 @@ def test_users_rules(text, operands, results, printed):
 
 
 @pytest.mark.parametrize(
+    ("stated", "operands", "expected"),
+    [
+        ("", [(4, 6), (6, 8)], None),
+        ("flops=2ijk", [(4, 6), (6, 8)], Work(2 * 4 * 6 * 8)),
+        ("flops=2.5ijk efficiency=0.6", [(4, 6), (6, 8)], Work(480, 0.6)),
+        ("efficiency=1 flops=7iik", [(4, 6), (6, 8)], Work(7 * 4 * 4 * 8, 1.0)),
+        # A dimension of size one.
+        ("flops=2ijk", [(1, 6), (6, 8)], Work(2 * 6 * 8)),
+    ],
+)
+def test_stated_work_is_a_number_times_the_sizes_of_letters(stated, operands, expected):
+    results = [(operands[0][0], operands[1][1])]
+    rule = parse_notation(f"ij,jk->ik replicate=j {stated}").rule("op", operands, results)
+    assert rule.work == expected
+    # What a kernel does says nothing of how it is split.
+    plain = parse_notation("ij,jk->ik replicate=j").rule("op", operands, results)
+    assert str(rule) == str(plain)
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("", "expected operands->results"),
@@ -62,6 +82,13 @@ def test_users_rules(text, operands, results, printed):
         ("(ik->ik", "cannot read '(ik'"),
         ("ik->ik sum=k", "cannot read 'sum=k'; allowed: passthrough, reduce, permute, replicate"),
         ("ik->ik reduce=z", "letters that the tensors do not have"),
+        ("ik->ik flops=2iz", "expected flops=NUMBER and letters of the tensors"),
+        ("ik->ik flops=ik", "expected flops=NUMBER and letters of the tensors"),
+        ("1k->1k flops=2k1", "expected flops=NUMBER and letters of the tensors"),
+        ("ik->ik efficiency=0.5", "which efficiency= needs too"),
+        ("ik->ik flops=2ik efficiency=1.5", "cannot read efficiency=1.5"),
+        ("ik->ik flops=2ik efficiency=0.0", "above 0 and up to 1"),
+        ("ik->ik flops=2ik efficiency=", "above 0 and up to 1"),
     ],
 )
 def test_text_that_is_no_rule(text, part):

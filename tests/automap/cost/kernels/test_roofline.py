@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.program import trace_step
 from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.step.rules import user_rules
 from automap.topology.mesh import Mesh
 from tests.automap.cost.kernels.plain import (
     BYTES_PER_S,
@@ -162,3 +167,36 @@ def test_what_every_trip_reads_stays_on_the_chip_longer():
         moved[share] = float(seconds[is_product].sum()) * BYTES_PER_S
     assert moved[16.0] >= weight
     assert moved[1 / 8] < 0.1 * weight
+
+
+@pytest.mark.parametrize(
+    ("stated", "flops", "efficiency"),
+    [
+        ("", 0, 1.0),
+        ("flops=50000bk", 50_000 * 64 * 32, 0.5),
+        ("flops=50000bk efficiency=0.25", 50_000 * 64 * 32, 0.25),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 8])
+def test_a_kernel_of_a_users_own_takes_what_its_rule_states(stated, flops, efficiency, parts):
+    @jax.jit
+    def my_kernel(x):
+        return jnp.cumsum(x, axis=1)
+
+    def step(state, batch):
+        return state, my_kernel(batch["x"])
+
+    state = {"w": jax.ShapeDtypeStruct((2,), "float32")}
+    args = (state, {"x": jax.ShapeDtypeStruct((64, 32), "float32")})
+    topology = machine("v5e:2x4", matmul_efficiency=0.5)
+    rules = user_rules([("my_kernel", f"bk->bk replicate=k {stated}")])
+    problem = trace_step(step, args, platform="tpu", rules=rules).problem
+    cost = Evaluator(build_tables(problem, "tpu"), problem.n_classes, topology)
+    space = Space(problem)
+    mesh = Mesh(("data",), (8,))
+    compute = [(problem.batch_class,)] if parts == 8 else [()]
+    seconds = cost.price_point(space.split_classes(space.point(mesh, compute))).kernel_seconds
+    # Read once, written once, in float32.
+    moved = 2 * 4 * 64 * 32 / parts / BYTES_PER_S
+    expected = max(flops / parts / (FLOPS_PER_S * efficiency), moved)
+    assert seconds.max() == pytest.approx(expected)
