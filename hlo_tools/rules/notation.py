@@ -159,8 +159,8 @@ def _work(text: str, words: dict[str, str], letters: set[str]) -> WorkNotation |
     flops = _FLOPS.fullmatch(words.get("flops", "").partition("=")[2])
     if flops is None or not set(flops["letters"]) <= letters:
         raise HloError(
-            f"rule {text!r}: expected flops=NUMBER and letters of the tensors, as flops=2ikj, which "
-            "efficiency= needs too"
+            f"rule {text!r}: expected flops=NUMBER and letters of the tensors, as flops=2ikj, "
+            "which efficiency= needs too"
         )
     share = words.get("efficiency", "efficiency=").partition("=")[2]
     if "efficiency" in words and (not _EFFICIENCY.fullmatch(share) or not float(share)):
