@@ -66,7 +66,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
 _TOLERANCE: Final = {"xatol": 1e-2, "fatol": 2e-4}  # of logarithms, and of the loss
 
 
-def group_of(row: Row) -> Group:
+def group_name(row: Row) -> Group:
     """The family of a row and its device."""
     return f"{row.family.name} on {DEVICES[row.chip]}"
 
@@ -102,8 +102,8 @@ def price_runs(rows: Sequence[Row], store: PartsStore) -> list[Run]:
 def fit(runs: Sequence[Run]) -> Mapping[Group, Efficiencies]:
     """What each group's runs reach, by those of its rows that do not judge."""
     result: dict[Group, Efficiencies] = {}
-    for group in sorted({group_of(run.row) for run in runs}):
-        own = [run for run in runs if group_of(run.row) == group and not run.row.is_held_out]
+    for group in sorted({group_name(run.row) for run in runs}):
+        own = [run for run in runs if group_name(run.row) == group and not run.row.is_held_out]
         names = FITTED.get(group.partition(" on ")[0], ())
         if own and names:
             result[group] = _fitted(own, names)
@@ -118,8 +118,8 @@ def _fitted(runs: Sequence[Run], names: Sequence[str]) -> Efficiencies:
         return _loss([run.predict(given(logs)).ratio for run in runs])
 
     start = np.log([_START[name] for name in names])
-    found = minimize(loss, start, method="Nelder-Mead", options=_TOLERANCE)
-    return given(np.asarray(found.x))
+    result = minimize(loss, start, method="Nelder-Mead", options=_TOLERANCE)
+    return given(np.asarray(result.x))
 
 
 def _loss(ratios: Sequence[float]) -> float:
@@ -135,17 +135,17 @@ def summary(predicted: Sequence[Prediction]) -> str:
     lines = []
     for title, chosen in _cuts(predicted):
         for half, is_held_out in (("judged", True), ("set on", False)):
-            of_half = [p for p in chosen if p.row.is_held_out == is_held_out]
-            if of_half:
-                lines.append([title, half, *_errors(of_half)])
+            half_rows = [p for p in chosen if p.row.is_held_out == is_held_out]
+            if half_rows:
+                lines.append([title, half, *_errors(half_rows)])
     return markdown(list(HEADER), lines)
 
 
 def _cuts(predicted: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
     for name, devices in JUDGED.items():
         yield f"**{name}**", [p for p in predicted if DEVICES[p.row.chip] in devices]
-    for group in sorted({group_of(p.row) for p in predicted}):
-        yield group, [p for p in predicted if group_of(p.row) == group]
+    for group in sorted({group_name(p.row) for p in predicted}):
+        yield group, [p for p in predicted if group_name(p.row) == group]
 
 
 def _errors(predicted: Sequence[Prediction]) -> list[str]:
@@ -272,7 +272,7 @@ def main(only: str, is_fit: bool, parts: Path | None, output: Path | None) -> No
         write_efficiencies(read_efficiencies() | dict(fit(runs)), EFFICIENCIES)
     efficiencies = read_efficiencies()
     # A group that nothing was set of has the catalogue's efficiencies.
-    predicted = [run.predict(efficiencies.get(group_of(run.row), Efficiencies())) for run in runs]
+    predicted = [run.predict(efficiencies.get(group_name(run.row), Efficiencies())) for run in runs]
     tables = {
         "errors": summary(predicted),
         "classes": where_errors_are(predicted),

@@ -190,7 +190,7 @@ class Run:
 def price_run(row: Row, store: "PartsStore") -> Run:
     """A run by the catalogue. Raises `ValueError` where the preset has no point on its mesh."""
     config = decoder_as_run(row.model, row.family, row.remat)
-    layout, topology = row.layout(), topology_of(row)
+    layout, topology = row.layout(), run_topology(row)
     sent = row.length * layout.microbatch * config.d_model * 2  # bfloat16
     transfers = tuple(
         _transfer_seconds(topology, layout, s, sent) for s in range(layout.stages - 1)
@@ -245,7 +245,7 @@ def pipeline_value(
     return value(arrays, bounds, bounds)
 
 
-def topology_of(row: Row) -> Topology:
+def run_topology(row: Row) -> Topology:
     """The machine of a run, by the catalogue, with the network that its source states."""
     name, chips = DEVICES[row.chip], row.chips
     if row.chip.startswith("TPU"):
@@ -279,7 +279,7 @@ class PartsStore:
 
     def parts(self, row: Row, config: DecoderConfig) -> Parts:
         """Of one microbatch of a run, with so many layers, by the catalogue."""
-        layout, topology = row.layout(), topology_of(row)
+        layout, topology = row.layout(), run_topology(row)
         stage = sub_topology(topology, layout.replicas * layout.tensor)
         if stage is None:
             raise ValueError(f"{row.key}: its stage is no part of {topology.name}")

@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from scripts.halves import is_held_out
-from scripts.published_runs import DEVICES, SOURCES, Family, decoder_of
+from scripts.published_runs import DEVICES, SOURCES, Family, published_decoder
 
 
 ROWS: Final = Path(__file__).parent / "data" / "published_steps.csv"
@@ -168,7 +168,7 @@ _REASONS: Final[tuple[tuple[str, Test], ...]] = (
     ),
     (
         "experts with latent or sliding attention, or state-space layers",
-        lambda row: decoder_of(row.model) is None,
+        lambda row: published_decoder(row.model) is None,
     ),
     ("its parallelism is not in the row", lambda row: not _words(row.parallelism)),
     ("two slices over a data centre's network", lambda row: "dcn" in row.parallelism),

@@ -135,7 +135,7 @@ def _plain(depth: int, d_model: int, heads: int, vocab: int = 51_200) -> Decoder
 
 
 def _llama(depth: int, d_model: int, heads: int, d_ff: int, **rest: Any) -> DecoderConfig:
-    sizes = {"kv_heads": 8, "vocab": 128_256} | rest
+    sizes: dict[str, Any] = {"kv_heads": 8, "vocab": 128_256} | rest
     return DecoderConfig(
         depth=depth, d_model=d_model, heads=heads, d_head=d_model // heads, d_ff=d_ff, **sizes
     )
@@ -174,7 +174,7 @@ and Brown et al. 2020; Llama: Touvron et al. 2023 and Grattafiori et al. 2024; M
 _GPT: Final = re.compile(r"GPT (?:[\d.]+B )?h(?P<width>\d+) L(?P<depth>\d+) a(?P<heads>\d+)")
 
 
-def decoder_of(model: str) -> DecoderConfig | None:
+def published_decoder(model: str) -> DecoderConfig | None:
     """The decoder of a row's model; None for one that is no such decoder."""
     match = _GPT.fullmatch(model)
     if match:
@@ -184,7 +184,7 @@ def decoder_of(model: str) -> DecoderConfig | None:
 
 def decoder_as_run(model: str, family: Family, remat: str) -> DecoderConfig:
     """The decoder with what its source and its row say. Raises `KeyError` for another remat."""
-    config = decoder_of(model)
+    config = published_decoder(model)
     if config is None:
         raise KeyError(model)
     return replace(

@@ -140,14 +140,14 @@ def parse_notation(text: str) -> Notation:
         raise HloError(f"rule {text!r}: {_EXAMPLE}")
     operands, results = (_side(text, side) for side in (left, right))
     letters = {x for tensor in (*operands, *results) for dim in tensor for x in dim} - {"1"}
-    of_work = {word.partition("=")[0]: word for word in stated if word.startswith(_WORK)}
+    work_words = {word.partition("=")[0]: word for word in stated if word.startswith(_WORK)}
     kinds = dict(
         pair
         for word in stated
-        if word not in of_work.values()
+        if word not in work_words.values()
         for pair in _stated(text, word, letters)
     )
-    return Notation(text, operands, results, tuple(kinds.items()), _work(text, of_work, letters))
+    return Notation(text, operands, results, tuple(kinds.items()), _work(text, work_words, letters))
 
 
 _WORK = ("flops=", "efficiency=")

@@ -13,7 +13,7 @@ from scripts.published_prediction import (
     PartsStore,
     pipeline_value,
     price_run,
-    topology_of,
+    run_topology,
 )
 from scripts.published_rows import Row
 from scripts.published_runs import decoder_as_run
@@ -123,7 +123,7 @@ def test_a_slow_host_decides_a_small_step():
 
 
 def test_runs_across_hosts_have_the_network_that_their_source_states():
-    of_vtrain = topology_of(row(chips=16))
-    of_foundry = topology_of(row(chips=16, source="llm-foundry"))
-    assert of_vtrain.levels[-1].bytes_per_s * 8 == pytest.approx(800e9 / 8)
-    assert of_foundry.levels[-1].bytes_per_s * 8 == pytest.approx(1600e9 / 8)
+    vtrain = run_topology(row(chips=16))
+    foundry = run_topology(row(chips=16, source="llm-foundry"))
+    assert vtrain.levels[-1].bytes_per_s * 8 == pytest.approx(800e9 / 8)
+    assert foundry.levels[-1].bytes_per_s * 8 == pytest.approx(1600e9 / 8)

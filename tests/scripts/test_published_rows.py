@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 import pytest
 
 from models.decoder import parameter_count
-from scripts.compare_published import EFFICIENCIES, group_of, read_efficiencies
+from scripts.compare_published import EFFICIENCIES, group_name, read_efficiencies
 from scripts.published_rows import ROWS, Row, read_rows, why_not
-from scripts.published_runs import decoder_as_run, decoder_of
+from scripts.published_runs import decoder_as_run, published_decoder
 
 
 ROW = Row(
@@ -120,18 +120,18 @@ def test_a_file_without_a_column_is_refused(tmp_path):
     ],
 )
 def test_parameters_are_those_that_were_published(model, length, expected):
-    assert parameter_count(decoder_of(model), length) == expected
+    assert parameter_count(published_decoder(model), length) == expected
 
 
 def test_gpt3_has_its_175_billion_parameters():
-    found = parameter_count(decoder_of("GPT3-175B"), 2048)
+    found = parameter_count(published_decoder("GPT3-175B"), 2048)
     # 12 d^2 L and the table of tokens, biases and norms beside.
     assert found == pytest.approx(12 * 12_288**2 * 96 + 51_200 * 12_288, rel=1e-3)
-    assert decoder_of("GPT 175B h12288 L96 a96") == decoder_of("GPT3-175B")
+    assert published_decoder("GPT 175B h12288 L96 a96") == published_decoder("GPT3-175B")
 
 
 def test_every_group_of_efficiencies_is_one_of_the_rows():
-    groups = {group_of(row) for row in read_rows() if why_not(row) is None}
+    groups = {group_name(row) for row in read_rows() if why_not(row) is None}
     assert set(read_efficiencies(EFFICIENCIES)) <= groups
 
 
