@@ -39,7 +39,7 @@ from automap.space.space import Space
 from automap.step.rules import user_rules
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from automap.topology.model import Topology
+from automap.topology.model import Platform, Topology
 from automap.topology.parts import sub_topology
 from hlo_tools.analyses.phases import Phase
 from models.decoder import DecoderConfig, train_step
@@ -262,7 +262,7 @@ def run_topology(row: Row) -> Topology:
 
 
 @cache
-def traced(config: DecoderConfig, batch: int, length: int, platform: str) -> Traced:
+def traced(config: DecoderConfig, batch: int, length: int, platform: Platform) -> Traced:
     """The decoder's train step on a batch of sequences; attention's work is in its rules."""
     step, args = train_step(config, batch=batch, seq=length)
     rules = attention_rules(1.0, 1.0) if config.attention == "kernel" else {}
