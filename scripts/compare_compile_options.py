@@ -8,7 +8,7 @@ their ratios, fast compilations could choose what is compiled in full: the last 
 over that of the full compilation, which would have to be equal for all plans of a step.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 import os
 from pathlib import Path
@@ -61,13 +61,13 @@ class Row:
     predicted_seconds: float
 
 
-def rows(target: str) -> Iterator[Row]:
-    """Every preset of a step, with all options one after the other."""
+def rows(target: str, presets: Sequence[str]) -> Iterator[Row]:
+    """Presets of a step, each with all options one after the other."""
     topology = get_topology(TOPOLOGY)
     step, args = load_target(target, MODELS[target])
     call = traced_call(step, tuple(args))
     workload = trace_step(step, args, platform=topology.platform)
-    for preset in PRESETS:
+    for preset in presets:
         plan = build_plan(find(workload, topology, Options(preset=preset)))
         program = planned_program(plan, call)
         exported = program.exported("tpu")
@@ -144,16 +144,18 @@ def table(compared: list[Row]) -> str:
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("--model", "targets", multiple=True, type=click.Choice(list(MODELS)))
+@click.option("--preset", "presets", multiple=True, type=click.Choice(PRESETS), default=PRESETS)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def main(*, targets: tuple[str, ...], output: Path | None) -> None:
+def main(*, targets: tuple[str, ...], presets: tuple[str, ...], output: Path | None) -> None:
     """Print the table, or put it in OUTPUT."""
     # The lock of libtpu is for those who have a TPU.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     jax.config.update("jax_platforms", "cpu")
     chosen = targets or ("models.mlp:mlp",)
-    text = table([row for target in chosen for row in rows(target)])
+    text = table([row for target in chosen for row in rows(target, presets)])
     words = [COMMAND, *(f"--model {target}" for target in targets)]
+    words += [] if presets == PRESETS else [f"--preset {preset}" for preset in presets]
     machine = f"jax {jax.__version__}, {platform.machine()}, {os.cpu_count()} cores, busy"
     if output is None:
         click.echo(text)

@@ -1,7 +1,7 @@
 """`--refine` beside the presets and beside `--verify` in as many seconds, by the compilers' own
 schedules.
 
-    python -m scripts.compare_refine --seconds 120 -o docs/reports/refine.md
+    python -m scripts.compare_refine --seconds 120 --kept rows.jsonl -o docs/reports/refine.md
 
 Steps are those of `scripts.compare_presets` that are held out (`scripts.halves`). Each is planned,
 then refined for so many seconds of processor time, of the planner and its compilers together:
@@ -13,7 +13,8 @@ before. Beside it stand
     preset   the least scheduled step of the presets: all that are predicted within a quarter of the
              best preset, which are compiled after it, without a limit
 
-(extras `tpu` and `gpu-compiler`). Rows are kept as they are made: a second run goes on.
+(extras `tpu` and `gpu-compiler`). Rows are kept as they are made, and a second run goes on: with
+`--show` it makes the table of those that there are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,13 +85,15 @@ class Row:
 
 
 def rows(
-    targets: Sequence[str], topologies: Sequence[str], seconds: float, kept: Path
+    targets: Sequence[str], topologies: Sequence[str], seconds: float, kept: Path, *, is_shown: bool
 ) -> Iterator[Row]:
     """The matrix, machine after machine."""
     known = _kept(kept)
     for name in topologies:
         for target in targets:
             row = known.get((target, name, seconds))
+            if row is None and is_shown:
+                continue
             if row is None:
                 row = _row(target, name, seconds)
                 kept.parent.mkdir(parents=True, exist_ok=True)
@@ -286,6 +289,7 @@ def _percent(fraction: float | None) -> str:
 @click.option("--topology", "topologies", multiple=True, default=TOPOLOGIES)
 @click.option("--seconds", default=120.0, show_default=True)
 @click.option("--kept", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--show", "is_shown", is_flag=True, help="only rows that are kept")
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(
     *,
@@ -293,16 +297,18 @@ def main(
     topologies: tuple[str, ...],
     seconds: float,
     kept: Path,
+    is_shown: bool,
     output: Path | None,
 ) -> None:
     """Print the table, or put it in OUTPUT."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
     try:
-        compared = list(rows(targets or HELD_OUT, topologies, seconds, kept))
+        compared = list(rows(targets or HELD_OUT, topologies, seconds, kept, is_shown=is_shown))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
-    words = [COMMAND, *(f"--model {t}" for t in targets), f"--seconds {seconds:g}"]
+    words = [COMMAND, *(f"--model {t}" for t in targets), f"--seconds {seconds:g}", "--kept ROWS"]
+    words += ["--show"] if is_shown else []
     if topologies != TOPOLOGIES:
         words += [f"--topology {name}" for name in topologies]
     load = f"{os.cpu_count()} cores, busy" if os.getloadavg()[0] > 1 else f"{os.cpu_count()} cores"
