@@ -176,7 +176,15 @@ class CopiedCells:
         made = np.flatnonzero(is_product)
         edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])
         row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
-        same = ("product_sizes", "kernel_class", "is_fill", "flops", "count", "phase")
+        same = (
+            "product_sizes",
+            "kernel_class",
+            "is_fill",
+            "flops",
+            "efficiency",
+            "count",
+            "phase",
+        )
         kernel_by_access = np.repeat(kernel, counts)
 
         def value_row(here: np.ndarray, row: np.ndarray) -> np.ndarray:
