@@ -133,15 +133,20 @@ def report(compared: list[Result]) -> str:
     return markdown([*header, "ratio"], rows)
 
 
+def _is_chosen(case: Case, only: tuple[str, ...], topology: str) -> bool:
+    is_named = not only or any(part in case.target for part in only)
+    return is_named and topology in case.topology
+
+
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--only", default="", help="cases whose target contains this")
+@click.option("--only", multiple=True, help="cases whose target contains this, or another of them")
 @click.option("--topology", default="", help="cases on this slice")
-def main(output: Path | None, only: str, topology: str) -> None:
+def main(output: Path | None, only: tuple[str, ...], topology: str) -> None:
     """Run the comparison."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    chosen = tuple(c for c in CASES if only in c.target and topology in c.topology)
+    chosen = tuple(c for c in CASES if _is_chosen(c, only, topology))
     try:
         table = report(list(results(chosen)))
     except AutomapError as error:
@@ -149,8 +154,8 @@ def main(output: Path | None, only: str, topology: str) -> None:
     if output is None:
         click.echo(table)
         return
-    given = {"only": only, "topology": topology}
-    flags = "".join(f" --{name} {value}" for name, value in given.items() if value)
+    given = [*(("only", part) for part in only), *([("topology", topology)] if topology else [])]
+    flags = "".join(f" --{name} {value}" for name, value in given)
     machine = f"jax {jax.__version__}, compiled ahead of time on a CPU host"
     command = COMMAND.format(flags=flags, output=output)
     replace_table(output, made_by(command, machine) + table, "orders")
