@@ -11,8 +11,9 @@ so a second run with another cost model takes seconds.
 memory      the peak that a plan predicts beside the bytes the compiler needs
 schedules   the predicted step beside the compiler's schedule, replayed with its own estimates of
             kernels (`automap.verify.replayed`); how well both order the plans of a model, presets
-            and what the search finds on two meshes, is Kendall's tau. What the text quotes is of
-            the models that nothing is fitted on (`scripts.halves`)
+            and what the search finds on two meshes, is Kendall's tau. What the text quotes, and
+            what it says by kind of kernel (`scripts.kernel_kinds`), is of the models that nothing
+            is fitted on (`scripts.halves`)
 """
 
 from collections.abc import Iterator
@@ -39,11 +40,14 @@ from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.verify.witness import Witness
 from scripts.halves import is_held_out
+from scripts.kernel_kinds import kinds_table, predicted_seconds, replayed_seconds
 from scripts.tables import made_by, markdown, replace_table
 from scripts.witnesses import compile_witness
 
 
-COMMAND = "python -m scripts.compare_compilers --table {table} --platform {platform} -o {output}"
+COMMAND = (
+    "python -m scripts.compare_compilers --table {table} --platform {platform}{half} -o {output}"
+)
 GIB = 2**30
 AXES = ("replica", "data", "model")
 # Instead of a preset's name: what the search finds on the mesh.
@@ -151,10 +155,14 @@ class Result:
         return self.predicted_bytes <= self.case.topology.device.memory_bytes
 
 
-def results(table: Table, only: str) -> Iterator[Result]:
-    """All cases of a table whose model's name contains `only`."""
+def results(table: Table, only: str, half: str) -> Iterator[Result]:
+    """All cases of a table whose model's name contains `only`, of the `half` that is asked for."""
     chosen = {
-        platform: [m for m in MODELS[:count] if only in m.target]
+        platform: [
+            m
+            for m in MODELS[:count]
+            if only in m.target and (half == "both" or is_held_out(m.target))
+        ]
         for platform, count in table.models.items()
     }
     total = sum(map(len, chosen.values())) * len(table.plans)
@@ -218,16 +226,8 @@ def memory_report(compiled: list[Result]) -> str:
         is_known = r.witness.memory is not None and r.witness.peak_bytes
         peak = f"{r.witness.peak_bytes / GIB:.2f}" if is_known else "refused"
         ratio = f"{r.predicted_bytes / r.witness.peak_bytes:.2f}" if is_known else ""
-        rows.append(
-            [
-                r.case.name,
-                _plan_name(r.case),
-                r.case.topology.name,
-                f"{r.predicted_bytes / GIB:.2f}",
-                peak,
-                ratio,
-            ]
-        )
+        case, predicted = r.case, f"{r.predicted_bytes / GIB:.2f}"
+        rows.append([case.name, _plan_name(case), case.topology.name, predicted, peak, ratio])
     return text + markdown(header, rows)
 
 
@@ -250,7 +250,7 @@ def _verdicts(compiled: list[Result]) -> str:
 def schedules_report(compiled: list[Result]) -> str:
     """How steps agree on each machine, tau of each model, and the table of seconds."""
     replayed = [r for r in compiled if r.witness.step is not None]
-    summary, taus, rows = "", [], []
+    summary, kinds, taus, rows = "", "", [], []
     for platform, group in groupby(replayed, key=lambda r: r.case.platform):
         judged: list[Result] = []
         values: list[float] = []
@@ -273,13 +273,24 @@ def schedules_report(compiled: list[Result]) -> str:
                 f"{sum(v >= 0.9 for v in values)} and at least 0.85 for "
                 f"{sum(v >= 0.85 for v in values)} of {len(values)} models.\n\n"
             )
+            kinds += f"Of a step of these plans in the mean:\n\n{_kinds(judged)}\n"
     header = ["model", "plan", "machine", "kernels predicted ms", "replayed ms"]
     return (
         summary
         + markdown(["model", "machine", "half", "plans", "tau"], taus)
-        + "\n"
+        + f"\n{kinds}"
         + markdown([*header, "step predicted ms", "replayed ms"], rows)
     )
+
+
+def _kinds(judged: list[Result]) -> str:
+    """The table of kinds of kernels, of plans whose programs are at hand."""
+    sides = [
+        (predicted_seconds(r.outcome), replayed)
+        for r in judged
+        if (replayed := replayed_seconds(r.outcome, r.witness)) is not None
+    ]
+    return kinds_table(sides) if sides else ""
 
 
 def _step_seconds(result: Result) -> tuple[float, float]:
@@ -313,13 +324,15 @@ REPORTS = {"memory": memory_report, "schedules": schedules_report}
 @click.option("--platform", type=click.Choice(["tpu", "cuda"]), required=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--only", default="", help="models whose target contains this")
-def main(table: str, platform: str, output: Path | None, only: str) -> None:
+@click.option("--half", type=click.Choice(["both", "judged"]), default="both")
+def main(table: str, platform: str, output: Path | None, only: str, half: str) -> None:
     """Run the comparison."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
     whole = TABLES[table]
     try:
-        compiled = list(results(replace(whole, models={platform: whole.models[platform]}), only))
+        of_platform = replace(whole, models={platform: whole.models[platform]})
+        compiled = list(results(of_platform, only, half))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
     report = REPORTS[table](compiled)
@@ -327,7 +340,8 @@ def main(table: str, platform: str, output: Path | None, only: str) -> None:
         click.echo(report)
         return
     machine = f"jax {jax.__version__}, compiled ahead of time on a CPU host"
-    command = COMMAND.format(table=table, platform=platform, output=output)
+    of_half = "" if half == "both" else f" --half {half}"
+    command = COMMAND.format(table=table, platform=platform, half=of_half, output=output)
     replace_table(output, made_by(command, machine) + report, platform)
 
 

@@ -7,7 +7,7 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 """
 
 from automap.backends.base import Backend, CompiledCollectives
-from automap.backends.fitted import TileNumbers
+from automap.backends.fitted import ColumnNumbers, TileNumbers
 from automap.backends.protocols import Algorithm, Protocol, SentSpan
 from automap.backends.registry import BACKENDS, backend_for, version_warnings
 
@@ -16,6 +16,7 @@ __all__ = [
     "BACKENDS",
     "Algorithm",
     "Backend",
+    "ColumnNumbers",
     "CompiledCollectives",
     "Protocol",
     "SentSpan",

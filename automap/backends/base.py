@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from automap.backends.effects import CollectiveEffect, Effect
-from automap.backends.fitted import FittedFile, TileNumbers, shared_numbers, tile_numbers
+from automap.backends.fitted import (
+    ColumnNumbers,
+    FittedFile,
+    TileNumbers,
+    column_numbers,
+    shared_numbers,
+    tile_numbers,
+)
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
 from hlo_tools.analyses.kernels import Fuser
@@ -46,6 +53,12 @@ class Backend:
                         are late then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of
                         parameters too
+    column_sums         whether all of a device sums over rows, or a block of threads for each few
+                        columns (`automap.cost.kernels.column_sums`)
+    loop_messages       what of one trip of a loop goes as one message, up to `combine_bytes`: sums
+                        of vectors only, or all that `combines` says
+    loop_gathers        where what a loop does not change is gathered: before the loop, or in every
+                        trip
     loop_zeros          which zeros that loops begin with are written, byte by byte but where it
                         says number: all, or not the stacks that a loop fills whole; of these "by
                         number" writes those that several loops share
@@ -71,6 +84,9 @@ class Backend:
     float32_products: Literal["float32", "bfloat16"]
     collectives: Literal["in line", "beside kernels"]
     combines: Literal["sums", "sums and gathers"]
+    column_sums: Literal["by all", "by blocks"]
+    loop_messages: Literal["vectors", "all"]
+    loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
     scattered_products: Literal["apart", "rings"]
     layout: Literal["rows", "tiles"]
@@ -85,9 +101,19 @@ class Backend:
         return shared_numbers(self.fitted).combine_bytes
 
     @property
+    def launch_gap_seconds(self) -> float:
+        """Seconds between the end of a kernel and the beginning of the next."""
+        return shared_numbers(self.fitted).launch_gap_seconds
+
+    @property
     def stored_multiple(self) -> int:
         """ZeRO prefers dimensions whose parts are a multiple of so many numbers."""
         return shared_numbers(self.fitted).stored_multiple
+
+    @property
+    def column_numbers(self) -> ColumnNumbers | None:
+        """Numbers of sums over rows; None where all of a device does them."""
+        return column_numbers(self.fitted) if self.column_sums == "by blocks" else None
 
     @property
     def tile_numbers(self) -> TileNumbers:

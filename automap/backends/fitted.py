@@ -1,9 +1,9 @@
 """Numbers that were fitted to one version of a compiler, as data files in its backend's folder.
 
 Each table of a file has the value with its unit, what it was fitted on, and how far it is off
-there. A file is read once. Whoever uses a number is given a `SharedNumbers` or `TileNumbers`, so
-that a test can give another. `python -m scripts.fit_backends` shows all of them, and holds those
-whose measurements were kept against them.
+there. A file is read once. Whoever uses a number is given a `SharedNumbers`,
+`TileNumbers` or `ColumnNumbers`, so that a test can give another. `python -m
+scripts.fit_backends` shows all of them, and holds those whose measurements were kept against them.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,7 @@ class SharedNumbers:
 
     combine_bytes: int
     stored_multiple: int
+    launch_gap_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,17 @@ class TileNumbers:
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNumbers:
+    """Numbers of a backend that sums over rows by blocks; the table of the same name in its file
+    says what each is, and its unit.
+    """
+
+    column_block_bytes: int
+    column_block_bytes_per_s: float
+    column_split_rows: int
+
+
 # Every evaluator asks for the numbers; the files never change in a process.
 @cache
 def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
@@ -103,7 +115,15 @@ def tile_numbers(file: FittedFile) -> TileNumbers:
     return TileNumbers(**_values(file, TileNumbers))
 
 
-def _values(file: FittedFile, kind: type[SharedNumbers] | type[TileNumbers]) -> dict[str, Any]:
+@cache
+def column_numbers(file: FittedFile) -> ColumnNumbers:
+    """The numbers of sums over rows of a file."""
+    return ColumnNumbers(**_values(file, ColumnNumbers))
+
+
+def _values(
+    file: FittedFile, kind: type[SharedNumbers] | type[TileNumbers] | type[ColumnNumbers]
+) -> dict[str, Any]:
     tables = entries(file)
     values = {field.name: tables[field.name]["value"] for field in fields(kind)}
     # Lists of TOML as tuples: the numbers are hashable.

@@ -107,8 +107,13 @@ class Evaluator:
         busy = float(priced.collective_seconds @ collectives.count)
         waiting = busy
         if self.backend.collectives == "beside kernels":
+            merges = self.backend.loop_messages == "all"
             waiting = waiting_seconds(
-                self.tables.order, kernel_seconds, collectives, priced.collective_seconds
+                self.tables.order,
+                kernel_seconds,
+                collectives,
+                priced.collective_seconds,
+                self.backend.combine_bytes if merges else None,
             )
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.

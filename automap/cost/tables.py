@@ -81,7 +81,13 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     rows = build_rows(problem, narrows=is_narrow)
     row_of_value, row_of_op = rows.row_of_value, rows.row_of_op
     operands, copies = operand_edges(
-        problem, row_of_value, row_of_op, rows.op_rows, narrows=is_narrow
+        problem,
+        row_of_value,
+        row_of_op,
+        rows.op_rows,
+        narrows=is_narrow,
+        loop_gathers=backend.loop_gathers,
+        loop_messages=backend.loop_messages,
     )
     results, edge_of_op = result_edges(
         problem,
@@ -89,6 +95,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         row_of_op,
         rows.op_rows,
         order=None if backend.sums == "apart" else backend.sums,
+        loop_messages=backend.loop_messages,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)

@@ -3,28 +3,48 @@
 XLA:GPU has several models of a kernel (`hlo_tools.compiled.estimates`), and each is wrong for
 some kind of it. `TRUSTED` says which is believed for which, and why. Products are looked up in the
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
-fused into the kernel                                                    -> in: `_products`
+fused into the kernel, or that a matrix library is called for            -> in: `_products`
 
-Every kernel takes `_LAUNCH_SECONDS` beside its work, which the compiler's models leave out.
+What is believed of a kernel's work w is not all that it takes: the device needs a gap between two
+kernels, and no kernel is done faster than the catalogue says of the device
+                                                                         -> in: `gpu_kernel_seconds`
+    max(w + gap, launch)
+
+Two kinds of kernels are no slower than the lines of memory that they ask for, whatever XLA says:
+
+A transpose. XLA takes each access to fetch a line for one number of it. But the others of a line
+are what other threads want: where a dimension of s numbers becomes the innermost one, or was it,
+the smaller one of both, a line is asked for s times at most. It comes from memory once, and from
+the cache afterwards, `_CACHE_SPEEDUP` times as fast (XLA's `kL2CacheSpeedup`; that a stride of s
+wastes no more is in NVIDIA's CUDA C++ Best Practices Guide, "Strided accesses")
+                                                              -> in: `_slowest_transpose_seconds`
+    w <= bytes / bandwidth * (1 + (s - 1) / speedup)
+
+A sum over rows. XLA takes what all threads of a warp read together, as a row's statistic, to be
+bytes of each. But a warp asks for it once: operands and results, and no more, go through the blocks
+that sum, as in `automap.cost.kernels.column_sums`                  -> in: `_slowest_sum_seconds`
+
+    w <= bytes / (max(1, kept * width / column_block_bytes) * column_block_bytes_per_s)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import inf, prod
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from automap.backends import Backend, ColumnNumbers
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS
-from hlo_tools.module import Computation, Instruction, Module, Shape
-from hlo_tools.opcodes import NO_TIME
+from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
+from hlo_tools.opcodes import NO_TIME, SLICES
 
 
 MEASURED: Final = "measured product"
-# As XLA's models of a GPU say (`kKernelLaunchOverhead`).
-_LAUNCH_SECONDS: Final = 1e-6
+_CACHE_SPEEDUP: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,33 +81,47 @@ TRUSTED: Final = (
         kind="",
         models=(MEASURED, "sol", "indexing-cost-model", ""),
         why="loops, reductions and copies are bound by memory, where the speed of light is a"
-        " roofline that nobody disputes; library products are measured",
+        " roofline that nobody disputes; library products are read from the catalogue's table, as"
+        " the speed of light goes by flops alone where its own has no such sizes: 4 us for weights"
+        " of 34 MB",
     ),
 )
 """In the order in which a kind is looked up."""
 
 
 def gpu_kernel_seconds(
-    estimates: Mapping[str, GpuEstimate], module: Module, device: Device
+    estimates: Mapping[str, GpuEstimate], module: Module, device: Device, backend: Backend
 ) -> Callable[[Instruction], float]:
-    """A function for the seconds of one run of an instruction of `module`."""
+    """A function for the seconds of one run of an instruction of `module`, with the gap to the
+    next.
+    """
+    gap_seconds, column_numbers = backend.launch_gap_seconds, backend.column_numbers
+    called = _library_products(estimates, module)
+    operand_bytes = _operand_bytes(module)
 
     def seconds(instruction: Instruction) -> float:
         if instruction.opcode in NO_TIME or instruction.opcode.endswith(("-start", "-done")):
             return 0.0
         estimate = estimates.get(instruction.name, GpuEstimate())
-        return _LAUNCH_SECONDS + _believed(instruction, estimate, module, device)
+        products = called.get(instruction.name) or tuple(_products(instruction, module))
+        measured = _measured_seconds(products, device, gap_seconds)
+        moved_bytes = operand_bytes[instruction.name] + _shape_bytes(instruction.shape)
+        work = _believed(instruction, estimate, measured, device)
+        inside = list(_called(instruction, module))
+        most = _slowest_transpose_seconds(inside, moved_bytes, device)
+        if inside and column_numbers is not None:
+            most = min(most, _slowest_sum_seconds(instruction, inside, column_numbers))
+        return max(min(work, most) + gap_seconds, device.launch_seconds)
 
     return seconds
 
 
 def _believed(
-    instruction: Instruction, estimate: GpuEstimate, module: Module, device: Device
+    instruction: Instruction, estimate: GpuEstimate, measured: float | None, device: Device
 ) -> float:
     trust = next(row for row in TRUSTED if estimate.kind.startswith(row.kind))
     for model in trust.models:
         if model == MEASURED:
-            measured = _measured_seconds(instruction, module, device)
             if measured is not None:
                 return measured
         elif model in estimate.seconds:
@@ -97,15 +131,24 @@ def _believed(
     return moved / (device.hbm_bytes_per_s * device.memory_efficiency)
 
 
-def _shape_bytes(shape: Shape) -> int:
-    if shape.elements:
-        return sum(map(_shape_bytes, shape.elements))
-    return int(np.prod(shape.dims)) * DTYPE_BITS[shape.dtype] // 8
+def _operand_bytes(module: Module) -> Mapping[str, int]:
+    """Bytes of all operands of each instruction, by its name."""
+    n_bytes: dict[str, int] = {}
+    for computation in module.computations.values():
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            n_bytes[instruction.name] = sum(_shape_bytes(shapes[o]) for o in instruction.operands)
+    return n_bytes
 
 
-def _measured_seconds(instruction: Instruction, module: Module, device: Device) -> float | None:
-    """Seconds of the products in a kernel by the catalogue's measurements, None without."""
-    products = list(_products(instruction, module))
+Product: TypeAlias = tuple[str, tuple[int, int, int, int]]
+"""Element type and (batch, m, n, k) of a product."""
+
+
+def _measured_seconds(
+    products: Sequence[Product], device: Device, gap_seconds: float
+) -> float | None:
+    """Seconds of a kernel's products by the catalogue's measurements, None without."""
     types = measured_types(device.measured)
     if not products or any(dtype not in types for dtype, _ in products):
         return None
@@ -114,25 +157,36 @@ def _measured_seconds(instruction: Instruction, module: Module, device: Device) 
         for dtype, sizes in products
     )
     # The measurements are whole kernels, with what they take beside their work.
-    return max(seconds - _LAUNCH_SECONDS, 0.0)
+    return max(seconds - gap_seconds, 0.0)
 
 
-def _products(
-    instruction: Instruction, module: Module
-) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
-    """Element type and (batch, m, n, k) of each dot that an instruction is or calls."""
+def _library_products(
+    estimates: Mapping[str, GpuEstimate], module: Module
+) -> Mapping[str, tuple[Product, ...]]:
+    """The product of each call of a matrix library, by the call's name."""
+    products: dict[str, tuple[Product, ...]] = {}
+    for computation in module.computations.values():
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            dot = estimates.get(instruction.name, GpuEstimate()).dot
+            if dot is not None and len(instruction.operands) > 1:
+                left, right = (shapes[o] for o in instruction.operands[:2])
+                sizes = _product_sizes(dot, left, right)
+                products[instruction.name] = ((left.dtype, sizes),)
+    return products
+
+
+def _products(instruction: Instruction, module: Module) -> Iterator[Product]:
+    """The product of each dot that an instruction calls."""
     for computation in _called(instruction, module):
         by_id = {i.id: i for i in computation.instructions}
         for inner in computation.instructions:
             if inner.opcode == "dot" and inner.attributes.dot is not None:
                 left, right = (by_id[i].shape for i in inner.operands[:2])
-                yield left.dtype, _product_sizes(inner, left, right)
+                yield left.dtype, _product_sizes(inner.attributes.dot, left, right)
 
 
-def _product_sizes(dot: Instruction, left: Shape, right: Shape) -> tuple[int, int, int, int]:
-    dims = dot.attributes.dot
-    assert dims is not None  # noqa: S101 - the caller has looked
-
+def _product_sizes(dims: DotDims, left: Shape, right: Shape) -> tuple[int, int, int, int]:
     def size(shape: Shape, of: Iterable[int]) -> int:
         return int(np.prod([shape.dims[d] for d in of], dtype=np.int64))
 
@@ -149,3 +203,91 @@ def _called(instruction: Instruction, module: Module) -> Iterator[Computation]:
         yield computation
         for inner in computation.instructions:
             yield from _called(inner, module)
+
+
+def _slowest_transpose_seconds(
+    computations: Iterable[Computation], moved_bytes: int, device: Device
+) -> float:
+    """The most that a kernel of `computations` takes, if it swaps its innermost dimension; else
+    infinite. `moved_bytes` are those of its operands and results.
+    """
+    asked = [n for computation in computations for n in _times_asked(computation)]
+    if not asked:
+        return inf
+    once = moved_bytes / (device.hbm_bytes_per_s * device.memory_efficiency)
+    return once * (1 + (max(asked) - 1) / _CACHE_SPEEDUP)
+
+
+def _times_asked(computation: Computation) -> Iterable[int]:
+    """How often each transpose that moves the innermost dimension asks for a line at most."""
+    shapes = {i.id: i.shape for i in computation.instructions}
+    for instruction in computation.instructions:
+        order = instruction.dimensions
+        if instruction.opcode == "transpose" and order:
+            before, after = shapes[instruction.operands[0]], instruction.shape
+            inner = [d for d in order if before.dims[d] > 1]
+            if inner and inner[-1] != max(inner):
+                yield min(_innermost(before), _innermost(after))
+
+
+def _innermost(shape: Shape) -> int:
+    # Dimensions of one number lie nowhere.
+    return next(size for size in reversed(shape.dims) if size > 1)
+
+
+def _slowest_sum_seconds(
+    instruction: Instruction, computations: Sequence[Computation], numbers: ColumnNumbers
+) -> float:
+    """The most that a kernel of `computations` takes, its own first, if it sums over rows; else
+    infinite.
+    """
+    sums = [s for computation in computations for s in _column_sums(computation)]
+    if not sums or any(rows > numbers.column_split_rows for rows, _ in sums):
+        return inf
+    blocks = max(max(row_bytes for _, row_bytes in sums) / numbers.column_block_bytes, 1.0)
+    read = _read_bytes(computations[0])
+    written = _shape_bytes(instruction.shape)
+    return (read + written) / (blocks * numbers.column_block_bytes_per_s)
+
+
+def _shape_bytes(shape: Shape) -> int:
+    """Bytes of an array, or of all in a tuple."""
+    if shape.elements:
+        return sum(map(_shape_bytes, shape.elements))
+    return prod(shape.dims) * DTYPE_BITS[shape.dtype] // 8
+
+
+def _column_sums(computation: Computation) -> Iterator[tuple[int, float]]:
+    """(rows, bytes of a row) of each sum over rows; the bytes are those of what is read."""
+    by_id = {i.id: i for i in computation.instructions}
+    for instruction in computation.instructions:
+        if instruction.opcode != "reduce" or instruction.shape.elements:
+            continue
+        array = by_id[instruction.operands[0]]
+        real = [d for d, size in enumerate(array.shape.dims) if size > 1]
+        if real and real[-1] not in instruction.dimensions:
+            kept = prod(instruction.shape.dims)
+            rows = prod(array.shape.dims) // max(kept, 1)
+            yield rows, kept * DTYPE_BITS[_read_through(array, by_id).shape.dtype] / 8
+
+
+def _read_through(instruction: Instruction, by_id: Mapping[int, Instruction]) -> Instruction:
+    """What is read of memory where it is only converted on the way."""
+    while instruction.opcode in ("convert", "bitcast"):
+        instruction = by_id[instruction.operands[0]]
+    return instruction
+
+
+def _read_bytes(computation: Computation) -> int:
+    """Of the parameters of a fusion; of one that is only sliced, the slices."""
+    total = 0
+    for parameter in computation.instructions:
+        if parameter.opcode == "parameter":
+            users = [i for i in computation.instructions if parameter.id in i.operands]
+            # Cut out of it, not by it: the other operands of a slice say where.
+            is_sliced = bool(users) and all(
+                user.opcode in SLICES and user.operands[0] == parameter.id for user in users
+            )
+            parts = [user.shape for user in users] if is_sliced else [parameter.shape]
+            total += sum(map(_shape_bytes, parts))
+    return total

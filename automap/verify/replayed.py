@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from automap.backends import backend_for
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.errors import CompilerError
 from automap.topology.link_loads import Permutation, links_on, permutation
@@ -33,8 +34,17 @@ from automap.verify.gpu_kernels import gpu_kernel_seconds
 from automap.verify.groups import OTHER_DEVICES, joined_axes
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
-from hlo_tools.compiled.replay import Cost, Link, ReplayedStep, Transfer, in_order, replay
+from hlo_tools.compiled.replay import (
+    Cost,
+    Link,
+    Price,
+    ReplayedStep,
+    Transfer,
+    in_order,
+    replay,
+)
 from hlo_tools.errors import HloError
+from hlo_tools.graph import flatten
 from hlo_tools.module import Computation, Groups, Instruction, Module
 from hlo_tools.opcodes import JOINS_DEVICES
 from hlo_tools.read.proto import decode_module
@@ -67,8 +77,44 @@ def replayed_step(
     device whose compiler's estimates are not known to be seconds.
     """
     module = decode_module(data)
-    kernel = kernel_prices(data, module, topology)
-    transfers = _transfers(module, _LaidMesh(topology, mesh, devices))
+    return replay(module, _price_list(data, module, _LaidMesh(topology, mesh, devices)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRuns:
+    """All runs of one instruction in a step: `opcodes` are its own and those fused into it."""
+
+    name: str
+    opcodes: frozenset[str]
+    seconds: float
+
+
+def kernel_runs(data: bytes, topology: Topology, mesh: Mesh) -> Iterator[KernelRuns]:
+    """What `replayed_step` takes each kernel to be, loops by their trips.
+
+    Raises as it does.
+    """
+    module = decode_module(data)
+    # What a kernel takes has nothing to do with where its devices lie.
+    price = _price_list(data, module, _LaidMesh(topology, mesh, None))
+    for op in flatten(module, fusions="kept").ops:
+        seconds = price(op.instruction).kernel_seconds * op.trip_count
+        if seconds > 0:
+            opcodes = frozenset(_opcodes(op.instruction, module))
+            yield KernelRuns(name=op.instruction.name, opcodes=opcodes, seconds=seconds)
+
+
+def _opcodes(instruction: Instruction, module: Module) -> Iterator[str]:
+    yield instruction.opcode
+    # Of a reduction or a scatter the computation says what it combines by, which is no op.
+    for called in instruction.called if instruction.opcode in ("fusion", "call") else ():
+        for inner in module.computations[called].instructions:
+            yield from _opcodes(inner, module)
+
+
+def _price_list(data: bytes, module: Module, laid: "_LaidMesh") -> Price:
+    kernel = kernel_prices(data, module, laid.topology)
+    transfers = _transfers(module, laid)
 
     def price(instruction: Instruction) -> Cost:
         moved = transfers.get(instruction.name, Cost())
@@ -76,7 +122,7 @@ def replayed_step(
         is_kernel = instruction.opcode == "fusion" or not moved.transfers
         return replace(moved, kernel_seconds=kernel(instruction) if is_kernel else 0.0)
 
-    return replay(module, price)
+    return price
 
 
 def kernel_prices(
@@ -87,7 +133,8 @@ def kernel_prices(
     Raises `CompilerError` for a device whose compiler's estimates are not known to be seconds.
     """
     if topology.platform == "cuda":
-        return gpu_kernel_seconds(read_estimates(data), module, topology.device)
+        backend = backend_for(topology.platform)
+        return gpu_kernel_seconds(read_estimates(data), module, topology.device, backend)
     if not has_seconds(topology):
         raise CompilerError(
             f"no seconds of a compiled step for {topology.device.name}: its clock is not known; "

@@ -9,7 +9,8 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
     - or it is the operand of a kernel that loads its operands (after undoing casts and transposes,
       which kernels read through, but for tables); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary,
-    - or several ops use it and making it again would read much more than it holds.
+    - or several ops use it and making it again would read much more than it holds
+                                                                     -> in: `_Sources._is_kept`
 
 Everything else is recomputed by each user from its *sources*: the stored values it is made from. A
 kernel is one op whose result is stored; it reads the sources of its operands. Of what is sliced on
@@ -74,6 +75,12 @@ class Fuser:
     ops that alone use a contraction's result are part of it, `tables` whether an input that rows
     are looked up in is converted whole before, or only those rows, `slices` whether a product loads
     a part whose offset is known at run time from the array that it is cut of, or from a copy.
+
+    `remade` says what several ops use and each of them makes again: of a value of V bytes that is
+    made of S bytes, where S is up to 1.5 V ("cheap"), or where all n users together move no more
+    bytes so than if it is written once ("if all read less"):
+
+        n S <= S + V + n V
     """
 
     loads: frozenset[str]
@@ -81,6 +88,7 @@ class Fuser:
     products: Literal["bare", "fused"]
     tables: Literal["whole", "rows"]
     slices: Literal["loaded", "copied"] = "loaded"
+    remade: Literal["cheap", "if all read less"] = "cheap"
 
 
 # No limit: all bytes of a value.
@@ -95,7 +103,7 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     stored = _stored(graph, fuser)
     if fuser.products == "fused":
         _fuse_products(graph, stored)
-    sources = _Sources(graph, stored, n_bytes)
+    sources = _Sources(graph, stored, n_bytes, fuser.remade)
     result: list[Kernel] = []
     rounded: set[int] = set()
     for index, op in enumerate(graph.ops):
@@ -262,8 +270,15 @@ class _Sources:
     much.
     """
 
-    def __init__(self, graph: Graph, stored: list[bool], n_bytes: Sequence[int]):
+    def __init__(
+        self,
+        graph: Graph,
+        stored: list[bool],
+        n_bytes: Sequence[int],
+        remade: Literal["cheap", "if all read less"],
+    ):
         self.graph = graph
+        self._remade = remade
         self.stored = stored
         self.n_bytes = n_bytes
         self._bytes_by_source: list[dict[int, int]] = [{} for _ in graph.values]
@@ -290,8 +305,16 @@ class _Sources:
                 part = _part_of_operand(self.n_bytes, op, position)
                 for source, n_read in self._bytes_by_source[operand].items():
                     sources[source] = max(sources.get(source, 0), min(n_read, part))
-            if len(self.graph.users[value]) > 1:
-                if sum(sources.values()) > _RECOMPUTE_RATIO * self.graph.values[value].n_bytes:
-                    self.stored[value] = True
-                    sources = {value: self.n_bytes[value]}
+            if self._is_kept(value, sum(sources.values())):
+                self.stored[value] = True
+                sources = {value: self.n_bytes[value]}
             self._bytes_by_source[value] = sources
+
+    def _is_kept(self, value: int, source_bytes: int) -> bool:
+        """Whether a value is written that each of its users could make of `source_bytes`."""
+        users, own_bytes = len(self.graph.users[value]), self.graph.values[value].n_bytes
+        if users < 2:
+            return False
+        if self._remade == "cheap":
+            return source_bytes > _RECOMPUTE_RATIO * own_bytes
+        return users * source_bytes > source_bytes + (1 + users) * own_bytes

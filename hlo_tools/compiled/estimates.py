@@ -11,7 +11,11 @@ XLA:GPU writes on each instruction that runs, if it is asked by the compiler opt
     {"fusion_backend_config": {"kind": "__triton_gemm", ...},
      "reification_cost": [{"name": "sol", "exec_time_us": 51.2, ...}, {"exec_time_us": 867.7}, ...]}
 
-one entry for each of its models that has an opinion:
+and, on a call of a matrix library,
+
+    {"gemm_backend_config": {"dot_dimension_numbers": {"lhs_contracting_dimensions": ["1"], ...}}}
+
+One entry of the costs is for each of its models that has an opinion:
 
     ""                              the oldest: a roofline that knows no matrix units
     "sol"                           the speed of light: a roofline, and measured tables of products
@@ -29,6 +33,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
 
+from hlo_tools.module import DotDims
 from hlo_tools.read.messages import text
 from hlo_tools.read.proto import module_message
 
@@ -39,10 +44,13 @@ ESTIMATES: Final[Mapping[str, bool]] = MappingProxyType({"xla_gpu_collect_cost_m
 
 @dataclass(frozen=True, slots=True)
 class GpuEstimate:
-    """`kind` is how a fusion is compiled ("" for what is none), `seconds` one run by each model."""
+    """`kind` is how a fusion is compiled ("" for what is none), `seconds` one run by each model,
+    `dot` the product that a matrix library is called for, None for other instructions.
+    """
 
     kind: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    dot: DotDims | None = None
 
 
 def read_estimates(data: bytes) -> Mapping[str, GpuEstimate]:
@@ -65,10 +73,19 @@ def _estimate(backend_config: bytes) -> GpuEstimate | None:
         costs = config.get("reification_cost", [])
         seconds = {str(c.get("name", "")): float(c["exec_time_us"]) * 1e-6 for c in costs if c}
         kind = str(config.get("fusion_backend_config", {}).get("kind", ""))
+        dot = _dot(config.get("gemm_backend_config", {}).get("dot_dimension_numbers"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     known = {name: value for name, value in seconds.items() if isfinite(value) and value >= 0}
-    return GpuEstimate(kind, known)
+    return GpuEstimate(kind, known, dot)
+
+
+def _dot(numbers: Any) -> DotDims | None:
+    """The dimensions of a product; 64-bit numbers are texts in the JSON of a proto."""
+    if numbers is None:
+        return None
+    names = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
+    return DotDims(*(tuple(int(d) for d in numbers.get(f"{n}_dimensions", ())) for n in names))
 
 
 def read_cycles(data: bytes) -> Mapping[str, int]:

@@ -18,8 +18,14 @@ XLA_GPU: Final = Backend(
     name="xla_gpu",
     platform="cuda",
     # The matrix library reads finished operands, and a layer's part of a stack from a copy.
+    # Priority fusion makes a value part of all its users if the whole is faster so.
     fuser=Fuser(
-        loads=OWN_KERNEL, results="several", products="bare", tables="rows", slices="copied"
+        loads=OWN_KERNEL,
+        results="several",
+        products="bare",
+        tables="rows",
+        slices="copied",
+        remade="if all read less",
     ),
     protocols=NCCL,
     compiled=CompiledCollectives(
@@ -31,6 +37,12 @@ XLA_GPU: Final = Backend(
     float32_products="float32",
     collectives="beside kernels",
     combines="sums and gathers",
+    column_sums="by blocks",
+    # Its combiners go through the body of a loop as through any computation.
+    loop_messages="all",
+    # What makes arrays larger is not hoisted (while_loop_invariant_code_motion.cc, without
+    # `hoist_size_inflating_ops`).
+    loop_gathers="in every trip",
     # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
     loop_zeros="all",
     scattered_products="apart",

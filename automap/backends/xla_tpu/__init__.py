@@ -35,6 +35,9 @@ XLA_TPU: Final = Backend(
     # But for rings.
     collectives="in line",
     combines="sums and gathers",
+    column_sums="by all",
+    loop_messages="vectors",
+    loop_gathers="before",
     loop_zeros="by number",
     scattered_products="rings",
     layout="tiles",

@@ -2,8 +2,13 @@
 there.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 
+from automap.cost.edges.loops import innermost_loops, part_of_message
 from automap.cost.edges.table import (
     CHOOSING_OPCODES,
     Copies,
@@ -20,7 +25,7 @@ from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import changes, passed_on
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Op
-from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL
+from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL, VIEWS
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -31,15 +36,17 @@ def operand_edges(
     op_rows: np.ndarray,
     *,
     narrows: bool,
+    loop_gathers: Literal["before", "in every trip"] = "before",
+    loop_messages: Literal["vectors", "all"] = "vectors",
 ) -> tuple[Edges, Copies]:
     """Operand edges, and the copies that gathering makes.
 
     `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
-    gathers it so.
+    gathers it so; `loop_gathers` and `loop_messages` are those of `automap.backends.Backend`.
 
     Compilers gather a tensor once for all operations that want it alike, so uses of one value by
     operations with the same classes and the same demand on each dimension count once; what a loop
-    does not change they gather before the loop.
+    does not change some gather before the loop.
     """
     graph = problem.graph
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
@@ -53,6 +60,7 @@ def operand_edges(
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
+    together = gathered_together(problem, sources) if loop_messages == "all" else None
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         slides = any(factor.halo is not None for factor in rule.factors)
         for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
@@ -73,21 +81,26 @@ def operand_edges(
                 copies[key][2] = index
                 continue
             before = copies_by_source.setdefault(sources[value], [])
-            # What the loop does not change is gathered as often as it changes, outside.
-            trips = min(op.trip_count, changed[value])
+            trips = op.trip_count
+            if loop_gathers == "before":
+                # What the loop does not change is gathered as often as it changes, outside.
+                trips = min(trips, changed[value])
+            n_bytes = gathered_bytes(graph, op, value, narrows=narrows)
             edge = edges.add(
                 EdgeKey(
                     values[value],
                     row,
                     demanded,
                     (),
-                    gathered_bytes(graph, op, value, narrows=narrows),
+                    n_bytes,
                     int(problem.phases[index]),
                     side[value] != Side.NONE,
                     earlier=tuple(sorted({e for _, e in before})),
                     windows=windows,
-                    # Nothing is merged over the trips of a loop: one message each.
-                    least_messages=float(trips > 1),
+                    # Nothing is merged over the trips of a loop, each has its own.
+                    least_messages=float(trips > 1)
+                    if together is None
+                    else part_of_message(n_bytes, together[index], trips),
                     last_size=last_size(graph, value),
                 ),
                 trips,
@@ -142,6 +155,22 @@ def _sources(problem: Problem) -> list[int]:
         elif op.opcode in REORDERS and side[op.outputs[0]] == side[op.inputs[0]] == Side.PARAMETER:
             sources[op.outputs[0]] = sources[op.inputs[0]]
     return sources
+
+
+def gathered_together(problem: Problem, sources: Sequence[int]) -> list[int]:
+    """For each op the bytes of all parameters that its innermost loop reads in one trip.
+
+    A parameter counts once, however many ops read it, where it is read by what is no view of it.
+    """
+    graph, side = problem.graph, problem.storage.side
+    loops = innermost_loops(graph)
+    parameters: dict[int, dict[int, int]] = defaultdict(dict)
+    for loop, op in zip(loops, graph.ops, strict=True):
+        for value in op.inputs if op.opcode not in VIEWS | STRUCTURAL else ():
+            if side[value] == Side.PARAMETER:
+                parameters[loop][sources[value]] = graph.values[value].n_bytes
+    totals = {loop: sum(n_bytes.values()) for loop, n_bytes in parameters.items()}
+    return [totals.get(loop, 0) for loop in loops]
 
 
 def _is_counted(problem: Problem, op: Op, value: int) -> bool:

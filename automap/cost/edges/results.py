@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 import math
+from typing import Literal
 
 import numpy as np
 
 from automap.cost.collectives import KINDS
+from automap.cost.edges.loops import innermost_loops, part_of_message
 from automap.cost.edges.sums import Order, Sums, keeps_elements, merged_sums
 from automap.cost.edges.table import (
     EdgeKey,
@@ -21,7 +23,7 @@ from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import Constants, counts_up
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT, STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
+from hlo_tools.opcodes import STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
 from hlo_tools.rules import FactorKind, Rule
 from hlo_tools.rules.convolution import partitioned_alone
 
@@ -33,11 +35,13 @@ def result_edges(
     op_rows: np.ndarray,
     *,
     order: Order | None,
+    loop_messages: Literal["vectors", "all"] = "vectors",
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
     then reduced and the others repeat it; if None it does not, nor sees through indices.
+    `loop_messages` are those of `automap.backends.Backend`.
     """
     graph = problem.graph
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
@@ -47,7 +51,7 @@ def result_edges(
     ops = row_of_op.tolist()
     merged = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
     partials = _Partials(graph, simplifies=order is not None)
-    least_messages = _Messages(problem)
+    least_messages = _Messages(problem, most_rank=1 if loop_messages == "vectors" else None)
     # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
@@ -99,42 +103,32 @@ def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
 
 
 class _Messages:
-    """`Edges.least_messages` of results: the sums of vectors in one trip of a loop are one message
-    together.
+    """`Edges.least_messages` of results: in one trip of a loop the sums of arrays of up to
+    `most_rank` dimensions (any, if None) are one message together.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self._graph, self._loop = problem.graph, _innermost_loops(problem.graph)
+    def __init__(self, problem: Problem, *, most_rank: int | None) -> None:
+        self._graph, self._loop = problem.graph, innermost_loops(problem.graph)
         self._side = problem.storage.side.tolist()
-        # Bytes of the sums of vectors in one trip of each loop.
+        self._most_rank = most_rank
+        # Bytes of the sums that go together in one trip of each loop.
         self._n_bytes: dict[int, int] = defaultdict(int)
         for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
-            small = [v for v in op.outputs if self._is_small(v)]
-            if small and _reduced_factors(rule):
-                self._n_bytes[loop] += sum(self._graph.values[v].n_bytes for v in small)
+            merged = [v for v in op.outputs if self._is_merged(v)]
+            if merged and _reduced_factors(rule):
+                self._n_bytes[loop] += sum(self._graph.values[v].n_bytes for v in merged)
 
     def __call__(self, value: int, op: Op) -> float:
         array = self._graph.values[value]
-        together = self._n_bytes[self._loop[array.producer]]
-        if op.trip_count == 1 or not self._is_small(value):
+        if not self._is_merged(value):
             return float(op.trip_count > 1)
-        return min(array.n_bytes / together, 1.0) if together else 1.0
+        together = self._n_bytes[self._loop[array.producer]]
+        return part_of_message(array.n_bytes, together, op.trip_count)
 
-    def _is_small(self, value: int) -> bool:
-        return self._side[value] != Side.NONE and len(self._graph.values[value].dims) < 2
-
-
-def _innermost_loops(graph: Graph) -> list[int]:
-    """For each op the one that enters the loop it is in, -1 for none."""
-    innermost, around = [], [-1]
-    for index, op in enumerate(graph.ops):
-        if op.opcode == LOOP_ENTER:
-            around.append(index)
-        # Both ends of a loop count as inside of it.
-        innermost.append(around[-1])
-        if op.opcode == LOOP_EXIT:
-            around.pop()
-    return innermost
+    def _is_merged(self, value: int) -> bool:
+        rank = len(self._graph.values[value].dims)
+        is_small = self._most_rank is None or rank <= self._most_rank
+        return self._side[value] != Side.NONE and is_small
 
 
 class _Partials:

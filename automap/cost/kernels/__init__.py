@@ -1,5 +1,6 @@
 """Kernels of a program folded to distinct rows, and their seconds on one device.
 
+`automap.cost.kernels.column_sums` sums over rows that a few blocks of threads do
 `automap.cost.kernels.loop_fills`  zeros that are written before loops
 `automap.cost.kernels.rings`       products whose partial sums are scattered while they are made
 `automap.cost.kernels.roofline`    seconds of every kernel: the roofline, and what was measured for

@@ -1,16 +1,20 @@
 """Seconds of every kernel on one device: the roofline, what was measured for like kernels instead
 of it, and what a compiler said of like kernels as a correction of both.
 
-    kernel = max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b), launch)
+    kernel = max(max(flops / (parts * peak * e_m), bytes / (bandwidth * e_b)) + gap, launch)
 
 parts is how many ways the operation's factors are split, bytes are local, e_m and e_b the device's
-efficiencies for matmuls and for the memory accesses of a class of operations (`OP_CLASSES`). A
-user's own kernel has the flops, and instead of e_m the efficiency, that its rule states.
+efficiencies for matmuls and for the memory accesses of a class of operations (`OP_CLASSES`), gap
+the backend's time between two kernels, launch the least that the device takes for one with its gap.
+A user's own kernel has the flops, and instead of e_m the efficiency, that its rule states.
 
 flops   where the backend pads, are those of whole tiles of the matrix unit
         -> in: `automap.cost.kernels.matrix_tiles`
 bytes   where the backend pads, are those of whole tiles of memory: each `automap.backends.effects`
         of the backend adds to them, or to the seconds that they take
+
+Sums over rows, and what is in a kernel with one, move no more than a few blocks do on backends that
+sum so                                                 -> in: `automap.cost.kernels.column_sums`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
@@ -25,6 +29,7 @@ import numpy as np
 
 from automap.backends import Backend, TileNumbers, backend_for
 from automap.backends.effects import KernelWork
+from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.matrix_tiles import FactorSizes, padding
 from automap.cost.kernels.table import KernelTable
 from automap.cost.profile import KernelProfile
@@ -82,8 +87,15 @@ class Roofline:
             flops *= self._group_flops
         # Zeros of a loop are written at the plain bandwidth up to a size, beyond it like copies.
         is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
-        memory = moved / np.where(is_fast, fast, self._bytes_per_s) + extra_seconds
-        each = np.maximum(np.maximum(flops / self._flops_per_s, memory), device.launch_seconds)
+        bytes_per_s = np.where(is_fast, fast, self._bytes_per_s)
+        columns, column_numbers = table.column_sums, self._backend.column_numbers
+        if column_numbers is not None and len(columns.kernels):
+            bytes_per_s = limit_by_blocks(
+                bytes_per_s, columns, table.op_row, sharding, column_numbers
+            )
+        memory = moved / bytes_per_s + extra_seconds
+        work = np.maximum(flops / self._flops_per_s, memory)
+        each = np.maximum(work + self._backend.launch_gap_seconds, device.launch_seconds)
         if self._measured is not None:
             each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         if self._corrections is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, TracedKernels
+from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.ring_operands import Operand, Operands
@@ -45,7 +46,7 @@ class KernelTable:
     with (`automap.cost.kernels.loop_fills`). `near_bytes` [accesses]: those of the whole value over
     its claim to the memory on the chip; 0 if it has none. `efficiency` is the fraction of the peak
     that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
-    effects (`automap.backends.effects`).
+    effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -76,6 +77,7 @@ class KernelTable:
     traffic_bytes: np.ndarray
     near_bytes: np.ndarray
     effects: tuple[EffectTable, ...]
+    column_sums: ColumnSums
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -102,6 +104,7 @@ class _Key:
     phase: int
     access: tuple[tuple[int, int, int], ...]
     effects: tuple[tuple[tuple[int, ...], ...], ...]
+    column_sum: ColumnSum | None
 
 
 def kernel_table(
@@ -134,6 +137,8 @@ def kernel_table(
         return rows[value], access.n_bytes, near
 
     program = TracedKernels(problem, kernels, rows, numbers)
+    has_blocks = backend.column_sums == "by blocks"
+    by_blocks = column_sums(problem, kernels) if has_blocks else [None] * len(kernels)
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -175,6 +180,7 @@ def kernel_table(
                 )
                 for use in uses
             ),
+            by_blocks[number],
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -226,6 +232,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         traffic_bytes=accesses[:, 2],
         near_bytes=accesses[:, 3],
         effects=_effect_tables(keys, backend.effects),
+        column_sums=ColumnSums.build([k.column_sum for k in keys]),
     )
 
 

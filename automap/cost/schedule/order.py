@@ -53,7 +53,7 @@ class Order:
 
     `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a
     step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
-    make.
+    make. `loop` [boundaries] is the slot that enters the innermost loop around, -1 for none.
     """
 
     kind: np.ndarray
@@ -61,6 +61,7 @@ class Order:
     row: np.ndarray
     trips: np.ndarray
     data_at: np.ndarray
+    loop: np.ndarray
     operands: Places
     results: Places
 
@@ -105,9 +106,22 @@ def program_order(
         row=columns[:, 2],
         trips=columns[:, 3],
         data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
+        loop=_loops(columns[:, 1]),
         operands=_places(operands, *_operand_positions(problem, operands, position), at),
         results=_places(results, *_result_positions(problem, results, position, made_at), at),
     )
+
+
+def _loops(kind: np.ndarray) -> np.ndarray:
+    """For each boundary the slot that enters the innermost loop around it, -1 for none."""
+    around, loops = [-1], [-1]
+    for slot, each in enumerate(kind.tolist()):
+        if each == ENTER:
+            around.append(slot)
+        elif each == EXIT:
+            around.pop()
+        loops.append(around[-1])
+    return np.array(loops, np.int64)
 
 
 def _kind(problem: Problem, op: Op, index: int) -> int:

@@ -22,6 +22,9 @@ time.
               others
     renewed   gathers of new parameters: after all other kernels, each after the late ones that make
               it: none begins before the backward pass is over            -> in: `_last_waits`
+    together  where one trip's sums, or gathers, are one message up to `message_bytes`, it can begin
+              when the last of them is ready, and is waited for by the first that reads one of them
+                                                                        -> in: `together`
     closed    a loop that has collectives lets none of outside run beside it, as XLA's scheduler
               counts it as a user of the link (latency_hiding_scheduler.cc,
               AsyncTracker::RecursivelyComputeResourceMap)                -> in: `_closed_loops`
@@ -42,16 +45,18 @@ def waiting_seconds(
     kernel_seconds: np.ndarray,
     collectives: Collectives,
     collective_seconds: np.ndarray,
+    message_bytes: int | None = None,
 ) -> float:
     """Seconds of a step in which the device has nothing to do but wait for collectives.
 
     `kernel_seconds` [kernel rows] and `collective_seconds` [entries of `collectives`] are those of
-    one run.
+    one run. In one trip of a loop sums, and gathers, are one message up to `message_bytes`; if None
+    each goes by itself.
     """
     # Slots of loops have no kernel (row -1): whatever that index reads is thrown away.
     seconds = np.where(order.row >= 0, kernel_seconds[order.row], 0.0) * order.trips
     return exposed_seconds(
-        _work(order, seconds, collectives, collective_seconds * collectives.count)
+        _work(order, seconds, collectives, collective_seconds * collectives.count, message_bytes)
     )
 
 
@@ -77,7 +82,11 @@ class Work(NamedTuple):
 
 
 def _work(
-    order: Order, slot_seconds: np.ndarray, collectives: Collectives, seconds: np.ndarray
+    order: Order,
+    slot_seconds: np.ndarray,
+    collectives: Collectives,
+    seconds: np.ndarray,
+    message_bytes: int | None = None,
 ) -> Work:
     """What is to be done where: `slot_seconds` [slots] and `seconds` [entries of `collectives`] are
     of a whole step.
@@ -104,6 +113,13 @@ def _work(
         ):
             chosen = is_here & collectives.combinable & wanted
             at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
+            if message_bytes is not None and len(at):
+                n_bytes = _repeat(places, collectives.edge[chosen], collectives.n_bytes[chosen])
+                place = boundary[at]
+                boundary = boundary.copy()
+                boundary[at] = together(
+                    order.loop[place], place, n_bytes / message_bytes, is_first=on_operand
+                )
             # Several collectives may stand at one boundary: `.at` adds all of them.
             np.add.at(into, boundary[at], each)
     ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
@@ -121,6 +137,37 @@ def _work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
     )
+
+
+def together(
+    loop: np.ndarray, place: np.ndarray, messages: np.ndarray, *, is_first: bool
+) -> np.ndarray:
+    """Where the messages are that collectives go in, [collectives]: at the first or the last place
+    of those that are one.
+
+    `loop` and `place` are the loop around each, -1 for none, and its boundary; `messages` the part
+    of a full message that it is.
+    """
+    order = np.lexsort((place, loop))
+    loops, sent = loop[order], np.cumsum(messages[order])
+    begins = np.flatnonzero(np.diff(loops, prepend=-2))
+    # How much of its loop has been sent before each, in full messages.
+    before = sent - messages[order]
+    number = before - np.repeat(before[begins], np.diff(begins, append=len(loops)))
+    starts = np.flatnonzero(
+        (np.diff(loops, prepend=-2) != 0) | (np.diff(number // 1, prepend=0) > 0)
+    )
+    sizes = np.diff(starts, append=len(loops))
+    first = place[order][starts]
+    last = place[order][starts + sizes - 1]
+    moved = place.copy()
+    moved[order] = np.repeat(first if is_first else last, sizes)
+    return np.where(loop >= 0, moved, place)
+
+
+def _repeat(places: Places, edge: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Numbers of `edge` rows for each incidence of theirs, as `_spread` lists them."""
+    return np.repeat(numbers, places.first[edge + 1] - places.first[edge])
 
 
 def _spread(places: Places, edge: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -214,6 +214,7 @@ class CopiedCells:
             traffic_bytes=table.traffic_bytes[access],
             near_bytes=table.near_bytes[access],
             effects=tuple(effect.select(copied) for effect in table.effects),
+            column_sums=table.column_sums.select(which, len(table.op_row)),
         )
 
     @cached_property

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from automap.backends import BACKENDS, version_warnings
-from automap.backends.fitted import SharedNumbers, TileNumbers, entries
+from automap.backends.fitted import ColumnNumbers, SharedNumbers, TileNumbers, entries
 from automap.backends.xla_tpu import LIBTPU
 from scripts.fit_backends import fit_errors
 
@@ -15,8 +15,12 @@ FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BA
 
 @pytest.mark.parametrize("file", sorted(FILES, key=str), ids=lambda file: file.folder)
 def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
-    shared, tiles = ([f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers))
-    assert list(entries(file)) == ([*tiles, *shared] if file == LIBTPU else shared)
+    shared, tiles, columns = (
+        [f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers, ColumnNumbers)
+    )
+    # Tiles of all are libtpu's, and sums over rows in blocks are those of GPUs.
+    others = {LIBTPU: tiles, BACKENDS["cuda"].fitted: columns}
+    assert sorted(entries(file)) == sorted([*others.get(file, []), *shared])
     for entry in entries(file).values():
         assert list(entry)[:4] == ["value", "unit", "fitted_on", "error"]
         assert all(entry[name] for name in ("unit", "fitted_on", "error"))

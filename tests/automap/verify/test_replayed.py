@@ -12,7 +12,7 @@ from automap.topology.link_loads import permutation
 from automap.topology.measured.products import measured_products
 from automap.topology.mesh import Mesh
 from automap.verify.gpu_kernels import TRUSTED
-from automap.verify.replayed import CLOCK_HZ, replayed_step
+from automap.verify.replayed import CLOCK_HZ, kernel_runs, replayed_step
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
 
@@ -87,6 +87,126 @@ def test_gpu_kernels_take_what_is_believed_of_their_kind():
     assert step.transfer_seconds == pytest.approx(transfer)
     beside = 100e-6 + 7e-6 + 2e-6
     assert step.seconds == pytest.approx(kernels + max(transfer - beside, 0))
+
+
+def test_no_kernel_is_done_before_the_device_has_launched_it():
+    entry = (
+        "ENTRY %main (x: bf16[8]) -> bf16[8] {\n  %x = bf16[8] parameter(0)\n"
+        f"  ROOT %y = bf16[8] negate(%x), backend_config={_gpu_config(sol=0.1)}\n}}"
+    )
+    gpus = get_topology("8xh100")
+    step = replayed_step(_program(entry), gpus, MESH)
+    assert step.seconds == pytest.approx(gpus.device.launch_seconds)
+
+
+def _transposed(before, after, order):
+    (b,), (a,), (o,) = ([",".join(map(str, x))] for x in (before, after, order))
+    return (
+        f"""
+ENTRY %main (x: bf16[{b}]) -> bf16[{a}] {{
+  %x = bf16[{b}] parameter(0)
+  ROOT %y = bf16[{a}] fusion(%x), kind=kLoop, calls=%swap, backend_config={_gpu_config(sol=9000)}
+}}
+""",
+        f"""
+%swap (p: bf16[{b}]) -> bf16[{a}] {{
+  %p = bf16[{b}] parameter(0)
+  ROOT %t = bf16[{a}] transpose(%p), dimensions={{{o}}}
+}}
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "asked"),
+    [
+        ((8, 1024, 1024, 4), (0, 1, 3, 2), 4),
+        ((8, 4, 1024, 1024), (0, 3, 2, 1), 4),
+        # Sizes of 1 lie nowhere: the innermost dimensions are those of 4 and 1024.
+        ((1024, 1024, 4, 1), (0, 2, 1, 3), 4),
+        # Nothing is swapped with the innermost dimension: the compiler is believed.
+        ((8, 4, 1024, 1024), (0, 2, 1, 3), None),
+        ((1, 8, 1024, 1, 1), (4, 0, 1, 2, 3), None),
+    ],
+)
+def test_a_transpose_asks_for_a_line_as_often_as_its_small_dimension_is_long(before, order, asked):
+    after = [before[d] for d in order]
+    gpus = get_topology("8xh100")
+    step = replayed_step(_program(*_transposed(before, after, order)), gpus, MESH)
+    once = 2 * 2 * np.prod(before) / (gpus.device.hbm_bytes_per_s * gpus.device.memory_efficiency)
+    work = 9000e-6 if asked is None else once * (1 + (asked - 1) / 2.5)
+    assert step.kernel_seconds == pytest.approx(work + 1e-6)
+
+
+SUMMED = """
+%summed (stack: f32[12,1024,512], rows: f32[1024,1], at: s32[]) -> f32[512] {
+  %stack = f32[12,1024,512] parameter(0)
+  %rows = f32[1024,1] parameter(1)
+  %at = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %layer = f32[1,1024,512] dynamic-slice(%stack, %at, %zero, %zero),
+    dynamic_slice_sizes={1,1024,512}
+  %matrix = f32[1024,512] reshape(%layer)
+  %row = f32[1024] reshape(%rows)
+  %each = f32[1024,512] broadcast(%row), dimensions={0}
+  %scaled = f32[1024,512] multiply(%matrix, %each)
+  %start = f32[] constant(0)
+  ROOT %sum = f32[512] reduce(%scaled, %start), dimensions={0}, to_apply=%add
+}
+"""
+
+
+@pytest.mark.parametrize(("compiler_us", "is_believed"), [(9000, False), (3.5, True)])
+def test_a_sum_over_rows_moves_its_arrays_once_through_its_blocks(compiler_us, is_believed):
+    entry = f"""
+ENTRY %main (stack: f32[12,1024,512], rows: f32[1024,1], at: s32[]) -> f32[512] {{
+  %stack = f32[12,1024,512] parameter(0)
+  %rows = f32[1024,1] parameter(1)
+  %at = s32[] parameter(2)
+  ROOT %y = f32[512] fusion(%stack, %rows, %at), kind=kInput, calls=%summed,
+    backend_config={_gpu_config(sol=compiler_us)}
+}}
+"""
+    step = replayed_step(_program(entry, SUMMED), get_topology("8xh100"), MESH)
+    # Of the stack one layer, the rows' numbers once, the counter, and the result.
+    n_bytes = 4 * (1024 * 512 + 1024 + 1 + 512)
+    blocks = 4 * 512 / 256
+    work = compiler_us * 1e-6 if is_believed else n_bytes / (blocks * 63.36e9)
+    assert step.kernel_seconds == pytest.approx(work + 1e-6)
+
+
+def test_a_library_call_takes_what_was_measured_of_its_product():
+    numbers = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["1"]}
+    config = json.loads(_gpu_config(sol=1)) | {
+        "gemm_backend_config": {"dot_dimension_numbers": numbers}
+    }
+    entry = f"""
+ENTRY %main (x: bf16[512,2048], w: bf16[1024,2048]) -> (bf16[512,1024], s8[64]) {{
+  %x = bf16[512,2048] parameter(0)
+  %w = bf16[1024,2048] parameter(1)
+  ROOT %y = (bf16[512,1024], s8[64]) custom-call(%x, %w), custom_call_target="library",
+    backend_config={json.dumps(config)}
+}}
+"""
+    step = replayed_step(_program(entry), get_topology("8xh100"), MESH)
+    measured = measured_products("h100", "bf16").predict(np.array([[1, 512, 1024, 2048]]))
+    assert step.kernel_seconds == pytest.approx(float(measured[0]))
+
+
+def test_runs_of_kernels_add_up_to_the_step():
+    entry = GPU.format(
+        product=_gpu_config("__triton_nested_gemm_fusion", sol=2000),
+        softmax=_gpu_config("__triton", indexing_cost_model=100),
+        loop=_gpu_config(sol=7),
+    )
+    program = _program(entry, DOTTED, *map(_same, ("same", "same2", "same3")))
+    gpus = get_topology("8xh100")
+    runs = list(kernel_runs(program, gpus, MESH))
+    total = replayed_step(program, gpus, MESH).kernel_seconds
+    assert sum(run.seconds for run in runs) == pytest.approx(total)
+    assert {run.name: "dot" in run.opcodes for run in runs} == {
+        "product": True, "softmax": False, "loop": False, "out": False,
+    }  # fmt: skip
 
 
 def test_every_kind_of_kernel_finds_a_row_and_a_reason():

@@ -88,6 +88,27 @@ def test_what_alone_uses_a_product_is_fused_with_it_on_tpu(platform, written):
     assert read == operands + (product if platform == "cpu" else 0)
 
 
+@pytest.mark.parametrize("n_sources", range(1, 6))
+@pytest.mark.parametrize("n_users", [2, 3, 4])
+def test_a_value_is_made_again_where_all_users_move_less_so(n_sources, n_users):
+    """n users that read S bytes each move no more than writing V once and reading it n times."""
+
+    def step(*given):
+        value = jnp.tanh(sum(given[1:], start=given[0]))
+        # Products of their own end each user's kernel; none shares what it reads with another.
+        users = [jnp.exp(value * k) @ jnp.ones((WIDTH, WIDTH)) for k in range(2, 2 + n_users)]
+        return users
+
+    graph = step_graph(step, *[(ROWS, WIDTH)] * n_sources)
+    (made,) = (op.outputs[0] for op in graph.ops if op.opcode == "tanh")
+    assert len(graph.users[made]) == n_users
+    own, read = 1, n_sources
+    again, kept = n_users * read, read + own + n_users * own
+    for platform, is_kept in (("cuda", again > kept), ("cpu", read > 1.5 * own)):
+        written = {a.value for k in _kernels(graph, platform) for a in k.writes}
+        assert (made in written) == is_kept
+
+
 def test_a_product_that_others_use_too_is_written():
     graph = step_graph(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
     made = _kernels(graph, "tpu")

@@ -9,6 +9,7 @@ import pytest
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
+from hlo_tools.module import DotDims
 
 
 def _config(cycles):
@@ -84,6 +85,26 @@ def test_each_model_of_a_gpu_kernel_has_its_seconds():
     assert estimates["out"].seconds == pytest.approx({"sol": 2.5e-6, "": 7e-6})
     # Those of another compiler are no seconds.
     assert estimates["inner"].seconds == {}
+
+
+def test_a_call_of_a_matrix_library_says_its_product():
+    numbers = {
+        "lhs_contracting_dimensions": ["2"],
+        "rhs_contracting_dimensions": ["1"],
+        "lhs_batch_dimensions": ["0"],
+        "rhs_batch_dimensions": ["0"],
+    }
+    config = {"gemm_backend_config": {"dot_dimension_numbers": numbers}}
+    estimates = read_estimates(text_to_proto(PROGRAM.replace(_config(7), json.dumps(config))))
+    assert estimates["out"].dot == DotDims((2,), (1,), (0,), (0,))
+    assert estimates["inner"].dot is None
+
+
+@pytest.mark.parametrize("numbers", ["7", '{"lhs_batch_dimensions": ["x"]}', "[1]"])
+def test_a_product_that_is_none_is_left_out(numbers):
+    config = f'{{"gemm_backend_config": {{"dot_dimension_numbers": {numbers}}}}}'
+    estimates = read_estimates(text_to_proto(PROGRAM.replace(_config(7), config)))
+    assert "out" not in estimates
 
 
 @pytest.mark.parametrize("cost", ['"x"', "-1", "NaN", "[]"])

@@ -122,6 +122,19 @@ def test_no_kernel_takes_less_than_its_launch():
     assert (cost.price_point(whole(space)).kernel_seconds == 1.0).all()
 
 
+@pytest.mark.parametrize("name", ["8xh100", "v5e:2x4"])
+def test_between_two_kernels_a_backend_has_its_gap(name):
+    def step(state, batch):
+        return {"w": state["w"]}, jnp.tanh(batch["x"])
+
+    w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((4,), (256, 256)))
+    topology = machine(name)
+    cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
+    work = 2 * 4 * 256 * 256 / BYTES_PER_S
+    gap = {"8xh100": 1e-6, "v5e:2x4": 0.0}[name]
+    assert cost.price_point(whole(space)).kernel_seconds.max() == pytest.approx(work + gap)
+
+
 def test_near_values_that_fit_on_the_chip_move_no_bytes():
     """x -> tanh(x w) w': what the first product makes is read at once, inputs and results not."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, LATE, SPARE
-from automap.cost.schedule.overlap import Work, exposed_seconds
+from automap.cost.schedule.overlap import Work, exposed_seconds, together
 from automap.search.greedy import random_point
 from tests.automap.search.brute import search_context
 from tests.steps import mlp, problem_of
@@ -212,3 +212,28 @@ def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
         assert estimate.collective_seconds + estimate.hidden_seconds == pytest.approx(
             sum(each.tolist())
         )
+
+
+messages_of_loops = st.lists(
+    st.tuples(st.integers(-1, 3), st.integers(0, 20), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5])),
+    max_size=12,
+)
+
+
+@given(messages_of_loops, st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
+    """Against a walk through each loop that begins a message when the last one is full."""
+    loop, place, part = (np.array(column) for column in zip(*rows)) if rows else np.zeros((3, 0))
+    got = together(loop.astype(int), place.astype(int), part.astype(float), is_first=is_first)
+    expected = {}
+    for each in set(loop.tolist()):
+        here = sorted((i for i in range(len(rows)) if loop[i] == each), key=lambda i: place[i])
+        sent, messages = 0.0, {}
+        for i in here:
+            messages.setdefault(int(sent), []).append(i)
+            sent += part[i]
+        for members in messages.values():
+            at = place[members[0 if is_first else -1]]
+            expected |= {i: place[i] if each == -1 else at for i in members}
+    assert got.tolist() == [expected[i] for i in range(len(rows))]

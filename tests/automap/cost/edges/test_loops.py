@@ -1,0 +1,87 @@
+"""Messages of one trip of a loop, and where a loop's parameters are gathered."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.edges.loops import part_of_message
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.cost.traffic.flows import ALL_GATHER
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.steps import problem_of
+
+
+TRIPS, WIDTH = 6, 512
+MESH = Mesh(("data",), (8,))
+
+
+def test_what_goes_alone_in_a_trip_is_a_message_and_outside_of_loops_a_part_of_none():
+    assert part_of_message(100, 100, TRIPS) == 1.0
+    assert part_of_message(25, 100, TRIPS) == 0.25
+    assert part_of_message(25, 0, TRIPS) == 1.0
+    assert part_of_message(100, 100, 1) == 0.0
+
+
+def layers(state, batch):
+    """Layers in a loop, each of a product of its own and one that all of them share."""
+
+    def loss(weights):
+        def layer(x, w):
+            return jnp.tanh(x @ w["up"] + w["bias"]) @ weights["shared"], None
+
+        return jnp.sum(lax.scan(layer, batch["x"], weights["stack"])[0])
+
+    gradients = jax.grad(loss)(state)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients), 0.0
+
+
+def _zero_3(platform):
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
+    stack = {"up": array(TRIPS, WIDTH, 2 * WIDTH), "bias": array(TRIPS, 2 * WIDTH)}
+    args = ({"stack": stack, "shared": array(2 * WIDTH, WIDTH)}, {"x": array(64, WIDTH)})
+    problem = problem_of(layers, args)
+    topology = get_topology({"cuda": "8xh100", "tpu": "v5e:2x4"}[platform])
+    cost = Evaluator(build_tables(problem, platform), problem.n_classes, topology)
+    space = Space(problem)
+    (point,) = PRESETS["zero-3"].points(space, MESH)
+    return cost, cost.collectives(space.split_classes(point))
+
+
+@pytest.mark.parametrize(("platform", "loops_or_trips"), [("tpu", 1), ("cuda", TRIPS)])
+def test_what_a_loop_does_not_change_is_gathered_where_the_backend_does(platform, loops_or_trips):
+    cost, collectives = _zero_3(platform)
+    values, edges = cost.tables.program.problem.graph.values, cost.tables.operands
+    gathers = np.flatnonzero((collectives.kind == ALL_GATHER) & collectives.on_operand)
+    shared = [
+        int(collectives.count[e])
+        for e in gathers
+        if values[edges.value[collectives.edge[e]]].dims == (2 * WIDTH, WIDTH)
+    ]
+    # Once by the loop of the forward pass, and once by that of the backward pass.
+    assert sum(shared) == 2 * loops_or_trips
+
+
+@pytest.mark.parametrize(("platform", "is_one"), [("tpu", False), ("cuda", True)])
+def test_all_sums_of_a_trip_are_one_message_where_the_backend_merges_them(platform, is_one):
+    cost, _ = _zero_3(platform)
+    edges = cost.tables.results
+    summed = edges.is_reduced.any(axis=1) & edges.combinable & (edges.trips >= TRIPS)
+    parts = edges.least_messages[summed] * edges.trips[summed] / TRIPS
+    assert (parts.sum() == pytest.approx(1.0)) == is_one
+
+
+def test_a_trip_gathers_its_parameters_in_one_message_where_the_backend_merges_them():
+    cost, collectives = _zero_3("cuda")
+    edges = cost.tables.operands
+    gathers = (collectives.kind == ALL_GATHER) & collectives.on_operand
+    edge = collectives.edge[gathers]
+    in_loops = collectives.count[gathers] >= TRIPS
+    parts = (edges.least_messages[edge] * collectives.count[gathers])[in_loops]
+    # A trip forwards and one backwards.
+    assert parts.sum() / TRIPS == pytest.approx(2.0, rel=0.01)
