@@ -22,7 +22,7 @@ to it                                                                        -> 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from automap.backends import backend_for
 from automap.cost.edges.sums import merged_sums
@@ -92,7 +92,9 @@ def operator_graph(problem: Problem, topology: Topology) -> OperatorGraph:
     """The operators of one step, timed on the topology's device."""
     builder = _Builder(problem, topology.device)
     n_bytes = [value.n_bytes for value in problem.graph.values]
-    for kernel in kernels(problem.graph, backend_for(topology.platform).fuser, n_bytes):
+    # What several operators use is one operator: made again, its sums would be sent twice.
+    fuser = replace(backend_for(topology.platform).fuser, remade="cheap")
+    for kernel in kernels(problem.graph, fuser, n_bytes):
         _add(builder, kernel)
     # An operator that reads its own new version, split alike, has it where it needs it.
     for output, position in problem.state_map.items():
