@@ -94,8 +94,8 @@ class Roofline:
                 bytes_per_s, columns, table.op_row, sharding, column_numbers
             )
         memory = moved / bytes_per_s + extra_seconds
-        work = np.maximum(flops / self._flops_per_s, memory)
-        each = np.maximum(work + self._backend.launch_gap_seconds, device.launch_seconds)
+        busy = np.maximum(flops / self._flops_per_s, memory)
+        each = np.maximum(busy + self._backend.launch_gap_seconds, device.launch_seconds)
         if self._measured is not None:
             each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
         if self._corrections is not None:
