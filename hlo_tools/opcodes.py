@@ -46,6 +46,7 @@ RESHAPE = "reshape"
 SCATTER = "scatter"
 SELECT_AND_SCATTER = "select-and-scatter"
 SLICE = "slice"
+SORT = "sort"
 TOP_K = "topk"
 TRANSPOSE = "transpose"
 ALL_GATHER = "all-gather"
@@ -269,7 +270,7 @@ _ROWS: tuple[Opcode, ...] = (
         _KERNEL | _T.WHOLE_DIMENSIONS | _T.FLOPS_BY_READS | _T.COMBINES,
     ),
     *_rows(SELECT_AND_SCATTER, Kind.WINDOW, _KERNEL | _T.FLOPS_BY_READS | _T.COMBINES),
-    *_rows(f"sort {TOP_K}", Kind.ORDERING, _KERNEL),
+    *_rows(f"{SORT} {TOP_K}", Kind.ORDERING, _KERNEL),
     *_rows("cholesky fft triangular-solve", Kind.MATRIX, _KERNEL),
     *_rows(
         " ".join((ALL_GATHER, ALL_REDUCE, COLLECTIVE_PERMUTE, REDUCE_SCATTER)),
@@ -329,6 +330,7 @@ IDENTITIES = with_kind(Kind.IDENTITY)
 CONTRACTIONS = with_kind(Kind.CONTRACTION)
 DENSE_CONTRACTIONS = with_trait(Trait.DENSE)
 REDUCTIONS = with_kind(Kind.REDUCTION)
+MATRIX_OPS = with_kind(Kind.MATRIX)
 COLLECTIVES = with_kind(Kind.COLLECTIVE)
 JOINS_DEVICES = with_trait(Trait.JOINS_DEVICES)
 EXCHANGES = with_trait(Trait.EXCHANGES)

@@ -4,10 +4,11 @@ A backend is data: `cost`, `space` and `search` ask the backend of a topology's 
 (`automap.backends.backend_for`) and never the name of a compiler or of a device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from automap.backends.arrays import Arrays, Scratch, no_scratch
 from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
     ColumnNumbers,
@@ -20,6 +21,7 @@ from automap.backends.fitted import (
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
 from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class Backend:
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
+    arrays              how arrays lie in memory; None where they lie without gaps
+    scratch             what operations need besides (`automap.backends.arrays`)
+    views               opcodes whose results are what they read, in another order of dimensions
+    in_place            opcodes that write over what they read, beside elementwise ones
     fitted              the data file of its numbers
     effects             what is added to kernels by how arrays lie in memory, one file each; as for
                         `tiles`
@@ -94,6 +100,10 @@ class Backend:
     tiles: FittedFile
     effects: tuple[Effect, ...]
     collective_effects: tuple[CollectiveEffect, ...] = ()
+    arrays: Arrays | None = None
+    scratch: Callable[[Graph], Sequence[Scratch]] = no_scratch
+    views: frozenset[str] = frozenset()
+    in_place: frozenset[str] = frozenset()
 
     @property
     def combine_bytes(self) -> int:

@@ -22,6 +22,8 @@ A program is folded once to tables of distinct rows, and every point of the spac
                             collectives
 `automap.cost.shardings`    which dimension, and which factor, each mesh axis splits: a point
                             applied to rows
+`automap.cost.stored_shapes`
+                            what is in memory, told apart by what decides its bytes on a device
 `automap.cost.tables`       the problem as arrays: everything an evaluation needs, folded to
                             distinct rows
 `automap.cost.traffic`      the collectives that shardings imply: what each operation must gather

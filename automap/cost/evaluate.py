@@ -30,6 +30,7 @@ from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.profile import KernelPrices, KernelProfile
 from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
+from automap.cost.stored_shapes import StoredShapes
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import (
@@ -128,13 +129,13 @@ class Evaluator:
 
     def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
-        parts, device = sharding.parts_of_value, self.topology.device
+        local, device = self.stored_local(sharding), self.topology.device
         timeline = self.memory_timeline
-        peak_bytes = timeline.peak_bytes(parts, collectives.copied, collectives.is_repeat)
+        peak_bytes = timeline.peak_bytes(local, collectives.copied, collectives.is_repeat)
         if not device.fresh_seconds_per_byte:
             return peak_bytes, 0.0
         # Inputs are there already when a step begins; the rest of the peak is mapped page by page.
-        fresh_bytes = max(peak_bytes - timeline.input_bytes(parts), 0.0)
+        fresh_bytes = max(peak_bytes - timeline.input_bytes(local), 0.0)
         return peak_bytes, fresh_bytes * device.fresh_seconds_per_byte
 
     def fresh_seconds(self, priced: Priced) -> float:
@@ -215,8 +216,21 @@ class Evaluator:
         sharding = shardings(self.tables, self.n_classes, split_classes)
         collectives = self.tables.collectives(sharding)
         return self.memory_timeline.memory(
-            sharding.parts_of_value, collectives.copied, collectives.is_repeat
+            self.stored_local(sharding), collectives.copied, collectives.is_repeat
         )
+
+    def stored_local(self, sharding: Shardings) -> np.ndarray:
+        """Bytes on a device for each byte of the stored shapes, [shapes]."""
+        shapes = self.tables.shapes
+        return self.shapes_local(shapes, sharding.dim_of_axis[shapes.row], sharding.sizes)
+
+    def shapes_local(
+        self, shapes: StoredShapes, dim_of_axis: np.ndarray, sizes: tuple[int, ...]
+    ) -> np.ndarray:
+        """The same of given shapes, whose rows are split along `dim_of_axis` [shapes, axes]."""
+        pads = self.backend.pads(self.topology.device)
+        arrays = self.backend.arrays if pads or self.backend.layout == "rows" else None
+        return shapes.local(dim_of_axis, sizes, arrays, self.backend.tile_numbers)
 
     @property
     def backend(self) -> Backend:
@@ -232,7 +246,7 @@ class Evaluator:
     def memory_timeline(self) -> MemoryTimeline:
         """Buffers and copies over the schedule."""
         tables = self.tables
-        return MemoryTimeline(tables.buffers, len(tables.value_rows), len(tables.operands.count))
+        return MemoryTimeline(tables.buffers, len(tables.shapes.row), len(tables.operands.count))
 
     def collectives(self, split_classes: SplitClasses) -> Collectives:
         """Every collective of one step under `split_classes`."""

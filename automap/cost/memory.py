@@ -1,10 +1,11 @@
 """Bytes of one device over the schedule, and their peak.
 
-    live(p) = sum over buffers b alive at p of bytes_b / parts(row_b)
+    live(p) = sum over buffers b alive at p of bytes_b * local(shape_b)
             + sum over gathered copies c alive at p of gathered(edge_c)
 
-parts (ways a value row is split) and gathered (bytes of an edge's gathered tensor, 0 if it gathers
-nothing) are a plan's; all else is the program's.  So live is the running sum of two sparse
+local (bytes on a device for each byte of a stored shape, `automap.cost.stored_shapes`) and gathered
+(bytes of an edge's gathered tensor, 0 if it gathers nothing) are a plan's; all else is the
+program's.  So live is the running sum of two sparse
 matrices, made once, times two vectors: only positions where something changes are kept
                                                              -> in: `MemoryTimeline.peak_bytes`
 A copy that later operations find gathered already lives until the last of them: its end moves
@@ -14,10 +15,12 @@ A copy that later operations find gathered already lives until the last of them:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+import math
 
 import numpy as np
 from scipy import sparse
 
+from automap.backends.arrays import Scratch
 from automap.cost.edges import Copies
 from automap.program.problem import Problem
 from hlo_tools.analyses.liveness import Buffers
@@ -35,11 +38,11 @@ class BufferTable:
     """Intervals in schedule positions, both ends included: of buffers, [buffers], and of copies
     that exist only where an edge gathers, `copy_*` [copies].
 
-    `row` is the value row that says in how many parts a buffer is split; `n_bytes` are those of the
-    whole value. `copy_repeats` is `Copies.repeats`.
+    `shape` is the stored shape that says how many bytes a device has of a buffer; `n_bytes` are
+    those of the whole value. `copy_repeats` is `Copies.repeats`.
     """
 
-    row: np.ndarray
+    shape: np.ndarray
     n_bytes: np.ndarray
     birth: np.ndarray
     death: np.ndarray
@@ -73,12 +76,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """A program's buffers over its schedule; `n_rows` value rows and `n_edges` operand edges index
-    a plan's vectors.
+    """A program's buffers over its schedule; `n_shapes` stored shapes and `n_edges` operand edges
+    index a plan's vectors.
     """
 
     buffers: BufferTable
-    n_rows: int
+    n_shapes: int
     n_edges: int
 
     @cached_property
@@ -96,14 +99,14 @@ class MemoryTimeline:
         its death, so that its running sum along the positions is what is alive.
         """
         at = np.searchsorted(self.positions, np.concatenate([birth, death + 1]))
-        # Equal (position, column) entries add up: several buffers are of one row.
+        # Equal (position, column) entries add up: several buffers are of one shape.
         entries = (np.concatenate([size, -size]), (at, np.concatenate([column, column])))
         return sparse.csr_matrix(entries, shape=(len(self.positions), n))
 
     @cached_property
     def _buffer_changes(self) -> sparse.csr_matrix:
         b = self.buffers
-        return self._changes(b.birth, b.death, b.row, b.n_bytes, self.n_rows)
+        return self._changes(b.birth, b.death, b.shape, b.n_bytes, self.n_shapes)
 
     @cached_property
     def _copy_changes(self) -> sparse.csr_matrix:
@@ -112,34 +115,34 @@ class MemoryTimeline:
         ones = np.ones(len(b.copy_edge))
         return self._changes(b.copy_birth, b.copy_death, b.copy_edge, ones, self.n_edges)
 
-    def peak_bytes(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> float:
-        """The peak, given parts [rows], gathered bytes [edges] and which repeats hold."""
-        return float(self._live(parts, gathered, is_repeat).max())
+    def peak_bytes(self, local: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> float:
+        """The peak, given `local` [shapes], gathered bytes [edges] and which repeats hold."""
+        return float(self._live(local, gathered, is_repeat).max())
 
-    def input_bytes(self, parts: np.ndarray) -> float:
-        """Bytes of the step's inputs, given parts [rows]."""
-        rows, n_bytes = self._inputs
-        return float(n_bytes @ (1.0 / parts[rows]))
+    def input_bytes(self, local: np.ndarray) -> float:
+        """Bytes of the step's inputs, given `local` [shapes]."""
+        shapes, n_bytes = self._inputs
+        return float(n_bytes @ local[shapes])
 
     @cached_property
     def _inputs(self) -> tuple[np.ndarray, np.ndarray]:
         is_input = self.buffers.kind < TEMPORARY_KIND
-        return self.buffers.row[is_input], self.buffers.n_bytes[is_input]
+        return self.buffers.shape[is_input], self.buffers.n_bytes[is_input]
 
-    def memory(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> Memory:
+    def memory(self, local: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> Memory:
         """The peak and what it consists of."""
         b = self.buffers
-        live = self._live(parts, gathered, is_repeat)
+        live = self._live(local, gathered, is_repeat)
         slot = int(live.argmax())
         at = self.positions[slot]
-        local = b.n_bytes / parts[b.row]
-        inputs = np.bincount(b.kind, weights=local, minlength=TEMPORARY_KIND + 2)
+        held = b.n_bytes * local[b.shape]
+        inputs = np.bincount(b.kind, weights=held, minlength=TEMPORARY_KIND + 2)
         # Inputs are counted whether they are alive or not: they are resident for the whole step.
         alive = (b.birth <= at) & (at <= b.death) & (b.kind > TEMPORARY_KIND)
         return Memory(
             peak_bytes=float(live[slot]),
             input_bytes=tuple(inputs[:TEMPORARY_KIND].tolist()),
-            activation_bytes=float(local[alive].sum()),
+            activation_bytes=float(held[alive].sum()),
         )
 
     @cached_property
@@ -171,26 +174,26 @@ class MemoryTimeline:
     def at(self, slot: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What is alive at an index of `live`.
 
-        Whole bytes of buffers [rows], number of copies [edges], number of copies that only a later
-        op keeps [rows of `Edges.repeats`]: of several later ops the first that is not done.
+        Whole bytes of buffers [shapes], number of copies [edges], number of copies that only a
+        later op keeps [rows of `Edges.repeats`]: of several later ops the first that is not done.
         """
-        rows, copies, kept = (
+        shapes, copies, kept = (
             np.asarray(changes[: slot + 1].sum(axis=0)).ravel()
             for changes in (self._buffer_changes, self._copy_changes, self._repeat_changes)
         )
-        return rows, copies, kept
+        return shapes, copies, kept
 
-    def live(self, parts: np.ndarray, gathered: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def live(self, local: np.ndarray, gathered: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """At most the bytes at the positions where something changes.
 
         `kept` [rows of `Edges.repeats`] is the bytes of the copies that the rows' later edges find
         gathered.
         """
-        change = self._buffer_changes @ (1.0 / parts) + self._copy_changes @ gathered
+        change = self._buffer_changes @ local + self._copy_changes @ gathered
         return np.cumsum(change + self._repeat_changes @ kept[: self._n_repeats])
 
-    def _live(self, parts: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> np.ndarray:
-        change = self._buffer_changes @ (1.0 / parts) + self._copy_changes @ gathered
+    def _live(self, local: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray) -> np.ndarray:
+        change = self._buffer_changes @ local + self._copy_changes @ gathered
         if is_repeat.any():
             self._extend_copies(change, gathered, is_repeat)
         return np.cumsum(change)
@@ -220,14 +223,38 @@ class MemoryTimeline:
 def buffer_table(
     problem: Problem,
     live: Buffers,
-    row_of_value: np.ndarray,
+    shape: np.ndarray,
     copies: Copies,
     n_bytes: Sequence[int],
+    scratch: Sequence[Scratch] = (),
 ) -> BufferTable:
-    """The intervals of `live` buffers and of gathered `copies`.
+    """The intervals of `live` buffers, of `scratch` and of gathered `copies`.
 
-    `n_bytes` are those of each value where it is in memory.
+    `shape` are those of the buffers and of the scratch; `n_bytes` those of each value where it is
+    in memory.
     """
+    graph = problem.graph
+    position = live.position_of_op
+    scratch_bytes = [s.item_bytes * math.prod(graph.values[s.like].dims) for s in scratch]
+    begins = [position[s.op] for s in scratch]
+    ends = [max(position[s.op], position[s.until]) for s in scratch]
+    return BufferTable(
+        shape=shape,
+        n_bytes=np.array([*(n_bytes[v] for v in live.value), *scratch_bytes], float),
+        birth=np.concatenate([live.birth, np.array(begins, np.int64)]),
+        death=np.concatenate([live.death, np.array(ends, np.int64)]),
+        kind=np.array([*_kinds(problem, live), *[TEMPORARY_KIND] * len(scratch)], np.int64),
+        n_positions=live.n_positions,
+        copy_edge=copies.edge,
+        # Program order is not the schedule's: the op that comes first there may run last.
+        copy_birth=np.minimum(position[copies.first], position[copies.last]),
+        copy_death=np.maximum(position[copies.first], position[copies.last]),
+        copy_repeats=copies.repeats,
+    )
+
+
+def _kinds(problem: Problem, live: Buffers) -> list[int]:
+    """The kind of each buffer."""
     graph = problem.graph
     role_by_value = {
         v: INPUT_KINDS.index(role.value)
@@ -244,17 +271,4 @@ def buffer_table(
             kinds.append(ACTIVATION_KIND)
         else:
             kinds.append(TEMPORARY_KIND)
-    position = live.position_of_op
-    return BufferTable(
-        row=row_of_value[live.value],
-        n_bytes=np.array([n_bytes[v] for v in live.value], float),
-        birth=live.birth,
-        death=live.death,
-        kind=np.array(kinds, np.int64),
-        n_positions=live.n_positions,
-        copy_edge=copies.edge,
-        # Program order is not the schedule's: the op that comes first there may run last.
-        copy_birth=np.minimum(position[copies.first], position[copies.last]),
-        copy_death=np.maximum(position[copies.first], position[copies.last]),
-        copy_repeats=copies.repeats,
-    )
+    return kinds

@@ -7,16 +7,19 @@ hundred rows, and a plan is a few numpy calls.
     operands   edges value row -> op row: what must be gathered before an op can run
     results    edges op row -> value row: what must be summed, scattered or gathered after it
     kernels    FLOPs and bytes of each kernel: `automap.cost.kernels.table`
+    shapes     what tells the bytes of stored buffers apart: `automap.cost.stored_shapes`
     buffers    intervals of stored buffers and of gathered copies: `automap.cost.memory`
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+import math
 
 import numpy as np
 
 from automap.backends import backend_for
+from automap.backends.arrays import ArrayOrders, DimOrder, Scratch
 from automap.cost.edges import (
     Edges,
     Windows,
@@ -30,11 +33,13 @@ from automap.cost.memory import BufferTable, buffer_table
 from automap.cost.schedule.order import Order, program_order
 from automap.cost.shardings import Shardings
 from automap.cost.shardings.rows import Rows, build_rows
+from automap.cost.stored_shapes import Stored, StoredShapes, stored_shapes
 from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.kernels import Kernel, kernels
-from hlo_tools.analyses.liveness import buffers, narrow_values, stored_bytes
+from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
+from hlo_tools.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Tables(Rows):
     windows: Windows
     results: Edges
     kernels: KernelTable
+    shapes: StoredShapes
     buffers: BufferTable
     program: Program
 
@@ -105,14 +111,48 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
-    updates = "late" if backend.collectives == "beside kernels" else "early"
-    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, updates)
+    places = Places(
+        updates="late" if backend.collectives == "beside kernels" else "early",
+        views=backend.views,
+        in_place=backend.in_place,
+    )
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places)
+    orders = None if backend.arrays is None else backend.arrays.orders(graph)
+    scratch = backend.scratch(graph)
+    shapes, shape = stored_shapes(
+        _stored(graph, live, scratch, row_of_value, n_bytes, orders),
+        len(rows.value_rows),
+        backend.arrays,
+    )
     return Tables(
         **vars(rows),
         operands=operands,
         windows=build_windows(operands),
         results=results,
         kernels=kernel_rows,
-        buffers=buffer_table(problem, live, row_of_value, copies, n_bytes),
+        shapes=shapes,
+        buffers=buffer_table(problem, live, shape, copies, n_bytes, scratch),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
     )
+
+
+def _stored(
+    graph: Graph,
+    live: Buffers,
+    scratch: Sequence[Scratch],
+    row_of_value: np.ndarray,
+    n_bytes: Sequence[int],
+    orders: ArrayOrders | None,
+) -> list[Stored]:
+    """All that is in memory: buffers, then scratch."""
+    result = []
+    for v in live.value.tolist():
+        order = DimOrder.COMPACT if orders is None else orders.order[v]
+        stacked = -1 if orders is None else orders.stacked_dim[v]
+        item_bytes = n_bytes[v] // max(math.prod(graph.values[v].dims), 1)
+        dims = graph.values[v].dims
+        result.append(Stored(int(row_of_value[v]), dims, item_bytes, order, stacked))
+    for s in scratch:
+        dims = graph.values[s.like].dims
+        result.append(Stored(int(row_of_value[s.like]), dims, s.item_bytes, s.order, -1))
+    return result

@@ -98,14 +98,14 @@ class _Step:
 
     def peak_bytes(self, scale: float, timeline: MemoryTimeline | None = None) -> float:
         """The peak if all that holds examples were `scale` times as large."""
-        # Bytes of a device are bytes over parts, so dividing the parts by s makes a row s times as
-        # large. What edges copy is in bytes already.
+        # A row that is s times as large takes s times the bytes; how it is padded is taken to stay.
         scale_by_row = np.where(self.holds_examples, scale, 1.0)
+        evaluator = self.context.evaluator
         scale_by_edge = scale_by_row[self.context.evaluator.tables.operands.value_row]
         timeline = timeline or self.context.evaluator.memory_timeline
         collectives = self._collectives
         return timeline.peak_bytes(
-            self.sharding.parts_of_value / scale_by_row,
+            evaluator.stored_local(self.sharding) * scale_by_row[evaluator.tables.shapes.row],
             collectives.copied * scale_by_edge,
             collectives.is_repeat,
         )

@@ -62,10 +62,10 @@ class Summing:
     def _seconds(self) -> np.ndarray:
         """The features that are seconds."""
         features = self._model.features
-        # Features are numbered by kind, those of seconds first; value rows are the first of
-        # memory's.
+        # Features are numbered by kind, those of seconds first; stored shapes are the first
+        # of memory's.
         seconds = np.zeros(features.count)
-        seconds[: features.value_rows] = 1.0
+        seconds[: features.shapes] = 1.0
         return seconds
 
     def is_complete(self, mesh: Mesh) -> bool:

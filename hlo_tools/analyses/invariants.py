@@ -13,15 +13,27 @@ A *constant* depends on no input. Small integer arrays are evaluated as far as i
 them: `arange(n)` reaches a look-up as iota, compared with zero, shifted where negative, selected
 and reshaped; the value says that rows are read one after the other, which the ops do not. What is
 not in `_EVALUATED`, and what is large, is not known                            -> in: `Constants`
+
+Stacks that a loop fills with the same values are one to XLA: a scan hands out what it was asked for
+and what its gradient needs besides, which often is the same. Two are one if they begin as a
+constant and the loop writes the same value to the same place of both, but for rearrangements
+                                                                            -> in: `equal_stacks`
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 import math
 
 import numpy as np
 
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import (
+    BROADCAST,
+    CONSTANT,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    REORDERS,
+)
 
 
 # More than any loop has trips: how often the loop's ops run is the lower number then.
@@ -133,3 +145,35 @@ _EVALUATED: Mapping[str, _Evaluate] = {
     "multiply": lambda op, operands, dims: operands[0] * operands[1],
     "select": lambda op, operands, dims: np.where(*operands),
 }
+
+
+def equal_stacks(graph: Graph) -> Iterator[tuple[int, int]]:
+    """(stack inside the loop, an earlier equal one)."""
+    known: dict[Hashable, int] = {}
+    for op in graph.ops:
+        if op.opcode != DYNAMIC_UPDATE_SLICE:
+            continue
+        stack = op.inputs[0]
+        producer = graph.values[stack].producer
+        if producer < 0 or graph.ops[producer].opcode != LOOP_ENTER:
+            continue
+        start = graph.ops[producer].inputs[graph.ops[producer].outputs.index(stack)]
+        if graph.varies[start]:
+            continue
+        made, written = graph.values[op.outputs[0]], op.inputs[1:]
+        key = (producer, made.dims, made.dtype, *(_written_value(graph, v) for v in written))
+        same = known.setdefault(key, op.outputs[0])
+        if same != op.outputs[0]:
+            yield op.outputs[0], same
+
+
+def _written_value(graph: Graph, value: int) -> Hashable:
+    array = graph.values[value]
+    op = graph.ops[array.producer] if array.producer >= 0 else None
+    if op is not None and op.opcode == CONSTANT:
+        return CONSTANT, array.dims, array.dtype, op.instruction.literal
+    # What depends on no input is the same if it is made by the same operations: an offset of zero.
+    if op is None or (op.opcode not in REORDERS | {BROADCAST} and graph.varies[value]):
+        return value
+    operands = tuple(_written_value(graph, v) for v in op.inputs)
+    return op.opcode, operands, array.dims, op.instruction.dimensions

@@ -38,6 +38,7 @@ from hlo_tools.opcodes import (
     DYNAMIC_UPDATE_SLICE,
     GATHER,
     LOOP_ENTER,
+    MATRIX_OPS,
     OWN_KERNEL,
     READS_PART,
     REDUCTIONS,
@@ -200,8 +201,10 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in (*op.outputs, *copied):
                 stored[value] = True
             if op.opcode in fuser.loads:
+                # Libraries for whole matrices and transforms read one type: complex numbers, say.
+                views = VIEWS - {CONVERT} if op.opcode in MATRIX_OPS else VIEWS
                 for value in op.inputs:
-                    stored[_read_through(graph, value)] |= graph.varies[value]
+                    stored[_read_through(graph, value, views)] |= graph.varies[value]
             # The cast of an input comes before the look-up, of all rows: the table that is read is
             # the cast one.
             if op.opcode == GATHER and fuser.tables == "whole":

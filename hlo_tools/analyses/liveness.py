@@ -18,10 +18,16 @@ run *late*, after all that leads to a gradient, unless a further forward pass wa
 
 A kernel that computes element by element writes over what it reads for the last time, so what it
 makes is born after it                                                      -> in: `_overwrites`
+A result that replaces no input has its place for the whole step, and what it is written over last
+is there already                                                            -> in: `_reserve`
 
 A *buffer* is a set of values in one place: loop carries share theirs by their ties, and a donated
 input shares with the output that replaces it. What loops read as bfloat16 and the rest of the
-program as float32 has a rounded copy, one for all of them.
+program as float32 has a rounded copy, one for all of them. Stacks that a loop fills with the same
+are one                                              -> in: `hlo_tools.analyses.invariants`
+Where the compiler chooses the order of dimensions, a transposed array is the array itself; and what
+adds one number to each row of zeros, as the gradient of a look-up in each row, is computed where it
+is read                                                                     -> in: `Places`
 
 A TPU rounds float32 operands of a product to bfloat16 unless told otherwise, and its compiler
 rounds a value where it is made if nothing but such products reads it: half the bytes in memory, and
@@ -37,14 +43,15 @@ the largest such set                                                        -> i
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+import math
 from typing import Literal
 
 import numpy as np
 
-from hlo_tools.analyses.invariants import passed_on
+from hlo_tools.analyses.invariants import equal_stacks, passed_on
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
-from hlo_tools.graph import Graph, Op, sources_by_output
+from hlo_tools.graph import Graph, Op, Value, sources_by_output
 from hlo_tools.opcodes import (
     CONTRACTIONS,
     KEEPS_NUMBERS,
@@ -53,11 +60,25 @@ from hlo_tools.opcodes import (
     LOOP_EXIT,
     MANUAL_ENTER,
     MANUAL_EXIT,
+    SCATTER,
     STRUCTURAL,
 )
 
 
 Updates = Literal["early", "late"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What one compiler does with the places of values in memory.
+
+    `updates` run as soon as they can, or late. What opcodes in `views` make is the array that they
+    are given, with its dimensions in another order; those in `in_place` write over what they read.
+    """
+
+    updates: Updates = "early"
+    views: frozenset[str] = frozenset()
+    in_place: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -122,14 +143,16 @@ def buffers(
     phases: Sequence[Phase],
     donated: Mapping[int, int],
     narrow: Sequence[bool],
-    updates: Updates = "early",
+    places: Places | None = None,
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may
     overwrite.
     """
-    position = op_positions(graph, phases, updates)
+    places = places or Places()
+    position = op_positions(graph, phases, places.updates)
     last = len(graph.ops)
-    home = _homes(graph, donated, narrow)
+    home = _homes(graph, donated, narrow, places)
+    computed_anew = one_number_rows(graph)
     birth: dict[int, int] = {}
     death: dict[int, int] = {}
     member: dict[int, int] = {}
@@ -147,7 +170,8 @@ def buffers(
     for kernel in kernels:
         at = int(position[kernel.op])
         for access in (*kernel.writes, *kernel.reads):
-            touch(access.value, at)
+            if access.value not in computed_anew:
+                touch(access.value, at)
     for index, op in enumerate(graph.ops):
         if op.opcode in (LOOP_ENTER, LOOP_EXIT):
             # A carry is in memory for the whole loop, whatever its trips read.
@@ -157,13 +181,17 @@ def buffers(
     for value in graph.outputs:
         touch(value, last)
     inputs = {home[v] for v in graph.inputs}
+    place: dict[int, int] = {}
     for kernel in kernels:
         at = int(position[kernel.op])
-        ends = {home[a.value] for a in kernel.reads if death[home[a.value]] == at} - inputs
-        begins = {home[a.value] for a in kernel.writes if birth[home[a.value]] == at}
-        for written in _overwrites(graph, kernel, home, begins, ends):
+        kept = [a for a in kernel.reads if a.value not in computed_anew]
+        ends = {home[a.value] for a in kept if death[home[a.value]] == at} - inputs
+        begins = {home[a.value] for a in kernel.writes if birth.get(home[a.value]) == at}
+        for written, overwritten in _overwrites(graph, kernel, home, begins, ends, places):
             if death[written] > at:
                 birth[written] = at + 1
+                place[written] = overwritten
+    _reserve(birth, place, {home[v] for v in graph.outputs} - inputs)
     order = sorted(birth)
     return Buffers(
         value=np.array([member[b] for b in order], np.int64),
@@ -176,26 +204,62 @@ def buffers(
 
 
 def _overwrites(
-    graph: Graph, kernel: Kernel, home: Sequence[int], begins: set[int], ends: set[int]
-) -> Iterator[int]:
-    """The buffers of those that begin with `kernel` that take the places of some that end with
-    it.
+    graph: Graph,
+    kernel: Kernel,
+    home: Sequence[int],
+    begins: set[int],
+    ends: set[int],
+    places: Places,
+) -> Iterator[tuple[int, int]]:
+    """(buffer, the one whose place it takes) of those that begin with `kernel` and take the places
+    of some that end with it.
     """
-    if graph.ops[kernel.op].opcode in KEEPS_OPERANDS:
+    opcode = graph.ops[kernel.op].opcode
+    is_view = opcode in places.views
+    if opcode in KEEPS_OPERANDS and not is_view and opcode not in places.in_place:
         return
     # Of equal type and dimensions, so that the place is as large, however it is split.
     free = {home[a.value]: graph.values[a.value] for a in kernel.reads if home[a.value] in ends}
     for access in kernel.writes:
         made = graph.values[access.value]
-        place = next(
-            (b for b, v in free.items() if (v.dtype, v.dims) == (made.dtype, made.dims)), None
-        )
+        place = next((b for b, v in free.items() if _fits_in(made, v, is_view=is_view)), None)
         if home[access.value] in begins and place is not None:
             del free[place]
-            yield home[access.value]
+            yield home[access.value], place
 
 
-def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> list[int]:
+def _fits_in(made: Value, free: Value, *, is_view: bool) -> bool:
+    """Whether what is made may lie where `free` does."""
+    if is_view:
+        return (made.dtype, sorted(made.dims)) == (free.dtype, sorted(free.dims))
+    return (made.dtype, made.dims) == (free.dtype, free.dims)
+
+
+def _reserve(birth: dict[int, int], place: Mapping[int, int], results: set[int]) -> None:
+    """Let results be there from the beginning, in place of what they are written over."""
+    for result in results & birth.keys():
+        birth[result] = 0
+        while (result := place.get(result, -1)) in birth and result not in results:
+            del birth[result]
+
+
+def one_number_rows(graph: Graph) -> frozenset[int]:
+    """What scatters make that set one number of each row of zeros: XLA compares the indices with
+    the places of the numbers instead, in whatever reads the result.
+    """
+    result = set[int]()
+    for op in graph.ops:
+        if op.opcode != SCATTER or len(op.outputs) != 1 or graph.varies[op.inputs[0]]:
+            continue
+        made, added = (graph.values[v].dims for v in (op.outputs[0], op.inputs[-1]))
+        if len(made) > 1 and math.prod(added) == math.prod(made[:-1]) and made[-1] > 1:
+            result.add(op.outputs[0])
+    return frozenset(result - set(graph.outputs))
+
+
+def _homes(
+    graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool], places: Places
+) -> list[int]:
     # Union-find over values; a buffer is known by its root.
     parent = list(range(len(graph.values)))
 
@@ -208,12 +272,10 @@ def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> 
     for a, b in loop_ties:
         if narrow[a] == narrow[b]:
             parent[find(a)] = find(b)
-    for op in graph.ops:
-        if op.opcode in (MANUAL_ENTER, MANUAL_EXIT):
-            # A device's own part is all that it has of the array.
-            for value, sources in sources_by_output(op):
-                if graph.varies[value]:
-                    parent[find(value)] = find(sources[0])
+    for value, source in _same_arrays(graph, narrow, places):
+        parent[find(value)] = find(source)
+    for stack, same in equal_stacks(graph):
+        parent[find(stack)] = find(same)
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
     # All rounded views of one tensor are one copy.
@@ -223,6 +285,21 @@ def _homes(graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool]) -> 
             whole, rounded = (b, a) if narrow[a] else (a, b)
             parent[find(rounded)] = find(copies.setdefault(find(whole), rounded))
     return [find(v) for v in range(len(graph.values))]
+
+
+def _same_arrays(graph: Graph, narrow: Sequence[bool], places: Places) -> Iterator[tuple[int, int]]:
+    """(value, the one whose array it is) of what operations hand on as it is."""
+    for op in graph.ops:
+        if op.opcode in (MANUAL_ENTER, MANUAL_EXIT):
+            # A device's own part is all that it has of the array.
+            for value, sources in sources_by_output(op):
+                if graph.varies[value]:
+                    yield value, sources[0]
+        elif op.opcode in places.views:
+            value, source = op.outputs[0], op.inputs[0]
+            # An input is as the caller has it.
+            if graph.values[source].producer >= 0 and narrow[value] == narrow[source]:
+                yield value, source
 
 
 def stored_bytes(graph: Graph, narrow: Sequence[bool]) -> list[int]:

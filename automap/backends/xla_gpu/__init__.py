@@ -2,16 +2,77 @@
 
 Its pipeline makes all collectives asynchronous and moves their ends behind independent kernels
 (seen in its programs, jax 0.10.2, 2026-11).
+
+Operations that need memory beside their operands and results            -> in: `_WORKSPACES`
+
+    sort           in place of a copy of its operands, together with the places of a stable sort
+    top-k          more than 16, or of fewer than 1024 numbers, by sorting numbers and places;
+                   else a kernel of its own keeps the greatest
+    convolution    the library pads both ends alike: an operand that is padded otherwise is copied
+                   with its padding
+
+Seen in programs of jax 0.10.2 for H100, of steps of the first half of `scripts.memory_steps`. What
+the matrix and convolution libraries ask for besides is chosen on the device and not known here.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from automap.backends.arrays import Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.kernels import Fuser
-from hlo_tools.opcodes import OWN_KERNEL
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import CONVOLUTION, OWN_KERNEL, SORT, TOP_K
+
+
+# Numbers of 32 bits, whatever is sorted.
+_PLACE_BYTES: Final = 4
+_MOST_KEPT: Final = 16
+_LEAST_IN_ROW: Final = 1024
+
+
+def _scratch(graph: Graph) -> list[Scratch]:
+    """Of all operations of a program."""
+    return [
+        needed
+        for index, op in enumerate(graph.ops)
+        if op.opcode in _WORKSPACES
+        for needed in _WORKSPACES[op.opcode](graph, index, op)
+    ]
+
+
+def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.inputs[0]
+    # What is no data, such as places, is nowhere yet.
+    sizes = [item_bytes(graph, v) for v in op.inputs if not graph.varies[v]]
+    if len(op.inputs) == 1:
+        sizes.append(_PLACE_BYTES)
+    return [Scratch(index, index, value, size) for size in sizes]
+
+
+def _top_k(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.inputs[0]
+    length, k = graph.values[value].dims[-1], graph.values[op.outputs[0]].dims[-1]
+    if k <= _MOST_KEPT and length >= _LEAST_IN_ROW:
+        return []
+    return [Scratch(index, index, value, size) for size in (item_bytes(graph, value), _PLACE_BYTES)]
+
+
+def _convolution(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.inputs[0]
+    if all(w.padding_low == w.padding_high for w in op.instruction.attributes.window):
+        return []
+    return [Scratch(index, index, value, item_bytes(graph, value))]
+
+
+_WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
+    SORT: _sort,
+    TOP_K: _top_k,
+    CONVOLUTION: _convolution,
+}
 
 
 XLA_GPU: Final = Backend(
@@ -50,4 +111,6 @@ XLA_GPU: Final = Backend(
     fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),
     tiles=LIBTPU,
     effects=EFFECTS,
+    scratch=_scratch,
+    in_place=frozenset({SORT}),
 )

@@ -8,8 +8,9 @@ from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
+from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
 from hlo_tools.analyses.kernels import Fuser
-from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL
+from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL, TRANSPOSE
 
 
 LIBTPU: Final = FittedFile(
@@ -45,4 +46,8 @@ XLA_TPU: Final = Backend(
     tiles=LIBTPU,
     effects=EFFECTS,
     collective_effects=(LaneCopyEffect(),),
+    arrays=TiledArrays(),
+    scratch=scratch,
+    # The compiler chooses the order of dimensions.
+    views=frozenset({TRANSPOSE}),
 )

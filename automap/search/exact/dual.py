@@ -46,13 +46,14 @@ def costs(
     collectives = priced.collectives
     each = priced.collective_seconds * collectives.count
     # Numbered as in `FeatureOffsets`: kernels first, then operand edges, then result edges.
-    seconds = np.zeros(features.value_rows)
+    seconds = np.zeros(features.shapes)
     seconds[: features.operands] = priced.kernel_seconds * tables.kernels.count
     first = np.where(collectives.on_operand, features.operands, features.results)
     np.add.at(seconds, first + collectives.edge, each)
     # Bytes that a later edge finds gathered by an earlier one, and that live from one to the other.
     kept = collectives.copied[tables.operands.repeats[:, 1]] * collectives.is_repeat
-    live = evaluator.memory_timeline.live(priced.sharding.parts_of_value, collectives.copied, kept)
+    local = evaluator.stored_local(priced.sharding)
+    live = evaluator.memory_timeline.live(local, collectives.copied, kept)
     # Over the limit where it is above 0; relative, so that a price is seconds per memory limit.
     return Costs(seconds, live / limit_bytes - 1)
 
@@ -115,24 +116,22 @@ class Dual:
         """The weight of every feature, and the constant that belongs to them."""
         weights = np.zeros(self.features.count)
         if prices.counts_seconds:
-            weights[: self.features.value_rows] = self.weights.by_feature(prices.z)
+            weights[: self.features.shapes] = self.weights.by_feature(prices.z)
         # l_p excess_p = l_p (bytes_p / limit - 1): bytes are weighted features, the rest is the
         # constant.
         for position, price in zip(prices.positions, prices.by_position):
             if price > 0:
-                weights[self.features.value_rows :] += (
-                    price / self.limit_bytes * self.alive(position)
-                )
+                weights[self.features.shapes :] += price / self.limit_bytes * self.alive(position)
         return weights, -float(prices.by_position.sum())
 
     def alive(self, position: int) -> np.ndarray:
         """The weight of each feature of memory in the bytes at a position."""
         # The schedule is the same for all plans, and a position is asked about in every round.
         if position not in self._alive:
-            rows, copies, kept = self.evaluator.memory_timeline.at(position)
+            shapes, copies, kept = self.evaluator.memory_timeline.at(position)
             repeat_weights = np.zeros(self.features.count - self.features.kept)
             repeat_weights[: len(kept)] = kept
-            self._alive[position] = np.concatenate([rows, copies, repeat_weights])
+            self._alive[position] = np.concatenate([shapes, copies, repeat_weights])
         return self._alive[position]
 
     def solve(

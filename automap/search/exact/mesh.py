@@ -187,7 +187,7 @@ class MeshSearch:
             for position in sorted(set(self.dual.positions) - positions):
                 weights = np.zeros(self.model.features.count)
                 alive = self.dual.alive(position) / self.context.objective.memory_limit_bytes
-                weights[self.model.features.value_rows :] = alive
+                weights[self.model.features.shapes :] = alive
                 programme.limit(weights)
             positions.update(self.dual.positions)
             if programme.first_seconds > self.context.work_left_seconds:

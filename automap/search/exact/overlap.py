@@ -51,7 +51,7 @@ class Weights:
 def bounding_weights(evaluator: Evaluator, features: FeatureOffsets) -> Weights:
     """All valid weights of a problem."""
     # Features of seconds: kernels and edges.
-    n = features.value_rows
+    n = features.shapes
     if evaluator.backend.collectives == "in line":
         return Weights(np.ones(n), np.full(n, -1), 0, sparse.csr_matrix((0, 0)), np.zeros(0))
     tables = evaluator.tables

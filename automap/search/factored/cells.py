@@ -197,7 +197,8 @@ def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
         ops = kernels.op_row[made].tolist()
         cells.append(rows.cell(values, ops, (), (edge, *before), made))
     # Rows that are in memory at some time, and those that a barrier is asked about.
-    rows_in_memory = {*tables.buffers.row.tolist(), *pinned_rows}
+    in_memory = tables.shapes.row[tables.buffers.shape]
+    rows_in_memory = {*in_memory.tolist(), *pinned_rows}
     return (*cells, *(rows.cell((row,)) for row in sorted(rows_in_memory)))
 
 

@@ -7,13 +7,13 @@ split its rows, and features_g [features, ways] what its kernels, edges and valu
 Features of all groups together:
 
     kernels, operand edges, result edges     seconds of a step
-    value rows                               1 / (parts of the row): bytes of a device per byte
+    stored shapes                            bytes of a device per byte of the whole
     copies by operand edges                  bytes
     repeats of operand edges                 bytes of the copy that the later edge finds gathered
                                                                         -> in: `FeatureOffsets`
 The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at
 a position of the schedule are at least a weighted sum of the others
-(`automap.cost.memory.Profile.at`). What is not allowed (broken pins) is kept apart
+(`automap.cost.memory.MemoryTimeline.at`). What is not allowed (broken pins) is kept apart
                                                                         -> in: `Factored.barriers`
 """
 
@@ -54,7 +54,7 @@ class FeatureOffsets:
 
     operands: int
     results: int
-    value_rows: int
+    shapes: int
     copies: int
     kept: int
     count: int
@@ -69,7 +69,7 @@ class FeatureOffsets:
             len(t.kernels.count),
             len(t.operands.count),
             len(t.results.count),
-            len(t.value_rows),
+            len(t.shapes.row),
             len(t.operands.count),
             len(t.operands.repeats),
         )
@@ -238,10 +238,16 @@ class Model:
     def _value_row_values(
         self, cell: MeshCell, sizes: tuple[int, ...]
     ) -> list[tuple[int, np.ndarray]]:
-        """The same for a cell of one value row."""
-        parts = np.where(cell.ways.dims[:, 0] >= 0, sizes, 1).prod(axis=1)
-        row = cell.ways.cell.value_rows[0]
-        return [(self.features.value_rows + row, (1.0 / parts)[cell.number])]
+        """The same for a cell of one value row: of each shape that is stored so."""
+        dims, row = cell.ways.dims[:, 0], cell.ways.cell.value_rows[0]
+        evaluator = self.rows.evaluator
+        shapes = evaluator.tables.shapes
+        result = []
+        for shape in np.flatnonzero(shapes.row == row).tolist():
+            each_way = shapes.take(np.full(len(dims), shape))
+            local = evaluator.shapes_local(each_way, dims, sizes)
+            result.append((self.features.shapes + shape, local[cell.number]))
+        return result
 
 
 def _choices(group: Group, variables: Variables) -> int:

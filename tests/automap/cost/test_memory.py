@@ -6,7 +6,7 @@ import numpy as np
 from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, MemoryTimeline
 
 
-POSITIONS, ROWS, EDGES = 12, 3, 3
+POSITIONS, SHAPES, EDGES = 12, 3, 3
 
 
 def _intervals(draw, count):
@@ -16,7 +16,7 @@ def _intervals(draw, count):
 
 @st.composite
 def profiles(draw):
-    """(buffers, parts, gathered bytes, which repeats hold)."""
+    """(buffers, local, gathered bytes, which repeats hold)."""
     n_buffers, n_copies = draw(st.integers(1, 8)), draw(st.integers(0, 6))
     birth, death = _intervals(draw, n_buffers)
     copy_birth, copy_death = _intervals(draw, n_copies)
@@ -27,7 +27,7 @@ def profiles(draw):
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
     repeats = np.array([(*p, i) for i, p in enumerate(chosen)], np.int64).reshape(-1, 3)
     buffers = BufferTable(
-        row=integers(0, ROWS - 1, n_buffers),
+        shape=integers(0, SHAPES - 1, n_buffers),
         n_bytes=integers(1, 100, n_buffers).astype(float),
         birth=birth,
         death=death,
@@ -38,14 +38,14 @@ def profiles(draw):
         copy_death=copy_death,
         copy_repeats=repeats,
     )
-    parts = integers(1, 4, ROWS).astype(float)
+    local = 1.0 / integers(1, 4, SHAPES)
     gathered = integers(0, 100, EDGES).astype(float)
-    return buffers, parts, gathered, integers(0, 1, len(chosen)).astype(bool)
+    return buffers, local, gathered, integers(0, 1, len(chosen)).astype(bool)
 
 
-def _walked(b, parts, gathered, is_repeat):
+def _walked(b, local, gathered, is_repeat):
     """(bytes alive, bytes of forward values alive) at every position."""
-    local = b.n_bytes / parts[b.row]
+    held_bytes = b.n_bytes * local[b.shape]
     death = b.copy_death.copy()
     for later, earlier, pair in b.copy_repeats:
         if is_repeat[pair]:
@@ -54,23 +54,23 @@ def _walked(b, parts, gathered, is_repeat):
     for p in range(POSITIONS):
         held = (b.birth <= p) & (p <= b.death)
         copied = (b.copy_birth <= p) & (p <= death)
-        alive.append(local[held].sum() + gathered[b.copy_edge[copied]].sum())
-        forward.append(local[held & (b.kind == ACTIVATION_KIND)].sum())
+        alive.append(held_bytes[held].sum() + gathered[b.copy_edge[copied]].sum())
+        forward.append(held_bytes[held & (b.kind == ACTIVATION_KIND)].sum())
     return np.array(alive), np.array(forward)
 
 
 @given(profiles())
 def test_the_peak_is_that_of_a_walk(case):
-    buffers, parts, gathered, is_repeat = case
-    profile = MemoryTimeline(buffers, ROWS, EDGES)
-    alive, forward = _walked(buffers, parts, gathered, is_repeat)
-    np.testing.assert_allclose(profile.peak_bytes(parts, gathered, is_repeat), alive.max())
-    memory = profile.memory(parts, gathered, is_repeat)
+    buffers, local, gathered, is_repeat = case
+    profile = MemoryTimeline(buffers, SHAPES, EDGES)
+    alive, forward = _walked(buffers, local, gathered, is_repeat)
+    np.testing.assert_allclose(profile.peak_bytes(local, gathered, is_repeat), alive.max())
+    memory = profile.memory(local, gathered, is_repeat)
     np.testing.assert_allclose(memory.peak_bytes, alive.max())
     at_peak = np.isclose(alive, alive.max())
     assert any(np.isclose(memory.activation_bytes, forward[at_peak]))
-    local = buffers.n_bytes / parts[buffers.row]
+    held = buffers.n_bytes * local[buffers.shape]
     np.testing.assert_allclose(
-        sum(memory.input_bytes), local[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
+        sum(memory.input_bytes), held[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
     )
-    np.testing.assert_allclose(profile.input_bytes(parts), sum(memory.input_bytes), atol=1e-9)
+    np.testing.assert_allclose(profile.input_bytes(local), sum(memory.input_bytes), atol=1e-9)

@@ -7,7 +7,7 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import buffers, narrow_values, stored_bytes
+from hlo_tools.analyses.liveness import Places, buffers, narrow_values, stored_bytes
 from hlo_tools.analyses.phases import Phase, phases
 from hlo_tools.graph import DTYPE_BITS, flatten
 from hlo_tools.jax_compat import text_to_proto
@@ -84,7 +84,9 @@ def test_late_updates_keep_every_gradient_until_the_last():
     peaks = []
     for updates in ("early", "late"):
         donated = {i: i for i in range(DEPTH)}
-        live = buffers(graph, _kernels(graph, "cuda"), kinds, donated, _wide(graph), updates)
+        live = buffers(
+            graph, _kernels(graph, "cuda"), kinds, donated, _wide(graph), Places(updates)
+        )
         sizes = np.array([graph.values[v].n_bytes for v in live.value])
         alive = np.zeros(live.n_positions + 1)
         np.add.at(alive, live.birth, sizes)

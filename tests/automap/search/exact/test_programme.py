@@ -15,11 +15,11 @@ def test_the_least_that_keeps_a_limit(limit):
     context, model, factored = factored_on("mlp", "v5e:2x4", (8,))
     features, every = model.features, list(product(*map(range, factored.variables.sizes)))
     seconds, n_bytes = np.zeros(features.count), np.zeros(features.count)
-    seconds[: features.value_rows] = 1.0
+    seconds[: features.shapes] = 1.0
     rows, copies, _ = context.evaluator.memory_timeline.at(
         len(context.evaluator.memory_timeline.positions) // 2
     )
-    n_bytes[features.value_rows : features.kept] = np.concatenate([rows, copies])
+    n_bytes[features.shapes : features.kept] = np.concatenate([rows, copies])
     tables, parts = factored.tables(seconds), [p.table(n_bytes) for p in factored.terms]
     allowed = [x for x in every if math.isfinite(total(tables, x))]
     least = min(total(parts, x) for x in allowed)
@@ -44,7 +44,7 @@ def test_the_least_that_keeps_a_limit(limit):
 def test_without_time_or_work_there_is_no_wrong_answer():
     _, model, factored = factored_on("decoder", "v5e:2x4", (8,))
     seconds = np.zeros(model.features.count)
-    seconds[: model.features.value_rows] = 1.0
+    seconds[: model.features.shapes] = 1.0
     whole = Programme(factored, seconds).solve(60, math.inf)
     assert whole.is_done
     for seconds_left, work_left in ((0, math.inf), (60, 0.0)):

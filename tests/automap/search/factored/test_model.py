@@ -80,7 +80,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     choices = drawn(factored.variables.sizes, seed)
     point = factored.variables.point(choices)
     weights = np.zeros(features.count)
-    weights[: features.value_rows] = 1.0
+    weights[: features.shapes] = 1.0
     modelled_seconds = total(factored.tables(weights), choices)
     assert math.isfinite(modelled_seconds) == context.space.is_valid(point)
     if not math.isfinite(modelled_seconds):
@@ -95,7 +95,7 @@ def test_tables_add_up_to_what_the_evaluator_says(name, topology, shape, seed):
     slot = int(apart.excess.argmax())
     rows, copies, kept = evaluator.memory_timeline.at(slot)
     weights = np.zeros(features.count)
-    weights[features.value_rows : features.kept] = np.concatenate([rows, copies])
+    weights[features.shapes : features.kept] = np.concatenate([rows, copies])
     weights[features.kept : features.kept + len(kept)] = kept
     n_bytes = total([part.table(weights) for part in factored.terms], choices)
     peak = (apart.excess[slot] + 1) * limit

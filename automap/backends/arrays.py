@@ -1,0 +1,93 @@
+"""How a compiler's arrays lie in memory, and what its operations need besides their results.
+
+The memory of a backend may hold tiles: then the bytes of an array depend on which two of its
+dimensions are the minor ones, and on what a plan leaves of them on a device
+                                                                     -> in: `Arrays.lengthening`
+An operation may need *scratch*: memory beside what it reads and makes, such as a copy of its
+operand in another order, or the places of what it sorts. It is as large as a value of the program,
+number by number, and split as that value is                         -> in: `Scratch`
+
+A backend without an `Arrays` stores every array without gaps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+import math
+from typing import Protocol
+
+import numpy as np
+
+from automap.backends.fitted import TileNumbers
+from hlo_tools.graph import Graph
+
+
+class DimOrder(IntEnum):
+    """Which dimensions of an array are its minor ones in memory."""
+
+    # Those that leave the fewest gaps.
+    COMPACT = 0
+    # The last two, as the program has them.
+    ROWS = 1
+    # Copies in these orders of what lies in the other one. They are made only where the compact
+    # order is not by rows: else they have no bytes.
+    ROWS_BESIDE = 2
+    COMPACT_BESIDE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that one operation needs besides, from `op` to `until` (operations of the schedule).
+
+    It has a number of `item_bytes` for each number of the value `like`, and lies in `order`.
+    """
+
+    op: int
+    until: int
+    like: int
+    item_bytes: int
+    order: DimOrder = DimOrder.COMPACT
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOrders:
+    """Of each value of a program, [values]: its order, and the dimension that a loop cuts its parts
+    along, -1 for none.
+    """
+
+    order: Sequence[DimOrder]
+    stacked_dim: Sequence[int]
+
+
+def item_bytes(graph: Graph, value: int) -> int:
+    """Bytes of a number of a value; at least 1."""
+    array = graph.values[value]
+    return max(array.n_bytes // max(math.prod(array.dims), 1), 1)
+
+
+def no_scratch(graph: Graph) -> Sequence[Scratch]:
+    """What a compiler needs besides of which nothing is known."""
+    return ()
+
+
+class Arrays(Protocol):
+    """One compiler's arrays."""
+
+    def orders(self, graph: Graph) -> ArrayOrders:
+        """How the values of a program lie."""
+        ...
+
+    def lengthening(
+        self,
+        dims: np.ndarray,
+        item_bytes: np.ndarray,
+        order: np.ndarray,
+        stacked: np.ndarray,
+        numbers: TileNumbers,
+    ) -> np.ndarray:
+        """Bytes in memory for each byte of arrays, [arrays].
+
+        `dims` [arrays, rank] are sizes on a device, those of fewer dimensions with ones before;
+        `stacked` [arrays, rank] marks dimensions that cannot be minor.
+        """
+        ...

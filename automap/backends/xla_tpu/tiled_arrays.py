@@ -1,0 +1,240 @@
+"""Arrays in tiles: how far they are padded, and in which order their dimensions lie.
+
+The memory holds tiles of R x 128 numbers, R = 8 or fewer for few rows (`TileNumbers.small_rows`).
+With dimension m minor and s next to it an array takes
+
+    padded(m, s) / whole = ceil128(d_m) / d_m * ceilR(d_s) / d_s
+
+The compiler chooses the order of dimensions. The step's inputs and results, and what products,
+reductions and sorts make, take the order that pads least; what look-ups and scatters of rows make
+lies by rows, the last dimension minor, and so does what is computed element by element of such
+arrays alone                                                              -> in: `lies_by_row`
+The dimension along which a loop cuts its parts stays the major one.
+
+Operations need memory beside their operands and results                      -> in: `scratch`
+
+    sort, top-k     run along a dimension that is not the minor one and in place of copies: each
+                    operand that is sorted along its last dimension is copied in another order; what
+                    is no operand yet, the places of a stable sort, is written first
+    cumulative      a window over all of a dimension is computed in blocks of 128: the sums within
+                    blocks are an array as large as the result, in another order
+    look-ups        an input that rows are looked up in or added to is copied by rows, if its
+                    compact order is another one; the copy serves all that reads it later
+    scatters        what they add is copied by rows while they do
+    mixed orders    of operands of an elementwise op some of which lie by rows, those are copied
+
+Seen in programs of libtpu 0.0.51 for v5e, of steps of the first half of `scripts.memory_steps`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from automap.backends.arrays import ArrayOrders, DimOrder, Scratch, item_bytes
+from automap.backends.fitted import TileNumbers
+from hlo_tools.analyses.liveness import one_number_rows
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    AT_RUN_TIME_OFFSET,
+    CUSTOM_CALL,
+    DYNAMIC_UPDATE_SLICE,
+    ELEMENTWISE,
+    GATHER,
+    SCATTER,
+    SORT,
+    TOP_K,
+)
+
+
+# Numbers of 32 bits, whatever is sorted.
+_PLACE_BYTES: Final = 4
+# So many of the greatest are found without sorting, in registers.
+_MOST_IN_REGISTERS: Final = 16
+_LEAST_IN_ROW: Final = 128
+_LANES: Final = 128
+_ROWS: Final = 8
+"""Numbers of a tile along the minor dimension, and along the one next to it."""
+
+
+def is_by_row(op: Op) -> bool:
+    """Whether an op looks up or adds whole rows; single numbers are found in any order."""
+    attributes = op.instruction.attributes
+    if op.opcode == GATHER:
+        return bool(attributes.gather and attributes.gather.offset_dims)
+    return op.opcode == SCATTER and bool(
+        attributes.scatter and attributes.scatter.update_window_dims
+    )
+
+
+def lies_by_row(graph: Graph) -> list[bool]:
+    """Whether each value is there by rows; of inputs, whether there is a copy by rows."""
+    rows = [False] * len(graph.values)
+    for value in graph.inputs:
+        rows[value] = any(is_by_row(graph.ops[i]) for i in graph.users[value])
+    for op in graph.ops:
+        if op.opcode == CUSTOM_CALL or is_by_row(op):
+            is_made = True
+        elif op.opcode in ELEMENTWISE:
+            alike = alike_operands(graph, op)
+            is_made = bool(alike) and all(rows[v] for v in alike)
+        else:
+            continue
+        for value in op.outputs:
+            rows[value] = is_made
+    return rows
+
+
+def alike_operands(graph: Graph, op: Op) -> list[int]:
+    """The operands of an elementwise op that are data and as large as its result."""
+    dims = graph.values[op.outputs[0]].dims
+    return [v for v in op.inputs if graph.varies[v] and graph.values[v].dims == dims]
+
+
+class TiledArrays:
+    """The arrays of a memory that holds tiles."""
+
+    def orders(self, graph: Graph) -> ArrayOrders:
+        """By rows is what look-ups make, and what is computed element by element of that alone."""
+        stacked = [-1] * len(graph.values)
+        for op in graph.ops:
+            if op.opcode in AT_RUN_TIME_OFFSET:
+                cut = _cut_dim(graph, op.inputs[0], op.inputs[1])
+                stacked[op.inputs[0]] = cut
+                if op.opcode == DYNAMIC_UPDATE_SLICE:
+                    stacked[op.outputs[0]] = cut
+        order = [DimOrder.ROWS if rows else DimOrder.COMPACT for rows in lies_by_row(graph)]
+        # The caller's arrays are compact, also those of which there is a copy by rows.
+        for value in (*graph.inputs, *graph.outputs):
+            order[value] = DimOrder.COMPACT
+        return ArrayOrders(order, stacked)
+
+    def lengthening(
+        self,
+        dims: np.ndarray,
+        item_bytes: np.ndarray,
+        order: np.ndarray,
+        stacked: np.ndarray,
+        numbers: TileNumbers,
+    ) -> np.ndarray:
+        """See `automap.backends.arrays.Arrays`."""
+        lanes = np.ceil(dims / _LANES) * _LANES / dims
+        rows = _tile_rows(dims, item_bytes, numbers)
+        by_rows = lanes[:, -1] * np.where(dims[:, -2] > 1, rows[:, -2], 1.0)
+        compact = np.minimum(_compact(dims, lanes, rows, stacked), by_rows)
+        result = np.where(order == DimOrder.COMPACT, compact, by_rows)
+        result = np.where(order == DimOrder.COMPACT_BESIDE, compact, result)
+        # A copy is made only where the compact order is another one.
+        return np.where((order >= DimOrder.ROWS_BESIDE) & (by_rows <= compact), 0.0, result)
+
+
+def _tile_rows(dims: np.ndarray, item_bytes: np.ndarray, numbers: TileNumbers) -> np.ndarray:
+    """By how much each dimension grows if it is the one next to the minor one."""
+    full = np.ceil(dims / _ROWS) * _ROWS
+    for n_bytes in np.unique(item_bytes).tolist():
+        # The greatest first, so that the smallest that holds all rows is left.
+        for small in sorted(numbers.small_rows(n_bytes), reverse=True):
+            full = np.where((item_bytes == n_bytes)[:, None] & (dims <= small), small, full)
+    return full / dims
+
+
+def _compact(
+    dims: np.ndarray, lanes: np.ndarray, rows: np.ndarray, stacked: np.ndarray
+) -> np.ndarray:
+    """The least product of one dimension's `lanes` and another one's `rows`, [arrays]."""
+    is_out = (dims == 1) | stacked
+    lanes, rows = np.where(is_out, np.inf, lanes), np.where(is_out, np.inf, rows)
+    count = dims.shape[1]
+    best = np.full(len(dims), np.inf)
+    for minor in range(count):
+        others = np.delete(rows, minor, axis=1).min(axis=1)
+        # A vector has no dimension beside the minor one.
+        best = np.minimum(best, lanes[:, minor] * np.where(np.isinf(others), 1.0, others))
+    return best
+
+
+def _cut_dim(graph: Graph, whole: int, part: int) -> int:
+    """The dimension that a part is shorter in than the whole; -1 for several or none."""
+    sizes = zip(graph.values[whole].dims, graph.values[part].dims)
+    shorter = [d for d, (a, b) in enumerate(sizes) if a != b]
+    return shorter[0] if len(shorter) == 1 else -1
+
+
+def scratch(graph: Graph) -> list[Scratch]:
+    """Of all operations of a program."""
+    workspaces = [
+        needed
+        for index, op in enumerate(graph.ops)
+        if op.opcode in _WORKSPACES
+        for needed in _WORKSPACES[op.opcode](graph, index, op)
+    ]
+    return [*workspaces, *_row_copies(graph), *_mixed_orders(graph)]
+
+
+def _row_copies(graph: Graph) -> Iterator[Scratch]:
+    for value in graph.inputs:
+        readers = graph.users[value]
+        by_row = [i for i in readers if is_by_row(graph.ops[i])]
+        if by_row:
+            size = item_bytes(graph, value)
+            yield Scratch(by_row[0], max(readers), value, size, DimOrder.ROWS_BESIDE)
+    computed_anew = one_number_rows(graph)
+    for index, op in enumerate(graph.ops):
+        if op.opcode != SCATTER or op.outputs[0] in computed_anew:
+            continue
+        added = op.inputs[-1]
+        if graph.values[added].producer >= 0 and graph.varies[added]:
+            size = item_bytes(graph, added)
+            yield Scratch(index, index, added, size, DimOrder.ROWS_BESIDE)
+
+
+def _mixed_orders(graph: Graph) -> Iterator[Scratch]:
+    rows = lies_by_row(graph)
+    for index, op in enumerate(graph.ops):
+        if op.opcode in ELEMENTWISE and not rows[op.outputs[0]]:
+            for value in alike_operands(graph, op):
+                # What an input has a copy of by rows is there compact too.
+                if rows[value] and graph.values[value].producer >= 0:
+                    size = item_bytes(graph, value)
+                    yield Scratch(index, index, value, size, DimOrder.COMPACT_BESIDE)
+
+
+def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.inputs[0]
+    is_last = _sorted_dim(op) == len(graph.values[value].dims) - 1
+    result = []
+    for operand in op.inputs:
+        # What is no data, such as places, is nowhere yet.
+        if is_last or not graph.varies[operand]:
+            result.append(Scratch(index, index, value, item_bytes(graph, operand)))
+    if len(op.inputs) == 1:
+        result.append(Scratch(index, index, value, _PLACE_BYTES))
+    return result
+
+
+def _top_k(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.inputs[0]
+    length, k = graph.values[value].dims[-1], graph.values[op.outputs[0]].dims[-1]
+    copied = Scratch(index, index, value, item_bytes(graph, value))
+    if length < _LEAST_IN_ROW:
+        return [copied, Scratch(index, index, value, _PLACE_BYTES)]
+    return [] if k <= _MOST_IN_REGISTERS else [copied]
+
+
+def _window(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    value = op.outputs[0]
+    dims = graph.values[value].dims
+    if not any(w.size == d > _LEAST_IN_ROW for w, d in zip(op.instruction.attributes.window, dims)):
+        return []
+    return [Scratch(index, index, value, item_bytes(graph, value))]
+
+
+def _sorted_dim(op: Op) -> int:
+    return op.instruction.dimensions[0]
+
+
+_WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
+    SORT: _sort,
+    TOP_K: _top_k,
+    "reduce-window": _window,
+}

@@ -1,0 +1,118 @@
+"""Stored shapes: what is in memory, told apart by all that decides how many bytes a device has of
+it.
+
+    local(s) = 1 / parts(row_s)                                where arrays lie without gaps
+             = lengthening(part of s) * numbers of that part / numbers of the whole
+                                                               where a backend says how they lie
+
+The part of a shape is each dimension over the axes that split it, rounded up. Without a backend's
+`Arrays` there is one shape for each value row, of the row's number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.backends.arrays import Arrays, DimOrder
+from automap.backends.fitted import TileNumbers
+
+
+class Stored(NamedTuple):
+    """One array in memory: its value row, the sizes of the whole, bytes of a number, and how it
+    lies (`automap.backends.arrays.ArrayOrders`).
+    """
+
+    row: int
+    dims: tuple[int, ...]
+    item_bytes: int
+    order: DimOrder
+    stacked_dim: int
+
+
+@dataclass(frozen=True)
+class StoredShapes:
+    """Arrays over shapes. `dims` [shapes, rank] are whole sizes, those of fewer dimensions with
+    ones before; `first` is the number of those ones. `stacked` marks dimensions that cannot be
+    minor. The last four are empty where arrays lie without gaps.
+    """
+
+    row: np.ndarray
+    dims: np.ndarray
+    first: np.ndarray
+    item_bytes: np.ndarray
+    order: np.ndarray
+    stacked: np.ndarray
+
+    def local(
+        self,
+        dim_of_axis: np.ndarray,
+        sizes: Sequence[int],
+        arrays: Arrays | None,
+        numbers: TileNumbers,
+    ) -> np.ndarray:
+        """Bytes on a device for each byte of the whole, [shapes].
+
+        `dim_of_axis` [shapes, axes] are the split dimensions of their rows, -1 for none; without
+        `arrays` there are no gaps.
+        """
+        is_split = dim_of_axis >= 0
+        if arrays is None or not len(self.first):
+            return 1.0 / np.where(is_split, sizes, 1).prod(axis=1)
+        split = np.ones(self.dims.shape)
+        for axis, size in enumerate(sizes):
+            here = np.flatnonzero(is_split[:, axis])
+            split[here, dim_of_axis[here, axis] + self.first[here]] *= size
+        part = np.ceil(self.dims / split)
+        lengthening = arrays.lengthening(part, self.item_bytes, self.order, self.stacked, numbers)
+        return lengthening * (part / self.dims).prod(axis=1)
+
+    def take(self, shapes: np.ndarray) -> "StoredShapes":
+        """Those shapes, maybe several times."""
+        if not len(self.first):
+            return StoredShapes.without_gaps(self.row[shapes])
+        return StoredShapes(
+            self.row[shapes],
+            self.dims[shapes],
+            self.first[shapes],
+            self.item_bytes[shapes],
+            self.order[shapes],
+            self.stacked[shapes],
+        )
+
+    @staticmethod
+    def without_gaps(row: np.ndarray) -> "StoredShapes":
+        """Shapes that only their rows tell apart."""
+        none = np.zeros(0, np.int64)
+        return StoredShapes(row, none, none, none, none, none)
+
+
+def stored_shapes(
+    stored: Sequence[Stored], n_rows: int, arrays: Arrays | None
+) -> tuple[StoredShapes, np.ndarray]:
+    """The shapes of all that is in memory, and the shape of each, [stored]."""
+    if arrays is None:
+        rows = np.array([s.row for s in stored], np.int64)
+        return StoredShapes.without_gaps(np.arange(n_rows)), rows
+    index: dict[Stored, int] = {}
+    shape = np.array([index.setdefault(s, len(index)) for s in stored], np.int64)
+    # Two at least: an array has a minor dimension and one next to it.
+    rank = max([2, *(len(s.dims) for s in index)])
+    dims, stacked = np.ones((len(index), rank)), np.zeros((len(index), rank), bool)
+    first = np.array([rank - len(s.dims) for s in index], np.int64)
+    for number, s in enumerate(index):
+        dims[number, first[number] :] = np.maximum(s.dims, 1)
+        if s.stacked_dim >= 0:
+            stacked[number, first[number] + s.stacked_dim] = True
+    return (
+        StoredShapes(
+            row=np.array([s.row for s in index], np.int64),
+            dims=dims,
+            first=first,
+            item_bytes=np.array([s.item_bytes for s in index], np.int64),
+            order=np.array([s.order for s in index], np.int64),
+            stacked=stacked,
+        ),
+        shape,
+    )

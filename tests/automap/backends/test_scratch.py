@@ -1,0 +1,68 @@
+"""What operations need besides, against what compilers allocated (libtpu 0.0.51 and jax 0.10.2, one
+device; `scripts.memory_steps`).
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.config import Options
+from automap.planner.sharding import find
+from automap.program import trace_step
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from scripts.halves import is_held_out
+from scripts.memory_steps import STEPS
+
+
+MACHINES = {"tpu": "v5e:1x1", "cuda": "1xh100"}
+STEP_BY_NAME = {step.__name__: step for step in STEPS}
+
+
+def _peak(step, args, platform):
+    workload = trace_step(step, args, platform=platform)
+    options = Options(mesh=Mesh(("data",), (1,)), strategy="greedy")
+    return find(workload, get_topology(MACHINES[platform]), options).best.estimate.peak_bytes
+
+
+# (step, GiB that the TPU's and the GPU's compiler allocated), all of the half that rules come from.
+ALLOCATED = [
+    ("top_k_of_rows", 2.016, 3.016),
+    ("sorted_rows", 2.000, 1.500),
+    ("sorted_columns", 1.500, 1.500),
+    ("cumulative_first", 3.000, 2.066),
+    ("scatter_wide", 2.672, 2.672),
+    ("scatter_to_zeros", 2.703, 0.766),
+    ("edge_messages", 3.389, None),
+    ("embedding", 5.849, None),
+    ("recurrence", 1.203, 1.317),
+    ("cross_entropies", 1.734, 1.733),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "gib"),
+    [
+        (name, platform, gib)
+        for name, tpu, gpu in ALLOCATED
+        for platform, gib in (("tpu", tpu), ("cuda", gpu))
+        if gib is not None
+    ],
+)
+def test_the_peak_is_what_the_compiler_allocated(name, platform, gib):
+    assert not is_held_out(f"scripts.memory_steps:{name}")
+    step, args = STEP_BY_NAME[name]()
+    assert _peak(step, args, platform) / 2**30 == pytest.approx(gib, rel=0.06)
+
+
+def test_stacks_of_the_same_values_are_one():
+    def step(x, both):
+        def cell(h, x):
+            h = jnp.tanh(h + x)
+            return h, (h, h) if both else (h,)
+
+        return [y.sum() for y in jax.lax.scan(cell, jnp.zeros(x.shape[1:]), x)[1]]
+
+    x = jax.ShapeDtypeStruct((64, 1024, 128), jnp.float32)
+    peaks = [_peak(lambda x, both=both: step(x, both), (x,), "cuda") for both in (False, True)]
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.02)
