@@ -23,6 +23,8 @@ CompilerName = Literal["cpu", "gpu", "tpu"]
 DEFAULT_BUDGET_SECONDS: Final = 30.0
 # A large model takes XLA many minutes, and a compilation that is ended has to begin again.
 DEFAULT_COMPILE_TIMEOUT_SECONDS: Final = 3600.0
+# For a plan that was not asked to be verified, and that is near the limit of memory.
+NEAR_LIMIT_COMPILE_SECONDS: Final = 120.0
 DEFAULT_VERIFY_TOP: Final = 3
 DEFAULT_NUMERICS_GIB: Final = 4.0
 

@@ -47,6 +47,7 @@ from automap.step.user_mesh import UserMesh
 from automap.topology import get_topology
 from automap.topology.model import Topology
 from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.near_limit import settled
 
 
 def as_topology(given: str | Topology) -> Topology:
@@ -61,9 +62,12 @@ def plan_call(
     name: str,
     confirmation: Confirmation | None = None,
     refinement: Refinement | None = None,
+    *,
+    settles_memory: bool = False,
 ) -> Plan:
     """The best plan of a call, called `name` in it; the best that a compiler confirms to fit if it
-    is to be asked, or the fastest that it was given if the search is to be refined.
+    is to be asked, or the fastest that it was given if the search is to be refined. With
+    `settles_memory` a plan near the limit of memory is compiled too (`automap.verify.near_limit`).
 
     Raises `InfeasiblePlanError` if no plan fits or none is confirmed, `InputError` or
     `TopologyError` for options that do not suit the step, `CompilerError` for a compiler that is
@@ -83,13 +87,19 @@ def plan_call(
                 layers=options.layers,
             )
             if confirmation is None and refinement is None:
-                planned = plan_workload(
-                    workload,
-                    topology,
-                    options,
-                    on_progress=progress.update,
-                    on_stages=progress.update_stages,
-                )
+
+                def plan_within(options: Options) -> PlanRecord:
+                    return plan_workload(
+                        workload,
+                        topology,
+                        options,
+                        on_progress=progress.update,
+                        on_stages=progress.update_stages,
+                    )
+
+                planned = plan_within(options)
+                if settles_memory:
+                    planned = settled(planned, call, options, plan_within)
                 return Plan.from_record(planned)
             if refinement is not None:
                 # Ctrl-C that is noted in the search ends its refinement too.

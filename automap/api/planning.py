@@ -65,7 +65,15 @@ def plan(
     refinement = None if refine is None else Refinement(seconds=refine)
     given = as_step(step, mesh=checked.axes)
     call = given.enter(tuple(args), kwargs or {}).traced()
-    planned = plan_call(call, as_topology(topology), checked, given.name, confirmation, refinement)
+    planned = plan_call(
+        call,
+        as_topology(topology),
+        checked,
+        given.name,
+        confirmation,
+        refinement,
+        settles_memory=True,
+    )
     # Now rather than at the first run: a pipeline that cannot be run is no plan.
     if planned.pipeline is not None:
         check_separable(call, planned.pipeline)

@@ -126,6 +126,16 @@ class Backend:
         return column_numbers(self.fitted) if self.column_sums == "by blocks" else None
 
     @property
+    def memory_margin(self) -> float:
+        """Of predicted bytes, by which the compiler may need more."""
+        return shared_numbers(self.fitted).memory_margin
+
+    @property
+    def default_memory_share(self) -> float:
+        """Of a device's memory, what a process takes unless it is told otherwise."""
+        return shared_numbers(self.fitted).default_memory_share
+
+    @property
     def tile_numbers(self) -> TileNumbers:
         """Numbers of tiles, rings, tables and the memory on the chip."""
         return tile_numbers(self.tiles)

@@ -47,6 +47,8 @@ class SharedNumbers:
     combine_bytes: int
     stored_multiple: int
     launch_gap_seconds: float
+    memory_margin: float
+    default_memory_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,13 @@ from typing import Final
 
 from automap.errors import PlanError
 from automap.plan.checks import Spec
-from automap.plan.parts import ConflictRecord, DecisionRecord, LeafRecord, VerifiedRecord
+from automap.plan.parts import (
+    ConflictRecord,
+    DecisionRecord,
+    LeafRecord,
+    PredictedRecord,
+    VerifiedRecord,
+)
 from automap.plan.pipeline import pipeline_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
@@ -137,6 +143,13 @@ def _fits_text(is_in_device: bool, is_in_limit: bool) -> str:  # noqa: FBT001 - 
     return "more than the memory limit that was given"
 
 
+def unsure_text(cost: PredictedRecord) -> str:
+    """`, unsure: the compiler may need up to 25 % more`; "" for what is sure."""
+    if not cost.unsure:
+        return ""
+    return f", unsure: the compiler may need up to {cost.memory_margin:.0%} more"
+
+
 def _limit_text(limit_bytes: int | None) -> str:
     return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
 
@@ -164,7 +177,7 @@ def _header(plan: PlanRecord) -> list[str]:
         + (beside if cost.hidden_seconds else ""),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each "
         f"device{_limit_text(plan.search.memory_limit_bytes)}: "
-        f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}",
+        f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}{unsure_text(cost)}",
         f"  = {memory}",
     ]
     if plan.verified is not None:

@@ -197,6 +197,9 @@ class PredictedRecord:
       0 in older files.
     - `peak_bytes`: the most that is alive at once on a device, of a pipeline on the fullest one.
     - `fits`: whether that is within the device's memory, or the limit that was given.
+    - `memory_margin`: by which share of `peak_bytes` the compiler may need more; 0 where that is
+      not known, and in older files.
+    - `unsure`: whether the plan fits, would not with that margin, and no compiler was asked.
     - `memory`: what the peak is made of.
     - `collectives`: what is sent in a step, all that a device takes part in.
     """
@@ -208,12 +211,18 @@ class PredictedRecord:
     hidden_seconds: float = field(default=0.0, metadata=ADDED_LATER)
     peak_bytes: int
     fits: bool
+    memory_margin: float = field(default=0.0, metadata=ADDED_LATER)
+    unsure: bool = field(default=False, metadata=ADDED_LATER)
     memory: MemoryRecord
     collectives: tuple[CollectiveRecord, ...]
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""
         check_numbers(self)
+        if self.memory_margin > 1:
+            raise refuse("memory_margin", self.memory_margin, "a share from 0 to 1")
+        if self.unsure and not self.fits:
+            raise refuse("unsure", self.unsure, "false for a plan that does not fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+import math
 from typing import Literal
 
 import jax
@@ -177,6 +178,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             *_held(workload, constraints),
             *SameWork(context, outcome.best.point).warnings(),
             *version_warnings(context.evaluator.backend),
+            *_reserved(outcome),
         ),
         program=recorded_program(
             context.evaluator,
@@ -191,6 +193,22 @@ def _mesh(topology: Topology, mesh: Mesh) -> MeshRecord:
     order = device_order(topology, mesh.sizes)
     is_numbered = order == tuple(range(len(order)))
     return MeshRecord(axes=mesh.axes, devices=None if is_numbered else order)
+
+
+def _reserved(outcome: Outcome) -> Iterator[str]:
+    """A warning if a process does not take as much memory as the plan needs unless it is told."""
+    share = outcome.context.evaluator.backend.default_memory_share
+    needed = outcome.best.estimate.peak_bytes / outcome.topology.device.memory_bytes
+    if share < needed <= 1.0:
+        yield (
+            f"JAX takes {share:.0%} of a device's memory unless it is told otherwise, and this "
+            f"plan needs {needed:.0%}: run it with "
+            f"XLA_PYTHON_CLIENT_MEM_FRACTION={_two_digits(needed)}"
+        )
+
+
+def _two_digits(share: float) -> str:
+    return f"{min(math.ceil(share * 100 + 1) / 100, 1.0):.2f}"
 
 
 def _limit_bytes(outcome: Outcome) -> int | None:
@@ -288,6 +306,8 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
         hidden_seconds=estimate.hidden_seconds,
         peak_bytes=round(estimate.peak_bytes),
         fits=outcome.context.objective.fits(estimate),
+        memory_margin=outcome.context.objective.memory_margin,
+        unsure=outcome.context.objective.is_unsure(estimate),
         memory=_memory(outcome.context.evaluator.memory(split_classes)),
         collectives=_collectives(outcome.context, split_classes),
     )

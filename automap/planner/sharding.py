@@ -95,7 +95,10 @@ def find(
             space=setup.pinned.space,
             evaluator=setup.pinned.evaluator,
             meshes=setup.meshes,
-            objective=Objective(options.memory_limit_bytes or topology.device.memory_bytes),
+            objective=Objective(
+                options.memory_limit_bytes or topology.device.memory_bytes,
+                setup.pinned.evaluator.backend.memory_margin,
+            ),
             pins=setup.pinned.pins,
             seed=options.seed,
             deadline=until,

@@ -3,7 +3,8 @@
 Pins restrict the space itself: no strategy ever proposes a point that breaks one   -> in: `pinned`
 
 Of two plans one that fits is better than one that does not; among those that fit, the one with the
-shorter step; among those that do not, the one with the lower peak -> in: `Objective.key`
+shorter step, and of equal ones the one that surely fits; among those that do not, the one with the
+lower peak                                                           -> in: `Objective.key`
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,20 +38,30 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Shortest step that stays within `memory_limit_bytes` per device."""
+    """Shortest step that stays within `memory_limit_bytes` per device.
+
+    `memory_margin` is by which share of what is predicted the compiler may need more.
+    """
 
     memory_limit_bytes: float
+    memory_margin: float = 0.0
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a plan stays within the memory of a device."""
         return estimate.peak_bytes <= self.memory_limit_bytes
+
+    def is_unsure(self, estimate: Estimate) -> bool:
+        """Whether a plan fits, but would not if the compiler needed more by the margin."""
+        most_bytes = estimate.peak_bytes * (1.0 + self.memory_margin)
+        return self.fits(estimate) and most_bytes > self.memory_limit_bytes
 
     def key(self, estimate: Estimate) -> tuple[float, ...]:
         """Smaller is better."""
         # The first number keeps the two kinds apart: of plans that do not fit the one that comes
         # closest to the limit is best.
         if self.fits(estimate):
-            return (0.0, estimate.step_seconds, estimate.peak_bytes)
+            unsure = float(self.is_unsure(estimate))
+            return (0.0, estimate.step_seconds, unsure, estimate.peak_bytes)
         return (1.0, estimate.peak_bytes, estimate.step_seconds)
 
 

@@ -72,7 +72,11 @@ def confirmed_plan(
         # A witness without bytes says nothing that a plan could record as verified.
         peak = witness.peak_bytes
         if peak is not None and is_confirmed(witness, options):
-            return replace(plan, verified=verified_record(witness, peak, tried))
+            return replace(
+                plan,
+                predicted=replace(plan.predicted, unsure=False),
+                verified=verified_record(witness, peak, tried),
+            )
         # For the message: how far the plan that needs least is from fitting.
         smallest = peak if smallest is None else min(smallest, peak or smallest)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"

@@ -1,11 +1,14 @@
 """`automap plan`: options -> planner -> text, JSON, a plan file."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from automap.atomic_file import check_can_be_written
+from automap.choices import NEAR_LIMIT_COMPILE_SECONDS
 from automap.cli.run.target import read_request, read_target
+from automap.config import Options
 from automap.errors import InputError
 from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
@@ -26,6 +29,7 @@ from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
 from automap.verify.cache import default_folder
 from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.near_limit import settled
 from automap.verify.witness import Witness
 from hlo_tools.collector import collector_paused
 
@@ -50,7 +54,8 @@ def run(
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:
-        plan = _plan(given, confirmation if verify else None, refinement, until_the_end)
+        near_limit = replace(confirmation, timeout_seconds=min(timeout, NEAR_LIMIT_COMPILE_SECONDS))
+        plan = _plan(given, confirmation if verify else None, refinement, near_limit, until_the_end)
         # A plan that was found is kept and printed.
         # Ctrl-C ends the search and no more: what it had is written and printed.
         until_the_end.enter_context(note_interrupts())
@@ -68,6 +73,7 @@ def _plan(
     given: dict[str, Any],
     confirmation: Confirmation | None,
     refinement: Refinement | None,
+    near_limit: Confirmation,
     until_the_end: ExitStack,
 ) -> PlanRecord:
     """The plan; Ctrl-C is noted from the search `until_the_end`, unless all that comes after it is
@@ -81,12 +87,23 @@ def _plan(
         workload, call = read_target(request)
         if confirmation is None and refinement is None:
             until_the_end.enter_context(note_interrupts())
-            plan = plan_workload(
-                workload,
-                topology,
+
+            def plan_within(options: Options) -> PlanRecord:
+                return plan_workload(
+                    workload,
+                    topology,
+                    options,
+                    on_progress=progress.update,
+                    on_stages=progress.update_stages,
+                )
+
+            plan = settled(
+                plan_within(options),
+                call,
                 options,
-                on_progress=progress.update,
-                on_stages=progress.update_stages,
+                plan_within,
+                confirmation=near_limit,
+                say=say,
             )
             if plan.pipeline is not None and call is not None:
                 from automap.runtime.pipeline.step import check_separable
