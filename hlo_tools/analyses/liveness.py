@@ -144,14 +144,15 @@ def buffers(
     donated: Mapping[int, int],
     narrow: Sequence[bool],
     places: Places | None = None,
+    row_of_value: Sequence[int] | None = None,
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may
-    overwrite.
+    overwrite. `row_of_value` are equal for values that every plan splits alike, None if all do.
     """
     places = places or Places()
     position = op_positions(graph, phases, places.updates)
     last = len(graph.ops)
-    home = _homes(graph, donated, narrow, places)
+    home = _homes(graph, donated, narrow, places, row_of_value)
     computed_anew = one_number_rows(graph)
     birth: dict[int, int] = {}
     death: dict[int, int] = {}
@@ -252,13 +253,18 @@ def one_number_rows(graph: Graph) -> frozenset[int]:
         if op.opcode != SCATTER or len(op.outputs) != 1 or graph.varies[op.inputs[0]]:
             continue
         made, added = (graph.values[v].dims for v in (op.outputs[0], op.inputs[-1]))
-        if len(made) > 1 and math.prod(added) == math.prod(made[:-1]) and made[-1] > 1:
+        # Seen of matrices alone: of [batch, length, classes] partitioned programs store it.
+        if len(made) == 2 and math.prod(added) == math.prod(made[:-1]) and made[-1] > 1:
             result.add(op.outputs[0])
     return frozenset(result - set(graph.outputs))
 
 
 def _homes(
-    graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool], places: Places
+    graph: Graph,
+    donated: Mapping[int, int],
+    narrow: Sequence[bool],
+    places: Places,
+    row_of_value: Sequence[int] | None,
 ) -> list[int]:
     # Union-find over values; a buffer is known by its root.
     parent = list(range(len(graph.values)))
@@ -275,7 +281,9 @@ def _homes(
     for value, source in _same_arrays(graph, narrow, places):
         parent[find(value)] = find(source)
     for stack, same in equal_stacks(graph):
-        parent[find(stack)] = find(same)
+        # Stacks that are split differently are two arrays, whatever they hold.
+        if row_of_value is None or row_of_value[stack] == row_of_value[same]:
+            parent[find(stack)] = find(same)
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
     # All rounded views of one tensor are one copy.
