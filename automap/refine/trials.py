@@ -11,7 +11,13 @@ from automap.planner.records import Outcome
 from automap.search.context import Candidate
 from automap.space.point import Point
 from automap.step.call import TracedCall
-from automap.verify.confirm import Confirmation, compile_candidate, is_confirmed, verified_record
+from automap.verify.confirm import (
+    Confirmation,
+    compile_candidate,
+    is_confirmed,
+    verified_record,
+    with_verified,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ def compiled_trial(
     peak_bytes = witness.peak_bytes
     fits = peak_bytes is not None and is_confirmed(witness, options)
     if fits and peak_bytes is not None:
-        plan = replace(plan, verified=verified_record(witness, peak_bytes, number))
+        plan = with_verified(plan, verified_record(witness, peak_bytes, number))
     record = replace(
         _predicted(candidate, expected_seconds),
         compiled_seconds=None if witness.step is None else witness.step.seconds,

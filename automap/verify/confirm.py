@@ -72,11 +72,7 @@ def confirmed_plan(
         # A witness without bytes says nothing that a plan could record as verified.
         peak = witness.peak_bytes
         if peak is not None and is_confirmed(witness, options):
-            return replace(
-                plan,
-                predicted=replace(plan.predicted, unsure=False),
-                verified=verified_record(witness, peak, tried),
-            )
+            return with_verified(plan, verified_record(witness, peak, tried))
         # For the message: how far the plan that needs least is from fitting.
         smallest = peak if smallest is None else min(smallest, peak or smallest)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
@@ -108,6 +104,11 @@ def is_confirmed(witness: Witness, options: Options) -> bool:
     """Whether a compiler confirms that a plan fits, within the user's own limit if there is one."""
     limit = options.memory_limit_bytes
     return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
+
+
+def with_verified(plan: PlanRecord, verified: VerifiedRecord) -> PlanRecord:
+    """A plan with what a compiler said of it, which is sure then."""
+    return replace(plan, predicted=replace(plan.predicted, unsure=False), verified=verified)
 
 
 def verified_record(witness: Witness, peak_bytes: int, tried: int) -> VerifiedRecord:

@@ -26,7 +26,12 @@ from automap.step.call import TracedCall
 from automap.topology.model import Topology
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
 from automap.verify.compiling import compile_planned
-from automap.verify.confirm import Confirmation, is_confirmed, verified_record
+from automap.verify.confirm import (
+    Confirmation,
+    is_confirmed,
+    verified_record,
+    with_verified,
+)
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
 
@@ -64,11 +69,7 @@ def settled(
             return _unsure(plan, witness)
         peak = witness.peak_bytes
         if peak is not None and is_confirmed(witness, options):
-            return replace(
-                plan,
-                predicted=replace(plan.predicted, unsure=False),
-                verified=verified_record(witness, peak, tried),
-            )
+            return with_verified(plan, verified_record(witness, peak, tried))
         needs = "more" if peak is None else bytes_text(peak)
         say(f"{COMPILERS[witness.compiler].title} needs {needs}: the search goes on with less")
         allowed = replace(options, memory_limit_bytes=_tightened(plan, topology, allowed, peak))
