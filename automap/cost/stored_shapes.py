@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap.backends import TileNumbers
 from automap.backends.arrays import Arrays, DimOrder
-from automap.backends.fitted import TileNumbers
 
 
 class Stored(NamedTuple):

@@ -9,6 +9,8 @@
 `automap.verify.compiling`   asking a compiler for its witness of a plan
 `automap.verify.confirm`     `automap plan --verify`: the best candidates of a search, compiled
                              until one is confirmed to fit
+`automap.verify.near_limit`  plans near the limit of memory: compiled before they are called
+                             fitting, if the compiler is here
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
                              the CPU, on the same inputs
 `automap.verify.process`     running a job in the compiler's process, and the flags that it sees
