@@ -176,6 +176,8 @@ def plans(draw):
         **{f"{name}_seconds": amount for name in seconds},
         peak_bytes=count,
         fits=st.booleans(),
+        memory_margin=st.floats(0, 1),
+        unsure=st.booleans(),
         memory=row(**dict.fromkeys(memory, count)),
         collectives=rows(
             kind=st.sampled_from(get_args(CollectiveName)),
@@ -184,7 +186,8 @@ def plans(draw):
             count=count,
             bytes=count,
         ),
-    )
+        # Only what fits may be unsure.
+    ).filter(lambda made: made["fits"] or not made["unsure"])
     data = draw(
         row(
             format=st.just("automap-plan"),
@@ -357,10 +360,37 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
     data["mesh"].setdefault("devices", None)
-    data["predicted"].setdefault("hidden_seconds", 0.0)
+    for field, value in (("hidden_seconds", 0.0), ("memory_margin", 0.0), ("unsure", False)):
+        data["predicted"].setdefault(field, value)
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)
     assert plan.to_json() == data
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory_margin": 1.5}, "predicted.memory_margin: got 1.5; allowed: a share from 0 to 1"),
+        ({"memory_margin": -0.1}, "predicted.memory_margin: got -0.1"),
+        ({"unsure": 1}, "predicted.unsure: got 1"),
+        (
+            {"fits": False, "unsure": True},
+            "predicted.unsure: got true; allowed: false for a plan that does not fit",
+        ),
+    ],
+)
+def test_what_is_unsure_is_checked(changes, message):
+    data = json.loads(SAMPLE.read_text())
+    data["predicted"].update(changes)
+    with pytest.raises(PlanError, match=re.escape(message)):
+        Plan.from_json(data)
+
+
+def test_an_unsure_plan_says_so():
+    data = json.loads(SAMPLE.read_text())
+    assert "fits, unsure: the compiler may need up to 25% more" in Plan.from_json(data).explain()
+    data["predicted"]["unsure"] = False
+    assert "unsure" not in Plan.from_json(data).explain()
 
 
 def test_names_of_roles_phases_and_collectives_are_those_of_the_graph():
