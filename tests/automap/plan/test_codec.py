@@ -375,7 +375,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
         ({"unsure": 1}, "predicted.unsure: got 1"),
         (
             {"fits": False, "unsure": True},
-            "predicted.unsure: got true; allowed: false for a plan that does not fit",
+            "predicted.unsure: got True; allowed: false for a plan that does not fit",
         ),
     ],
 )
