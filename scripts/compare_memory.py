@@ -104,6 +104,8 @@ def _compiled_bytes(step: Callable[..., Any], args: Sequence[Any], mesh: jax.sha
             raise
         # As `automap.verify.worker` does where the GPU compiler, without a GPU, fails at tiles.
         usage = lowered.compile({"xla_gpu_enable_triton_gemm": False}).memory_analysis()
+    if usage is None:
+        raise click.ClickException("this compiler does not say how much memory a program needs")
     memory = MemoryBytes(
         arguments=usage.argument_size_in_bytes,
         outputs=usage.output_size_in_bytes,

@@ -117,7 +117,13 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         in_place=backend.in_place,
     )
     live = buffers(
-        graph, kernel_list, problem.phases, problem.donated, narrow, places, row_of_value
+        graph,
+        kernel_list,
+        problem.phases,
+        problem.donated,
+        narrow,
+        places,
+        row_of_value.tolist(),
     )
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
