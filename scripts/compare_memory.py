@@ -124,8 +124,8 @@ def report(found: list[Row], platform: str) -> str:
     text = (
         f"{platform}, {len(judged)} steps of the half that nothing was made from: off by "
         f"{statistics.median(errors):.1%} in the median, {max(errors):.1%} at worst; "
-        f"{sum(e <= 0.25 for e in errors)} within 25 %. Called fitting but refused, of both "
-        f"halves: {', '.join(wrong) or 'none'}.\n\n"
+        f"{sum(e <= 0.25 for e in errors)} within 25 %. Called fitting but refused, of all "
+        f"that are listed: {', '.join(wrong) or 'none'}.\n\n"
         if errors
         else ""
     )

@@ -116,15 +116,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         views=backend.views,
         in_place=backend.in_place,
     )
-    live = buffers(
-        graph,
-        kernel_list,
-        problem.phases,
-        problem.donated,
-        narrow,
-        places,
-        row_of_value.tolist(),
-    )
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places)
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
     shapes, shape = stored_shapes(

@@ -144,15 +144,14 @@ def buffers(
     donated: Mapping[int, int],
     narrow: Sequence[bool],
     places: Places | None = None,
-    row_of_value: Sequence[int] | None = None,
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may
-    overwrite. `row_of_value` are equal for values that every plan splits alike, None if all do.
+    overwrite.
     """
     places = places or Places()
     position = op_positions(graph, phases, places.updates)
     last = len(graph.ops)
-    home = _homes(graph, donated, narrow, places, row_of_value)
+    home = _homes(graph, donated, narrow, places)
     computed_anew = one_number_rows(graph)
     birth: dict[int, int] = {}
     death: dict[int, int] = {}
@@ -260,11 +259,7 @@ def one_number_rows(graph: Graph) -> frozenset[int]:
 
 
 def _homes(
-    graph: Graph,
-    donated: Mapping[int, int],
-    narrow: Sequence[bool],
-    places: Places,
-    row_of_value: Sequence[int] | None,
+    graph: Graph, donated: Mapping[int, int], narrow: Sequence[bool], places: Places
 ) -> list[int]:
     # Union-find over values; a buffer is known by its root.
     parent = list(range(len(graph.values)))
@@ -281,9 +276,7 @@ def _homes(
     for value, source in _same_arrays(graph, narrow, places):
         parent[find(value)] = find(source)
     for stack, same in equal_stacks(graph):
-        # Stacks that are split differently are two arrays, whatever they hold.
-        if row_of_value is None or row_of_value[stack] == row_of_value[same]:
-            parent[find(stack)] = find(same)
+        parent[find(stack)] = find(same)
     for output, source in donated.items():
         parent[find(graph.outputs[output])] = find(graph.inputs[source])
     # All rounded views of one tensor are one copy.
