@@ -14,7 +14,7 @@ from automap.errors import InputError
 
 
 # Literals and not enums: users write these as texts, in Python as on the command line.
-SearchSpace = Literal["sharding", "pipeline", "hybrid"]
+SearchSpace = Literal["sharding", "pipeline", "hybrid", "streams"]
 Layers = Literal["folded", "apart"]
 UnknownOps = Literal["replicate", "refuse"]
 CompilerName = Literal["cpu", "gpu", "tpu"]
@@ -53,6 +53,14 @@ PIPELINE_STRATEGIES: Final[Mapping[str, str]] = {
 }
 
 HYBRID_STRATEGIES: Final[Mapping[str, str]] = {"auto": "the best of one program and of stages"}
+
+STREAM_STRATEGIES: Final[Mapping[str, str]] = {
+    "auto": "dos with IOS's limits: 8 groups a stage, 3 operators a group",
+    "dos": "a dynamic programme: the proven best stages of each block",
+    "exact": "the same as an integer programme, for blocks of up to 20 operators",
+    "greedy": "all operators whose operands are there",
+    "sequential": "one operator after another",
+}
 
 PRESETS: Final[Mapping[str, str]] = {
     "data-parallel": "the batch is split, everything else is copied",

@@ -24,70 +24,21 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, get_args
 from automap import choices
 from automap.choices import KnownNames, Layers, Option, SearchSpace, UnknownOps
 from automap.errors import InputError
+from automap.option_values import (
+    read_count,
+    read_memory_limit,
+    read_mesh,
+    read_pins,
+    read_profile,
+    read_rules,
+    read_strict,
+)
 from automap.plan.checks import MAX_INTEGER
 
 
 if TYPE_CHECKING:
     from automap.cost.profile import KernelProfile
     from automap.topology.mesh import Mesh
-
-
-def _read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
-    if given == "auto":
-        return None
-    pairs = (
-        [tuple(part.partition("=")[::2]) for part in given.split(",")]
-        if isinstance(given, str)
-        else [(name, str(size)) for name, size in given.items()]
-    )
-    names = [name for name, _ in pairs]
-    is_read = all(n.isidentifier() and _is_size(v) for n, v in pairs)
-    if not is_read or not pairs or len(set(names)) != len(names):
-        raise InputError(
-            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
-        )
-    from automap.topology.mesh import Mesh  # loads numpy
-
-    return Mesh(tuple(names), tuple(int(size) for _, size in pairs))
-
-
-def _read_count(name: str, given: int | str) -> int | None:
-    if given == "auto":
-        return None
-    if not _is_size(str(given)):
-        raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
-    return int(given)
-
-
-def _is_size(text: str) -> bool:
-    """Whether a text is an integer from 1 with at most as many digits as the largest that a file
-    can hold.
-    """
-    return text.isdecimal() and len(text) <= len(str(MAX_INTEGER)) and int(text) > 0
-
-
-def _read_memory_limit(gib: float | None) -> float | None:
-    return None if gib is None else gib * 2**30
-
-
-def _read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _read_rules(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple((given or {}).items())
-
-
-def _read_strict(is_strict: bool) -> UnknownOps:  # noqa: FBT001 - the value of one option
-    return "refuse" if is_strict else "replicate"
-
-
-def _read_profile(path: str | Path | None) -> "KernelProfile | None":
-    if path is None:
-        return None
-    from automap.cost.profile import KernelProfile  # loads numpy
-
-    return KernelProfile.load(path)
 
 
 _DESCRIPTION: Final = "option"
@@ -117,7 +68,7 @@ class Options:
             "give features",
             command="; the best order on the links is taken, and an axis called model is the one "
             "that presets give features",
-            read=_read_mesh,
+            read=read_mesh,
         )
     )
     """Tried in every order of its axes; None searches all shapes."""
@@ -132,6 +83,7 @@ class Options:
                 KnownNames(names=choices.STRATEGIES),
                 KnownNames(names=choices.PIPELINE_STRATEGIES, space="pipeline"),
                 KnownNames(names=choices.HYBRID_STRATEGIES, space="hybrid"),
+                KnownNames(names=choices.STREAM_STRATEGIES, space="streams"),
             ),
         )
     )
@@ -162,7 +114,7 @@ class Options:
             type=float | None,
             unit="GiB",
             help="per device; by default all of it",
-            read=_read_memory_limit,
+            read=read_memory_limit,
         )
     )
 
@@ -176,7 +128,7 @@ class Options:
             "stands for anything",
             metavar="PATH=SPEC",
             is_repeated=True,
-            read=_read_pins,
+            read=read_pins,
         )
     )
     """As `automap.space.pins` reads them."""
@@ -192,7 +144,7 @@ class Options:
             flag="--rule",
             metavar="NAME=RULE",
             is_repeated=True,
-            read=_read_rules,
+            read=read_rules,
         )
     )
     """(name, rule) as `hlo_tools.rules.notation` reads them."""
@@ -203,7 +155,7 @@ class Options:
             type=bool,
             default=False,
             help="refuse ops without a sharding rule, which else are replicated with a warning",
-            read=_read_strict,
+            read=read_strict,
         )
     )
 
@@ -222,7 +174,7 @@ class Options:
             type=str | Path | None,
             help="a file of kernels measured on the topology's device, as `automap calibrate` "
             "writes it",
-            read=_read_profile,
+            read=read_profile,
         )
     )
 
@@ -232,8 +184,8 @@ class Options:
             type=SearchSpace,
             default="sharding",
             help="what is decided: one program for all devices (sharding), stages of replicas on "
-            "devices of their own (pipeline), or the best of both and of stages that are sharded "
-            "inside (hybrid)",
+            "devices of their own (pipeline), the best of both and of stages that are sharded "
+            "inside (hybrid), or which operators of one device run at once or merged (streams)",
         )
     )
 
@@ -243,7 +195,7 @@ class Options:
             type=int | str,
             default="auto",
             help="of a pipeline; auto tries several",
-            read=partial(_read_count, "stages"),
+            read=partial(read_count, "stages"),
         )
     )
 
@@ -253,7 +205,29 @@ class Options:
             type=int | str,
             default="auto",
             help="of a pipeline; auto tries 1 and the powers of two that divide the batch",
-            read=partial(_read_count, "microbatches"),
+            read=partial(read_count, "microbatches"),
+        )
+    )
+
+    groups: int | None = _described(
+        Option(
+            name="groups",
+            type=int | str,
+            default="auto",
+            help="of operators that run at once in a stage of streams, at most; auto is 8 with "
+            "strategy auto, any number with another",
+            read=partial(read_count, "groups"),
+        )
+    )
+
+    group_size: int | None = _described(
+        Option(
+            name="group_size",
+            type=int | str,
+            default="auto",
+            help="operators of such a group, which run one after another, at most; auto is 3 with "
+            "strategy auto, 1 with another",
+            read=partial(read_count, "group-size"),
         )
     )
 
@@ -301,9 +275,7 @@ class Options:
             user_rules(self.rules)
 
     def _check_pipeline(self) -> None:
-        is_pipeline = self.space == "pipeline"
-        known = choices.PIPELINE_STRATEGIES if is_pipeline else choices.HYBRID_STRATEGIES
-        where = " of pipelines" if is_pipeline else " of --space hybrid"
+        known, where = _STRATEGIES_OF_SPACE[self.space]
         choices.check_known("strategy", self.strategy, known, where)
         given = {"mesh": self.mesh, "preset": self.preset, "pin": self.pins}
         for name, value in given.items():
@@ -312,13 +284,34 @@ class Options:
                     f"--{name} is of shardings, --space {self.space} decides stages; give one or "
                     "the other"
                 )
+        if self.space == "streams":
+            self._check_no_pipeline()
+        else:
+            self._check_no_streams()
 
     def _check_sharding(self) -> None:
+        self._check_no_pipeline()
+        self._check_no_streams()
+
+    def _check_no_pipeline(self) -> None:
         for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
             if count is not None:
                 raise InputError(
                     f"--{name} {count} is of pipelines; give --space pipeline or hybrid with it"
                 )
+
+    def _check_no_streams(self) -> None:
+        for name, count in (("groups", self.groups), ("group-size", self.group_size)):
+            if count is not None:
+                raise InputError(f"--{name} {count} is of streams; give --space streams with it")
+
+
+_STRATEGIES_OF_SPACE: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
+    "pipeline": (choices.PIPELINE_STRATEGIES, " of pipelines"),
+    "hybrid": (choices.HYBRID_STRATEGIES, " of --space hybrid"),
+    "streams": (choices.STREAM_STRATEGIES, " of streams"),
+}
+"""Beside those of shardings, with the words that say where they are known."""
 
 
 class OptionKeywords(TypedDict, total=False):
@@ -339,6 +332,8 @@ class OptionKeywords(TypedDict, total=False):
     space: SearchSpace
     stages: int | str
     microbatches: int | str
+    groups: int | str
+    group_size: int | str
     seed: int
 
 

@@ -48,6 +48,8 @@ class Policy:
     own_memory_error: float
     least_improvement: float
     refined_candidates: int
+    stream_groups: int
+    stream_group_size: int
 
 
 @cache

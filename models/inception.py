@@ -13,6 +13,7 @@ from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.inference import Target as InferenceTarget, inference_step
 from models.training import (
     Batch,
     DType,
@@ -247,3 +248,31 @@ def inception_v3(batch: int = 256, dtype: DType = "float32") -> Target:
 def inception_tiny(batch: int = 16, dtype: DType = "float32") -> Target:
     """A stem and three blocks on 32x32 images, all channels but RGB divisible by 8, for tests."""
     return inception(TINY, batch=batch, dtype=dtype).target
+
+
+def inception_inference(
+    config: InceptionConfig, *, batch: int, dtype: DType = "float32"
+) -> InferenceTarget:
+    """The forward pass of a configuration on `batch` square images, with running statistics.
+
+    Raises:
+        InputError: a batch that is not possible, or an unknown `dtype`.
+    """
+    check_size("batch", batch)
+    shapes = {"images": ((batch, config.image, config.image, RGB), "float32")}
+    return inference_step(
+        lambda rngs: Inception(config, rngs=rngs),
+        lambda model, given: model(given["images"]),
+        shapes,
+        dtype=dtype,
+    ).target
+
+
+def inception_v3_forward(batch: int = 1, dtype: DType = "float32") -> InferenceTarget:
+    """Inception-v3 on ImageNet as an inference step."""
+    return inception_inference(INCEPTION_V3, batch=batch, dtype=dtype)
+
+
+def inception_small_forward(batch: int = 2, dtype: DType = "float32") -> InferenceTarget:
+    """The network of `inception_tiny` as an inference step, for tests."""
+    return inception_inference(TINY, batch=batch, dtype=dtype)

@@ -146,6 +146,7 @@ PLAN: Final = Command(
         "an XLA dump folder. The current folder is searched for the module.",
         table("Strategies", choices.STRATEGIES),
         table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
+        table("Strategies of --space streams", choices.STREAM_STRATEGIES),
         table("Presets", choices.PRESETS),
     ),
     examples=(
@@ -154,6 +155,7 @@ PLAN: Final = Command(
         "automap plan step.hlo.pb --topology 8xh100 --preset zero-3",
         "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
         "automap plan train:small --topology 8xh100 --refine 120 -o plan.json",
+        "automap plan serve:forward --topology 1xv100 --space streams --strategy dos",
     ),
     params=(
         *WORKLOAD,

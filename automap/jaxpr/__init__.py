@@ -6,6 +6,8 @@ microbatches.
 `automap.jaxpr.fingerprint`   fingerprint of a step's equations: the SHA-256 of a text without
                               addresses, names or traces
 `automap.jaxpr.flatten`       a step's jaxpr flattened: numbered equations, with calls inlined
+`automap.jaxpr.merged`        a step whose equations stand in the order of stages, the merged
+                              ones as one
 `automap.jaxpr.microbatch`    steps in microbatches: an unmodified step, traced at two batch
                               sizes, as a loop over parts of its batch
 `automap.jaxpr.names`         names of ops for people: what JAX wrote, without the tags that

@@ -18,6 +18,9 @@ no code.
 `automap.plan.program`   the `program` field of a plan: what one device does in a step, so that
                          a plan is simulated without its step
 `automap.plan.refined`   what was compiled to choose a plan, as records and as text
+`automap.plan.streams`   the `streams` field of a plan: the operators of one device in stages
+                         that run one after another, each of operators that run at once or as
+                         one
 `automap.plan.record`    the plan: what the planner decided, what it predicts and why; frozen,
                          explainable, JSON
 """

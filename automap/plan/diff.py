@@ -9,6 +9,7 @@ from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import compiled_plan_text
+from automap.plan.streams import operators, streams_text
 from automap.quantities import bytes_text, seconds_text
 
 
@@ -42,6 +43,7 @@ def _summary(plan: PlanRecord) -> Mapping[str, str]:
         "mesh": mesh_text(plan),
         "order of devices": order_text(plan.mesh.devices),
         "pipeline": pipeline_text(plan.pipeline),
+        "streams": streams_text(plan.streams),
         "topology": plan.topology["name"],
         "target": plan.workload.target,
         "verified": verified_text(plan.verified) if plan.verified else "no",
@@ -152,6 +154,10 @@ _ROWS: Final[Mapping[str, Callable[[PlanRecord], Sequence[str]]]] = {
     "decisions": lambda plan: [_decision(row) for row in plan.decisions],
     "conflicts": lambda plan: [
         f"{row.group} with {row.with_} at {row.at}: {row.outcome}" for row in plan.conflicts
+    ],
+    "stages of streams": lambda plan: [
+        f"{stage.together}: {' | '.join(op.at + ' ' + op.label for op in operators(stage))}"
+        for stage in (plan.streams.stages if plan.streams else ())
     ],
     "presets": lambda plan: [
         f"{row.name}: {seconds_text(row.step_seconds)}, {bytes_text(row.peak_bytes)}, "

@@ -18,6 +18,7 @@ from automap.plan.parts import (
 from automap.plan.pipeline import pipeline_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
+from automap.plan.streams import streams_lines
 from automap.quantities import bytes_text, seconds_text
 from automap.topology import Topology, lies_on
 from automap.topology.link_loads import permutation
@@ -193,6 +194,8 @@ def _header(plan: PlanRecord) -> list[str]:
         )
     if plan.pipeline is not None:
         lines += pipeline_lines(plan.pipeline, {leaf.path: leaf.role for leaf in plan.inputs})
+    if plan.streams is not None:
+        lines += streams_lines(plan.streams)
     return [*lines, f"found by {search_text(plan)}"]
 
 

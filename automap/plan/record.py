@@ -48,6 +48,7 @@ from automap.plan.refined import (
     CompiledPlanRecord as CompiledPlanRecord,
     RefinedRecord as RefinedRecord,
 )
+from automap.plan.streams import StreamsRecord as StreamsRecord
 from automap.quantities import bytes_text, seconds_text
 from automap.topology.model import Topology
 
@@ -68,7 +69,8 @@ class PlanRecord:
       each is whole on the devices of the stage that owns it, unless that is sharded inside.
     - `constraints`: shardings imposed inside the step.
     - `pipeline`: the stages; None for one program on all devices.
-    - `placement`, `streams`: always None; they are for plans of later versions.
+    - `placement`: always None; it is for plans of later versions.
+    - `streams`: the operators of one device in stages; None where they run one after another.
     - `predicted`: seconds and bytes of a step.
     - `verified`: what a compiler said; None if none was asked.
     - `refined`: the plans that were compiled to choose this one; None if none were.
@@ -89,7 +91,7 @@ class PlanRecord:
     constraints: tuple[ConstraintRecord, ...] = ()
     pipeline: PipelineRecord | None = None
     placement: None = None
-    streams: None = None
+    streams: StreamsRecord | None = None
     predicted: PredictedRecord
     verified: VerifiedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
     refined: RefinedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
@@ -124,8 +126,18 @@ class PlanRecord:
                 raise refuse("mesh.devices", list(self.mesh.devices), allowed)
             if self.program is not None:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
+        if self.streams is not None:
+            self._check_streams()
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
+
+    def _check_streams(self) -> None:
+        if self.pipeline is not None:
+            raise refuse(
+                "streams", "stages", "null for a pipeline, whose stages have several devices"
+            )
+        if self.mesh.device_count != 1:
+            raise refuse("streams", "stages", f"null on {self.mesh.device_count} devices, not one")
 
     def _check_topology(self) -> None:
         try:
@@ -204,7 +216,8 @@ def title(plan: PlanRecord) -> str:
     """`train:mlp on v5e:4x4: mesh data=16 (16 devices), step 1.2 ms, peak 3 GiB, fits`."""
     cost = plan.predicted
     verdict = "fits" if cost.fits else "DOES NOT FIT"
-    stages = "" if plan.pipeline is None else f", {len(plan.pipeline.stages)} stages"
+    staged = plan.pipeline or plan.streams
+    stages = "" if staged is None else f", {len(staged.stages)} stages"
     return (
         f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, step "
         f"{seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"

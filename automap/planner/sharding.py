@@ -83,7 +83,8 @@ def find(
     # others elsewhere.
     if options.space != "sharding":
         raise InputError(
-            "--verify, --refine: no compiler is asked about pipelines yet; plan without them"
+            f"--verify, --refine: no compiler is asked about --space {options.space} yet; plan "
+            "without them"
         )
     check_known(workload, options)
     if options.profile is not None:

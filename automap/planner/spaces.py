@@ -1,6 +1,7 @@
 """Workload, topology and options -> the best plan of the space that is asked for.
 
 sharding   one program for all devices                                -> `automap.planner.sharding`
+streams    operators of one device at once, or merged              -> `automap.planner.streams`
 pipeline   stages of replicas                                         -> `automap.planner.pipeline`
 hybrid     the best of one program, stages of replicas, and stages that are sharded inside, which
            `automap.planner.hybrid` finds. The first two are planned first, so that what is returned
@@ -77,6 +78,11 @@ def plan_workload(
     with note_interrupts() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
         check_known(workload, options)
+        if options.space == "streams":
+            # As for pipelines: its solvers are compiled.
+            from automap.planner.streams import plan_streams
+
+            return plan_streams(workload, topology, options, until)
         if options.space == "pipeline":
             return _plan_pipeline(workload, topology, options, on_stages, until)
         if options.space == "hybrid":
@@ -275,6 +281,13 @@ def _pipeline_rows(
     deadline: Deadline,
 ) -> Iterator[Row]:
     """What the space of the options adds to one program."""
+    if options.space == "streams":
+        from automap.planner.streams import plan_streams
+
+        try:
+            yield _row("streams", plan_streams(workload, topology, options, deadline))
+        except InfeasiblePlanError:
+            yield _row("streams", None)
     if options.space == "pipeline":
         # The pipeline's solvers are compiled when they are imported.
         from automap.planner.pipeline import plan_stages, set_up
@@ -301,7 +314,13 @@ def _find_sharding(
     # Strategies of pipelines have names of their own, which mean nothing to this search.
     if options.space != "sharding":
         options = replace(
-            options, space="sharding", strategy="auto", stages=None, microbatches=None
+            options,
+            space="sharding",
+            strategy="auto",
+            stages=None,
+            microbatches=None,
+            groups=None,
+            group_size=None,
         )
     return find(workload, topology, options, on_progress=on_progress, deadline=deadline)
 

@@ -6,6 +6,9 @@ jitted:
 
     leaves -> device_put to the plan's input shardings (nothing if they are there already)
            -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
+
+With a schedule of streams the equations stand in the order of its stages, and merged ones are one
+(`automap.jaxpr.merged`).
 """
 
 from collections.abc import Sequence
@@ -15,8 +18,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from automap.jaxpr.merged import staged
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import PlanRecord, Spec
+from automap.plan.streams import StreamsRecord, operators
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.pipeline.transfer import send
@@ -93,8 +98,11 @@ class PlannedStep(StepUnderPlan[_Program]):
         plan = self.plan_for(call)
         # Places in the plan count the equations of this trace.
         reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
-        constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
-        flat = reemitter.constrained(constraints, self.mesh)
+        if plan.streams is None:
+            constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
+            flat = reemitter.constrained(constraints, self.mesh)
+        else:
+            flat = staged(reemitter.flat, _stages(plan.streams))
         out_tree = jax.tree.structure(call.result)
 
         def planned_step(*args: Any, **kwargs: Any) -> Any:
@@ -130,6 +138,14 @@ def step_under_plan(
     if plan.pipeline is None:
         return PlannedStep(plan, step, devices, is_own=is_own)
     return PipelinedStep(plan, step, devices, is_own=is_own)
+
+
+def _stages(streams: StreamsRecord) -> list[tuple[list[str], bool]]:
+    """The sites of each stage, and whether they are merged."""
+    return [
+        ([operator.at for operator in operators(stage)], stage.together == "merged")
+        for stage in streams.stages
+    ]
 
 
 def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:

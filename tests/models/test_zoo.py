@@ -76,6 +76,22 @@ def test_parameter_count_is_the_published_one(target, count):
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
 
 
+INFERENCE_COUNTS = {
+    # Torchvision's, and the published NASNet-A (6 @ 4032) without the second path of its reductions
+    # of the result before the last.
+    "squeezenet:squeezenet": 1_248_424,
+    "inception:inception_v3_forward": 23_834_568,
+    "nasnet:nasnet_large": 88_743_820,
+    "randwire:randwire": 61_414_624,
+}
+
+
+@pytest.mark.parametrize(("target", "count"), INFERENCE_COUNTS.items())
+def test_parameter_count_of_an_inference_step(target, count):
+    _, (state, _) = load_target(f"models.{target}", {})
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state["params"])) == count
+
+
 def test_every_module_with_a_tiny_target_is_traced():
     found = {
         p.stem for p in Path(models.__path__[0]).glob("*.py") if f"{p.stem}_tiny" in p.read_text()

@@ -1,0 +1,82 @@
+"""Values of options as users write them, made those that the planners read (`automap.config`).
+
+Nothing here loads numpy or JAX before a value is read: help has to answer at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap.choices import UnknownOps
+from automap.errors import InputError
+from automap.plan.checks import MAX_INTEGER
+
+
+if TYPE_CHECKING:
+    from automap.cost.profile import KernelProfile
+    from automap.topology.mesh import Mesh
+
+
+def read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
+    """A mesh's names and sizes; None for auto."""
+    if given == "auto":
+        return None
+    pairs = (
+        [tuple(part.partition("=")[::2]) for part in given.split(",")]
+        if isinstance(given, str)
+        else [(name, str(size)) for name, size in given.items()]
+    )
+    names = [name for name, _ in pairs]
+    is_read = all(n.isidentifier() and is_size(v) for n, v in pairs)
+    if not is_read or not pairs or len(set(names)) != len(names):
+        raise InputError(
+            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
+        )
+    from automap.topology.mesh import Mesh  # loads numpy
+
+    return Mesh(tuple(names), tuple(int(size) for _, size in pairs))
+
+
+def read_count(name: str, given: int | str) -> int | None:
+    """A count; None for auto."""
+    if given == "auto":
+        return None
+    if not is_size(str(given)):
+        raise InputError(f"--{name} {given}: allowed: auto, or an integer from 1")
+    return int(given)
+
+
+def is_size(text: str) -> bool:
+    """Whether a text is an integer from 1 with at most as many digits as the largest that a file
+    can hold.
+    """
+    return text.isdecimal() and len(text) <= len(str(MAX_INTEGER)) and int(text) > 0
+
+
+def read_memory_limit(gib: float | None) -> float | None:
+    """Bytes of GiB."""
+    return None if gib is None else gib * 2**30
+
+
+def read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Each pin."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def read_rules(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """(name, rule) of each."""
+    return tuple((given or {}).items())
+
+
+def read_strict(is_strict: bool) -> UnknownOps:  # noqa: FBT001 - the value of one option
+    """What becomes of ops without a rule."""
+    return "refuse" if is_strict else "replicate"
+
+
+def read_profile(path: str | Path | None) -> "KernelProfile | None":
+    """The profile in a file."""
+    if path is None:
+        return None
+    from automap.cost.profile import KernelProfile  # loads numpy
+
+    return KernelProfile.load(path)

@@ -1,0 +1,246 @@
+"""Stream plans as a user gets them: the command, the function, the file, the run."""
+
+from functools import cache
+import json
+
+from click.testing import CliRunner
+import jax
+import numpy as np
+import pytest
+
+import automap
+from automap.api.plan import Plan
+from automap.cli import main
+from automap.errors import InputError, PlanError, TopologyError
+from automap.program import load_target
+from automap.topology.multiprocessors import MULTIPROCESSORS
+from automap.verify.gpu_targets import GPU_TARGETS
+from models.training import random_batch
+
+
+SLOW = pytest.mark.slow
+MODELS = {
+    "squeezenet": "squeezenet_small",
+    "inception": "inception_small_forward",
+    "nasnet": "nasnet_small",
+    "randwire": "randwire_small",
+    "branches": "branches_small",
+}
+
+
+# The random and the searched networks have wide blocks, and many kernels to compile.
+QUICK = [
+    name if name in ("squeezenet", "inception", "branches") else pytest.param(name, marks=SLOW)
+    for name in MODELS
+]
+
+
+@cache
+def target(name):
+    return load_target(f"models.{name}:{MODELS[name]}", {})
+
+
+def planned(name="inception", topology="1xv100", **options):
+    step, args = target(name)
+    return automap.plan(step, args, topology=topology, space="streams", budget=600, **options)
+
+
+def state_like(shapes):
+    """Concrete leaves: parameters of any sign, statistics as a variance is."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        values = rng.standard_normal(leaf.shape) * 0.3
+        is_variance = jax.tree_util.keystr(path).endswith("['var']")
+        return np.asarray(np.abs(values) + 0.5 if is_variance else values, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return planned(strategy="dos")
+
+
+def test_a_plan_has_each_operator_once_and_the_sum_of_its_stages(plan, tmp_path):
+    record = plan.streams
+    assert plan.predicted.step_seconds == pytest.approx(sum(s.seconds for s in record.stages))
+    assert plan.predicted.step_seconds <= min(record.sequential_seconds, record.greedy_seconds)
+    assert plan.search.gap == pytest.approx(0.0, abs=1e-9)
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_explain_and_diff_name_stages(plan):
+    assert "one after another" in plan.explain()
+    assert " | conv " in plan.explain()
+    other = planned(strategy="sequential")
+    assert "streams: " in plan.diff(other)
+    assert "stages of streams" in plan.diff(other)
+
+
+def test_a_plan_is_simulated_from_its_file(plan):
+    simulated = automap.simulate(plan)
+    assert simulated.step_seconds == pytest.approx(plan.predicted.step_seconds)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_no_other_strategy_is_faster(name):
+    record = planned(name, strategy="dos").streams
+    assert record.seconds <= record.sequential_seconds * (1 + 1e-12)
+    assert record.seconds <= record.greedy_seconds * (1 + 1e-12)
+    # IOS's groups hold what DOS's stages hold, where no stage has more than eight.
+    assert planned(name, groups=8, group_size=3, strategy="dos").predicted.step_seconds <= (
+        planned(name, groups=8, strategy="dos").predicted.step_seconds * (1 + 1e-12)
+    )
+
+
+def test_exact_is_dos():
+    exact = planned("squeezenet", strategy="exact").predicted.step_seconds
+    assert exact == pytest.approx(planned("squeezenet", strategy="dos").predicted.step_seconds)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_plan_computes_what_the_step_computes(name):
+    step, (shapes, batch) = target(name)
+    args = (state_like(shapes), random_batch(batch, 0))
+    # What is merged is cheap to launch on a machine with few SMs and dear launches.
+    plan = planned(name, topology="1xh100")
+    got = plan.jit(step, devices=jax.devices()[:1])(*args)
+    np.testing.assert_allclose(got, step(*args), rtol=2e-4, atol=2e-4)
+
+
+def test_merged_operators_are_one_in_the_program_that_runs():
+    step, args = target("branches")
+    plan = planned("branches", topology="1xh100", strategy="dos")
+    merged = [s for s in plan.streams.stages if s.together == "merged"]
+    assert merged
+    products = str(jax.make_jaxpr(step)(*args)).count("dot_general[")
+    lowered = plan.jit(step, devices=jax.devices()[:1]).lower(*args).as_text()
+    assert lowered.count("stablehlo.dot_general") == products - sum(
+        len(stage.groups) - 1 for stage in merged
+    )
+
+
+def test_the_decorator_runs_such_a_plan():
+    step, (shapes, batch) = target("squeezenet")
+    args = (state_like(shapes), random_batch(batch, 0))
+    parallel = automap.parallelize(
+        topology="1xv100", space="streams", devices=jax.devices()[:1], budget=600
+    )(step)
+    np.testing.assert_allclose(parallel(*args), step(*args), rtol=2e-4, atol=2e-4)
+    assert parallel.plan.streams is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"topology": "8xv100"}, InputError, "one device.*8xv100 has 8.*1xv100"),
+        ({"topology": "v5e:1x1"}, TopologyError, "multiprocessors.*allowed: k80"),
+        ({"strategy": "beam"}, InputError, "unknown strategy 'beam' of streams; allowed: auto"),
+        ({"groups": 0}, InputError, "--groups 0: allowed: auto, or an integer from 1"),
+        ({"stages": 2}, InputError, "--stages 2 is of pipelines"),
+        ({"preset": "zero-3"}, InputError, "--preset is of shardings"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, error, match):
+    with pytest.raises(error, match=match):
+        planned(**options)
+
+
+def test_options_of_streams_are_refused_elsewhere():
+    step, args = target("squeezenet")
+    with pytest.raises(InputError, match="--group-size 2 is of streams"):
+        automap.plan(step, args, topology="1xv100", group_size=2)
+
+
+def _edited(plan, change):
+    data = json.loads(json.dumps(plan.to_json()))
+    change(data)
+    return data
+
+
+def _twice(data):
+    data["streams"]["stages"].append(data["streams"]["stages"][0])
+
+
+def _wide(data):
+    data["streams"]["most_groups"] = 1
+
+
+def _chain(data):
+    stage = next(s for s in data["streams"]["stages"] if len(s["groups"]) > 1)
+    stage["groups"] = [[*stage["groups"][0], *stage["groups"][1]], *stage["groups"][2:]]
+
+
+def _alone(data):
+    data["streams"]["stages"][0]["together"] = "merged"
+
+
+HOSTILE = {
+    "an operator twice": (_twice, r"streams\.stages: got .*each operator in one group"),
+    "more groups than the limit": (_wide, r"streams\.stages\[\d+\]\.groups: got \d+; .*at most 1"),
+    "a longer group": (_chain, r"groups\[0\]: got 2; allowed: at most 1 operators"),
+    "one merged operator": (_alone, r"stages\[0\]\.groups: .*at least two"),
+    "no stages": (lambda d: d["streams"].update(stages=[]), r"streams\.stages: .*at least one"),
+    "no groups": (
+        lambda d: d["streams"]["stages"][0].update(groups=[]),
+        r"stages\[0\]\.groups: .*at least one group",
+    ),
+    "an empty group": (
+        lambda d: d["streams"]["stages"][0].update(groups=[[]]),
+        r"stages\[0\]\.groups\[0\]: .*at least one operator",
+    ),
+    "negative seconds": (
+        lambda d: d["streams"]["stages"][0].update(seconds=-1.0),
+        r"stages\[0\]\.seconds: got -1.0",
+    ),
+    "another word": (
+        lambda d: d["streams"]["stages"][0].update(together="fused"),
+        r"stages\[0\]\.together: got 'fused'; allowed: concurrent \| merged",
+    ),
+    "no groups allowed": (
+        lambda d: d["streams"].update(most_in_group=0),
+        r"streams\.most_in_group: got 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_file_is_refused_with_the_field(plan, what):
+    change, match = HOSTILE[what]
+    with pytest.raises(PlanError, match=match):
+        Plan.from_json(_edited(plan, change))
+
+
+def test_a_plan_whose_merged_operators_are_edited_does_not_run(plan):
+    def merge(data):
+        stage = next(s for s in data["streams"]["stages"] if len(s["groups"]) > 1)
+        stage["together"] = "merged"
+        stage["groups"][0][0]["at"] = "99999"
+
+    step, args = target("inception")
+    edited = Plan.from_json(_edited(plan, merge))
+    with pytest.raises(PlanError, match="99999: merged, but no equation"):
+        edited.jit(step, devices=jax.devices()[:1]).lower(*args)
+
+
+def test_the_command_plans_and_compares(tmp_path):
+    runner = CliRunner()
+    arguments = ["models.squeezenet:squeezenet_small", "--topology", "1xv100", "--space", "streams"]
+    path = tmp_path / "plan.json"
+    result = runner.invoke(main, ["plan", *arguments, "--strategy", "dos", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "operators of one device in" in result.output
+    assert Plan.load(path).search.strategy == "dos"
+    compared = runner.invoke(main, ["compare", *arguments])
+    assert compared.exit_code == 0, compared.output
+    assert "streams" in compared.output
+    refused = runner.invoke(main, ["plan", *arguments, "--strategy", "dos", "--group-size", "no"])
+    assert refused.exit_code == 2
+    assert "--group-size no: allowed: auto, or an integer from 1" in refused.output
+
+
+def test_multiprocessors_are_those_that_the_compiler_is_told():
+    for name, gpu in GPU_TARGETS.items():
+        assert MULTIPROCESSORS[name] == gpu.sm_count
