@@ -78,10 +78,9 @@ MODELS: Mapping[str, Model] = {
         ),
     ),
     "T5-base v1.0, all sums": Model(t5.t5_base, "anywhere"),
-    "T5-11B v1.0, all sums": Model(t5.t5_11b, "anywhere"),
 }
 # Decisions as a program might have them of which greed misses the best, by number.
-RANDOM: Mapping[str, int] = {"random, 87": 87, "random, 314": 314}
+RANDOM: Mapping[str, int] = {"random, 87": 87}
 # Share of dimensions that cannot be split, and rivals of each in the mean.
 _NEVER, _RIVALS = 0.15, 2.5
 

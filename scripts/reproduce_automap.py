@@ -225,7 +225,7 @@ def _save(fill: Callable[[Any], None], size: tuple[float, float], path: Path) ->
 @click.option("-o", "--output", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--budget",
-    default=600.0,
+    default=100.0,
     show_default=True,
     help="Processor seconds for each agent, case and seed; the paper's took half an hour at least.",
 )
