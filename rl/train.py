@@ -22,8 +22,7 @@ from rl.checkpoint import Checkpoint, load, part, prefixed, save
 from rl.config import RainbowConfig
 from rl.env import Env, ResumableEnv
 from rl.errors import CheckpointError
-from rl.metrics import Log
-from rl.progress import Progress
+from rl.metrics import Log, Progress
 from rl.replay import NStep, Replay
 
 

@@ -50,7 +50,7 @@ _DIALECT = re.compile(r"of_\w+|\w+_of|found")
 # What a check allows: at least, and less than.
 LEAST_COMMENT_PERCENT = 3.0
 SKIPS_BELOW = 30
-SINGLE_IMPORTERS_BELOW = 69
+SINGLE_IMPORTERS_BELOW = 60
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,61 @@
 """Custom calls by name: the targets that JAX itself emits; others are unknown unless the user has a
 rule.
+
+cuDNN's fused attention has a rule of its own, as
+`jax.nn.dot_product_attention(implementation="cudnn")` calls it. Operands of rank four are [batch,
+length, heads, features] (queries, keys, values, and in the backward call the forward result and its
+gradient), results of rank four are [batch, heads, length, features]; softmax statistics are [batch,
+heads, length], sequence lengths [batch], a bias [batch or 1, heads or 1, t, s]. Batch and heads
+pass. With fewer key heads than query heads, query heads are (key head, query of it)
+                                                                            -> in: `cudnn_attention`
 """
 
 from collections.abc import Callable
 import re
 
 from hlo_tools.module import Instruction
-from hlo_tools.rules.attention import cudnn_attention
 from hlo_tools.rules.collective import collective
 from hlo_tools.rules.elementwise import elementwise
 from hlo_tools.rules.linalg import batched_matrices
 from hlo_tools.rules.reduce import along_dimension
-from hlo_tools.rules.rule import Rule
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 
 Dims = tuple[int, ...]
+
+_ARRAY, _STATISTICS, _LENGTHS = 4, 3, 1
+_QUERY, _KEY, _VALUE = range(3)
+
+
+def cudnn_attention(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
+    """Batch and heads pass, everything else is whole on each device."""
+    builder = RuleBuilder(operands, results)
+    batch, _, heads, _ = operands[_QUERY]
+    key_heads = operands[_KEY][2]
+    # A bias has heads second, as results do; the other operands of rank four have them third.
+    bias = {n for n, o in enumerate(operands) if n > _VALUE and _is_bias(o, operands)}
+    b = builder.add(size=batch)
+    outer = builder.add(size=key_heads)
+    inner = builder.add(size=heads // key_heads)
+    tensors = [(n, o, 1 if n in bias else 2) for n, o in enumerate(operands)]
+    tensors += [(builder.result(n), r, 1) for n, r in enumerate(results)]
+    for tensor, dims, head_dim in tensors:
+        head_dim = 1 if len(dims) == _STATISTICS else head_dim
+        if len(dims) not in (_ARRAY, _STATISTICS, _LENGTHS) or dims[0] not in (1, batch):
+            continue
+        if dims[0] > 1:
+            builder.set(tensor, 0, (b,))
+        if len(dims) > _LENGTHS and dims[head_dim] in (heads, key_heads):
+            is_query = dims[head_dim] == heads
+            factors = (outer, inner) if is_query and heads > key_heads else (outer,)
+            builder.set(tensor, head_dim, factors if dims[head_dim] > 1 else ())
+    return builder.build(FactorKind.REPLICATION)
+
+
+def _is_bias(dims: Dims, operands: list[Dims]) -> bool:
+    """Whether the last two dimensions are query and key positions."""
+    return len(dims) == _ARRAY and dims[2:] == (operands[_QUERY][1], operands[_KEY][1])
+
 
 # Pattern of the target -> rule; the first that matches the whole name counts.
 CUSTOM_CALLS: tuple[tuple[str, Callable[[Instruction, list[Dims], list[Dims]], Rule]], ...] = (

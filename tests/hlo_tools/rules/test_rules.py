@@ -14,7 +14,7 @@ from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import RULES
-from hlo_tools.rules.attention import cudnn_attention
+from hlo_tools.rules.custom_call import cudnn_attention
 from tests.hlo_tools.rules import shardy
 
 
