@@ -31,7 +31,6 @@ from hlo_tools.opcodes import (
     RANDOM,
 )
 from hlo_tools.rules import (
-    collective,
     contract,
     convolution,
     elementwise,
@@ -51,7 +50,7 @@ RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...
 RULES: Mapping[str, RuleFunction] = {
     **dict.fromkeys(ELEMENTWISE, elementwise.elementwise),
     **dict.fromkeys(PRODUCERS, elementwise.producer),
-    **dict.fromkeys(COLLECTIVES, collective.collective),
+    **dict.fromkeys(COLLECTIVES, elementwise.collective),
     **dict.fromkeys(RANDOM, elementwise.producer),
     CONSTRAINT: elementwise.elementwise,
     "bitcast": shape.reshape,

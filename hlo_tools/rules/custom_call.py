@@ -14,8 +14,7 @@ from collections.abc import Callable
 import re
 
 from hlo_tools.module import Instruction
-from hlo_tools.rules.collective import collective
-from hlo_tools.rules.elementwise import elementwise
+from hlo_tools.rules.elementwise import collective, elementwise
 from hlo_tools.rules.linalg import batched_matrices
 from hlo_tools.rules.reduce import along_dimension
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder

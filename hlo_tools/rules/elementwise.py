@@ -1,7 +1,12 @@
-"""Elementwise ops, and the free producers that need no operand's sharding."""
+"""Ops whose dimensions pass one by one: elementwise ones, free producers that need no operand's
+sharding, and collectives that a program already has (it was written with shard_map), which stay as
+they are: a dimension that keeps its size passes, one that the collective gathers, scatters or
+exchanges is whole.
+"""
 
 from hlo_tools.module import Instruction
-from hlo_tools.rules.rule import Rule, RuleBuilder
+from hlo_tools.opcodes import EXCHANGES
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 
 Dims = tuple[int, ...]
@@ -30,4 +35,16 @@ def producer(instruction: Instruction, operands: list[Dims], results: list[Dims]
     for number, shape in enumerate(results):
         for dim, size in enumerate(shape):
             builder.add((builder.result(number), dim), size=size)
+    return builder.build()
+
+
+def collective(instruction: Instruction, operands: list[Dims], results: list[Dims]) -> Rule:
+    """Operand n becomes result n."""
+    builder = RuleBuilder(operands, results)
+    for number, (source, target) in enumerate(zip(operands, results)):
+        for dim, (a, b) in enumerate(zip(source, target)):
+            is_moved = a != b or (instruction.opcode in EXCHANGES and dim in instruction.dimensions)
+            # An all-to-all may keep the size of a dimension, though it exchanges its parts.
+            kind = FactorKind.REPLICATION if is_moved else FactorKind.PASSTHROUGH
+            builder.join((number, dim), (builder.result(number), dim), kind=kind)
     return builder.build()
