@@ -36,9 +36,11 @@ from automap.refine.attribution import (
     LearnedPrices,
     compiled_seconds,
     learned_prices,
+    load_prices,
     mean_prices,
+    prices_path,
+    save_prices,
 )
-from automap.refine.cache import load_prices, prices_path, save_prices
 from automap.refine.candidates import Candidates
 from automap.refine.refinement import Refinement
 from automap.refine.trials import Trial, compiled_trial, failed_trial, fastest

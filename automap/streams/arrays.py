@@ -12,8 +12,8 @@ from automap.streams.blocks import Block
 from automap.streams.costs import Machine, Operators, price_products
 from automap.streams.operators import Operator
 from automap.streams.products import MOST_DIMS, MergeClass
+from automap.topology.gpu_devices import multiprocessors
 from automap.topology.model import Topology
-from automap.topology.multiprocessors import multiprocessors
 from hlo_tools.graph import DTYPE_BITS
 
 

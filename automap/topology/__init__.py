@@ -19,8 +19,6 @@
                                  devices of a topology
 `automap.topology.model`         what a machine is: devices of one kind, and the nested levels of
                                  links between them
-`automap.topology.multiprocessors`  how many multiprocessors (SMs) a GPU of the catalogue has: what
-                                 kernels that run at once share
 `automap.topology.parts`         parts of a machine: neighbouring devices that are a smaller machine
                                  of the same levels
 `automap.topology.rings`         the rings that a mesh axis makes of the devices of its groups, in

@@ -14,9 +14,12 @@ from collections.abc import Callable
 import re
 
 from hlo_tools.module import Instruction
-from hlo_tools.rules.elementwise import collective, elementwise
-from hlo_tools.rules.linalg import batched_matrices
-from hlo_tools.rules.reduce import along_dimension
+from hlo_tools.rules.by_dimension import (
+    along_dimension,
+    batched_matrices,
+    collective,
+    elementwise,
+)
 from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
 
 

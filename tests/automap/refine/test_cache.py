@@ -9,7 +9,7 @@ from automap.cost.profile import KernelPrices
 from automap.cost.profile.prices import CompiledConvolution, CompiledDot
 from automap.cost.profile.signatures import ConvolutionSignature, DotSignature, Spatial
 from automap.errors import CacheWarning
-from automap.refine.cache import load_prices, prices_path, save_prices
+from automap.refine.attribution import load_prices, prices_path, save_prices
 from automap.topology import get_topology
 
 

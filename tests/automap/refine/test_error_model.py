@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from automap.refine.error_model import (
+from automap.refine.candidates import (
     Beliefs,
     ErrorModel,
     ErrorScale,

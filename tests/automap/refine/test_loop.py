@@ -24,8 +24,13 @@ from automap.plan.record import PlanRecord
 from automap.planner.sharding import find
 from automap.program.trace import lower_call
 from automap.refine import loop
-from automap.refine.attribution import CompiledSeconds, _sites_by_row, learned_prices
-from automap.refine.cache import load_prices, prices_path
+from automap.refine.attribution import (
+    CompiledSeconds,
+    _sites_by_row,
+    learned_prices,
+    load_prices,
+    prices_path,
+)
 from automap.refine.candidates import step_parts
 from automap.refine.loop import refined_plan
 from automap.refine.refinement import Refinement, check_can_refine

@@ -13,7 +13,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import InputError, PlanError, TopologyError
 from automap.program import load_target
-from automap.topology.multiprocessors import MULTIPROCESSORS
+from automap.topology.gpu_devices import MULTIPROCESSORS
 from automap.verify.gpu_targets import GPU_TARGETS
 from models.training import random_batch
 

@@ -8,7 +8,6 @@ import pytest
 
 from automap.deadline import Deadline
 from automap.streams.endings import NO_LIMIT, solve
-from automap.streams.integer import possible_stages
 from automap.streams.strategies import (
     STREAM_STRATEGIES,
     BlockProblem,
@@ -16,6 +15,7 @@ from automap.streams.strategies import (
     dos,
     exact,
     greedy,
+    possible_stages,
     sequential,
 )
 from tests.automap.streams.blocks import MACHINE, components, least_seconds, random_block
