@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from automap.choices import check_known
 from automap.search.beam import beam
 from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
-from automap.search.counts.agent import adp, opp
+from automap.search.counts.strategy import adp, opp
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy

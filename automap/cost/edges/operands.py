@@ -4,6 +4,7 @@ there.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,22 @@ from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Op
 from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL, VIEWS
 from hlo_tools.rules import FactorKind, Rule
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """Of how many messages a gathered tensor is at least; `together` as `gathered_together` has it,
+    None where tensors go by themselves.
+    """
+
+    together: Sequence[int] | None
+
+    def least(self, n_bytes: int, index: int, trips: int) -> float:
+        """For the operand of the op `index`, in so many trips."""
+        # Nothing is merged over the trips of a loop, each has its own.
+        if self.together is None:
+            return float(trips > 1)
+        return part_of_message(n_bytes, self.together[index], trips)
 
 
 def operand_edges(
@@ -60,16 +77,16 @@ def operand_edges(
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
-    together = gathered_together(problem, sources) if loop_messages == "all" else None
+    messages = _Messages(gathered_together(problem, sources) if loop_messages == "all" else None)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         slides = any(factor.halo is not None for factor in rule.factors)
         for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
             if not _is_counted(problem, op, value):
                 continue
             demanded, row = majors(dims), ops[index]
-            wanted = wanted_by.get((row, demanded))
-            if wanted is None:
-                wanted = wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
+            if (row, demanded) not in wanted_by:
+                wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
+            wanted = wanted_by[row, demanded]
             shape = graph.values[value].dims
             windows = _windows(rule, number, shape, op.opcode) if slides else ()
             # Two windows may exchange different halos: which of those are one is for
@@ -81,10 +98,9 @@ def operand_edges(
                 copies[key][2] = index
                 continue
             before = copies_by_source.setdefault(sources[value], [])
-            trips = op.trip_count
-            if loop_gathers == "before":
-                # What the loop does not change is gathered as often as it changes, outside.
-                trips = min(trips, changed[value])
+            # What the loop does not change is gathered as often as it changes, outside.
+            most_trips = changed[value] if loop_gathers == "before" else op.trip_count
+            trips = min(op.trip_count, most_trips)
             n_bytes = gathered_bytes(graph, op, value, narrows=narrows)
             edge = edges.add(
                 EdgeKey(
@@ -97,10 +113,7 @@ def operand_edges(
                     side[value] != Side.NONE,
                     earlier=tuple(sorted({e for _, e in before})),
                     windows=windows,
-                    # Nothing is merged over the trips of a loop, each has its own.
-                    least_messages=float(trips > 1)
-                    if together is None
-                    else part_of_message(n_bytes, together[index], trips),
+                    least_messages=messages.least(n_bytes, index, trips),
                     last_size=last_size(graph, value),
                 ),
                 trips,

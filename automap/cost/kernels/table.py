@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.backends import Backend
-from automap.backends.effects import Effect, EffectTable, TracedKernels
+from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
@@ -107,6 +107,15 @@ class _Key:
     column_sum: ColumnSum | None
 
 
+def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
+    """What an effect has said of the arrays that a kernel accesses, by their positions."""
+    return tuple(
+        (position, *uses.row_by_value[access.value])
+        for position, access in enumerate(accessed)
+        if access.value in uses.row_by_value
+    )
+
+
 def kernel_table(
     problem: Problem,
     kernels: list[Kernel],
@@ -172,14 +181,7 @@ def kernel_table(
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
             tuple(access_key(a) for a in accessed),
-            tuple(
-                tuple(
-                    (position, *use.row_by_value[a.value])
-                    for position, a in enumerate(accessed)
-                    if a.value in use.row_by_value
-                )
-                for use in uses
-            ),
+            tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.

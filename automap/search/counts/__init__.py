@@ -8,8 +8,9 @@ not how long a step takes.
     `solvers`   the greatest count by an integer programme, and greedily, the largest first
     `game`      the paper's game, decision by decision; what is seen of it and rewarded, as in the
                 paper and as we do it
-`automap.search.counts.agent`   the Rainbow agents that play it, and strategies `opp` and `adp` of
-                                the command; needs the extra `rl`
+    `agent`     the Rainbow agents that play it; needs the extra `rl`
+
+`automap.search.counts.strategy`    strategies `opp` and `adp` of the command
 
 `scripts/reproduce_automap.py` makes the paper's tables with it.
 """

@@ -9,10 +9,6 @@ Numbers of the faithful mode are the paper's where it gives them (its section 5.
 batch, gamma, epsilon's way down, alpha, beta, capacity, updates between targets; no noisy layers).
 It does not give the network's size, what an update follows on, and when a strategy is stable.
 
-`opp` and `adp` are the strategies of the command: the faithful agent's plan over one mesh axis of
-all devices, with what the integer programme says is possible. Neither looks at how long a step
-takes: what is returned is the plan that counts most, not the fastest.
-
 The environment keeps the best whole plan that was played: the one that counts most, the first that
 does                                                                            -> in: `CountEnv`
 """
@@ -21,24 +17,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 import math
 import time
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
-from automap.errors import InputError
-from automap.program.problem import Problem
-from automap.search.context import SearchContext
-from automap.search.counts.choices import Choices, data_parallelism, operator_partitioning
-from automap.search.counts.game import SPLIT, UNDECIDED, Game, Mode, View, make_view
-from automap.search.counts.solvers import optimum, reconsidered
+from automap.search.counts.choices import Choices
+from automap.search.counts.game import SPLIT, UNDECIDED, Game, Mode, Task, View, make_view
+from automap.search.counts.solvers import reconsidered
 from automap.search.torch_needed import need_torch
-from automap.topology.mesh import Mesh
 from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
 from rl.metrics import Row
-
-
-Task = Literal["operator partitioning", "auto data parallelism"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +84,6 @@ PLAYERS: Final[Mapping[tuple[Mode, Task], Player]] = {
 
 
 _STEPS_BETWEEN_POINTS: Final = 200
-_ENDLESS: Final = 2**62
 # Less than any count, so that the first whole plan of a game is kept.
 NOTHING = -1
 
@@ -280,66 +268,4 @@ def find(
         steps=trainer.steps,
         seconds=time.process_time() - start,
         curve=tuple(curve.points),
-    )
-
-
-def opp(context: SearchContext) -> None:
-    """Auto-MAP's operator partitioning. Raises `InputError` if torch is not installed, or no mesh
-    of one axis is allowed, or layers are folded.
-    """
-    _count(
-        context,
-        "operator partitioning",
-        lambda problem, size: operator_partitioning(problem, size, "products"),
-        "dimensions of variables",
-    )
-
-
-def adp(context: SearchContext) -> None:
-    """Auto-MAP's auto data parallelism. Raises `InputError` if torch is not installed, no mesh of
-    one axis is allowed, or the step takes no batch.
-    """
-    _count(context, "auto data parallelism", data_parallelism, "input tensors")
-
-
-def _count(
-    context: SearchContext,
-    task: Task,
-    make_choices: Callable[[Problem, int], Choices],
-    counted: str,
-) -> None:
-    mesh = _one_axis(context)
-    axis = max(range(len(mesh.sizes)), key=mesh.sizes.__getitem__)
-    choices = make_choices(context.space.problem, mesh.sizes[axis])
-    most = choices.count(optimum(choices))
-    result = find(
-        choices,
-        "faithful",
-        task,
-        seed=context.seed,
-        most_steps=_ENDLESS,
-        target_count=most,
-        is_over=lambda: context.deadline.is_over,
-    )
-    split = {c for c, is_split in zip(choices.classes, result.split, strict=True) if is_split}
-    classes = [split if index == axis else () for index in range(len(mesh.sizes))]
-    # Their objective is not the step: no preset is a better plan to them.
-    context.best = None
-    context.consider(context.space.point(mesh, classes), "agent")
-    context.notes.append(
-        f"{choices.count(result.split)} of {choices.weights.sum()} {counted} are split, {most} can "
-        f"be; the agent made {result.steps:,} decisions"
-    )
-    # The plan says so if the agent was stopped.
-    context.check_time()
-
-
-def _one_axis(context: SearchContext) -> Mesh:
-    for mesh in context.meshes:
-        if sum(size > 1 for size in mesh.sizes) == 1:
-            return mesh
-    raise InputError(
-        "opp and adp decide over one mesh axis, and the mesh asked for has several; give one axis "
-        "of all devices, as --mesh "
-        f"model={context.evaluator.topology.device_count}"
     )

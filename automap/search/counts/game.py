@@ -146,6 +146,7 @@ class Game:
             array[...] = arrays[name]
 
 
+Task = Literal["operator partitioning", "auto data parallelism"]
 Mode = Literal["faithful", "ours"]
 """The paper's state, reward and numbers, or ours."""
 

@@ -132,7 +132,7 @@ def test_one_stage_is_data_parallel():
         ({"strategy": "greedy"}, "of pipelines; allowed: auto, exact"),
         ({"mesh": "data=4"}, "--mesh is of shardings"),
         ({"preset": "zero-1"}, "--preset is of shardings"),
-        ({"verify": True}, "--verify: no compiler"),
+        ({"verify": True}, "--verify, --refine: no compiler"),
     ],
 )
 def test_options_that_do_not_suit(options, message):

@@ -16,7 +16,6 @@ from automap.errors import (
     CompilerError,
     CompilerTimeoutError,
     InfeasiblePlanError,
-    InputError,
 )
 from automap.interrupts import Terminated
 from automap.plan.explain import overview
@@ -33,13 +32,12 @@ from automap.refine.attribution import (
 )
 from automap.refine.candidates import step_parts
 from automap.refine.loop import refined_plan
-from automap.refine.refinement import Refinement, check_can_refine
+from automap.refine.refinement import Refinement
 from automap.space.point_record import restore_point
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from automap.verify import confirm
-from automap.verify.compilers import COMPILERS
 from automap.verify.compiling import Compiled
 from automap.verify.witness import StepRecord
 from tests.automap.verify.test_witness import WITNESS
@@ -383,22 +381,3 @@ def test_parts_of_a_step_add_up_to_its_kernels_and_collectives(searched):
         parts = step_parts(evaluator, split_classes)
         assert parts.sum() == pytest.approx(estimate.compute_seconds + busy)
         assert (parts >= 0).all()
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-def test_seconds_out_of_range_are_refused(seconds):
-    with pytest.raises(InputError, match="must be a positive number of seconds"):
-        Refinement(seconds=seconds)
-
-
-@pytest.mark.parametrize("name", ["cpu:8", "v6e:2x2"])
-def test_a_machine_without_seconds_is_refused_before_the_search(name):
-    with pytest.raises(CompilerError, match="no compiler says how long a step takes"):
-        check_can_refine(get_topology(name))
-
-
-def test_a_missing_compiler_is_refused_with_what_to_install(monkeypatch):
-    gone = {"gpu": replace(COMPILERS["gpu"], module="no_such_module")}
-    monkeypatch.setattr("automap.refine.refinement.COMPILERS", gone)
-    with pytest.raises(CompilerError, match=r"jax-automap\[gpu-compiler\]"):
-        check_can_refine(GPUS)
