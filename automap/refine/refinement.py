@@ -32,8 +32,15 @@ class Refinement:
                 raise InputError(f"{name} {given}: must be a positive number of seconds")
 
 
-def check_one_compiler_option(*, verify: bool, refine: float | None) -> None:
-    """Raise `InputError` if a search is to be refined and its plans to be verified as well."""
+def check_one_compiler_option(*, verify: bool, refine: float | None, preset: str | None) -> None:
+    """Raise `InputError` if a search is to be refined and its plans to be verified as well, or if
+    there is no search.
+    """
+    if refine is not None and preset is not None:
+        raise InputError(
+            f"--refine with --preset {preset}: a preset is one plan, and nothing is searched; give "
+            "--verify, or leave --preset out"
+        )
     if verify and refine is not None:
         raise InputError(
             "--verify with --refine: a refined plan is one that the compiler confirms; give one of "

@@ -64,7 +64,7 @@ def confirmed_plan(
     # Before the first plan is exported, which takes seconds for a large step.
     COMPILERS[name].check_installed()
     smallest: int | None = None
-    candidates = outcome.context.best_candidates(confirmation.top)
+    candidates = _candidates(outcome, options, confirmation.top)
     for tried, candidate in enumerate(candidates, start=1):
         plan, compiled = compile_candidate(outcome, candidate, call, confirmation)
         witness = compiled.witness
@@ -80,6 +80,15 @@ def confirmed_plan(
         f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; "
         "compile more with --verify-top, use more devices, a smaller batch, or bfloat16"
     )
+
+
+def _candidates(outcome: Outcome, options: Options, top: int) -> list[Candidate]:
+    """What may be returned, the best first: where the plan is a preset, or was chosen by another
+    objective than the step, no other plan stands for it.
+    """
+    ranked = outcome.context.best_candidates(top)
+    is_chosen_otherwise = outcome.context.is_better(ranked[0], outcome.best)
+    return [outcome.best] if options.preset is not None or is_chosen_otherwise else ranked
 
 
 def compile_candidate(

@@ -50,7 +50,7 @@ def run(
     if output is not None:
         # Before minutes of planning rather than after.
         check_can_be_written("-o", output)
-    check_one_compiler_option(verify=verify, refine=refine)
+    check_one_compiler_option(verify=verify, refine=refine, preset=given["preset"])
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from automap.errors import CompilerError, InputError
-from automap.refine.refinement import Refinement, check_can_refine
+from automap.refine.refinement import Refinement, check_can_refine, check_one_compiler_option
 from automap.topology import get_topology
 from automap.verify.compilers import COMPILERS
 
@@ -28,3 +28,8 @@ def test_a_missing_compiler_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setattr("automap.refine.refinement.COMPILERS", gone)
     with pytest.raises(CompilerError, match=r"jax-automap\[gpu-compiler\]"):
         check_can_refine(get_topology("8xh100"))
+
+
+def test_a_preset_is_not_refined():
+    with pytest.raises(InputError, match="--refine with --preset zero-3: a preset is one plan"):
+        check_one_compiler_option(verify=False, refine=60.0, preset="zero-3")

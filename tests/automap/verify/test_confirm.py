@@ -83,3 +83,20 @@ def test_the_users_limit_counts_beside_the_devices(searched, monkeypatch):
 def test_numbers_out_of_range_are_refused(top, timeout):
     with pytest.raises(InputError, match="must be a"):
         Confirmation(top=top, timeout_seconds=timeout, cache_folder=None)
+
+
+def test_no_other_plan_stands_for_a_preset(searched, monkeypatch):
+    outcome, call = searched
+    context = outcome.context
+    slower = max(context.best_per_preset.values(), key=lambda c: context.objective.key(c.estimate))
+    assert context.is_better(context.best, slower)
+    asked = dataclasses.replace(outcome, best=slower), call
+    options = Options(preset=slower.origin)
+    plan, compiled = _confirmed(asked, monkeypatch, [(True, 7)], options=options)
+    assert plan.predicted.step_seconds == slower.estimate.step_seconds
+    assert len(compiled) == 1
+    with pytest.raises(InfeasiblePlanError, match="none of the 1 best plans"):
+        _confirmed(asked, monkeypatch, [(False, 7)], options=options)
+    # So it is where another objective has chosen: the fastest plan is not what was asked for.
+    plan, _ = _confirmed(asked, monkeypatch, [(True, 7)])
+    assert plan.predicted.step_seconds == slower.estimate.step_seconds
