@@ -12,6 +12,7 @@ from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.search.factored.copied import Batches
 from automap.search.greedy import random_point
+from automap.step.rules import user_rules
 from automap.topology import get_topology
 from models.dlrm import dlrm_tiny
 from tests.automap.search.contexts import search_context
@@ -41,6 +42,19 @@ def test_a_batch_keeps_to_shardings_of_the_steps_code():
     workload = trace_step(jax.jit(step), (jnp.ones((16, 32)), jnp.ones((64, 16))))
     context = find(workload, get_topology("8xh100"), Options(strategy="optcnn")).context
     assert context.evaluator.tables.imposed.ops
+    check(context)
+
+
+def test_a_batch_keeps_the_efficiency_that_a_rule_states():
+    @jax.jit
+    def my_kernel(x):
+        return jnp.cumsum(x, axis=1)
+
+    rules = user_rules([("my_kernel", "bk->bk replicate=k flops=50000bk efficiency=0.25")])
+    args = (jnp.ones(2), jnp.ones((64, 32)))
+    workload = trace_step(lambda w, x: (w, my_kernel(x)), args, platform="tpu", rules=rules)
+    context = find(workload, get_topology("v5e:2x4"), Options(strategy="optcnn")).context
+    assert 0.25 in context.evaluator.tables.kernels.efficiency
     check(context)
 
 
