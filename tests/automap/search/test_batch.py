@@ -51,8 +51,12 @@ def test_a_batch_keeps_the_efficiency_that_a_rule_states():
         return jnp.cumsum(x, axis=1)
 
     rules = user_rules([("my_kernel", "bk->bk replicate=k flops=50000bk efficiency=0.25")])
-    args = (jnp.ones(2), jnp.ones((64, 32)))
-    workload = trace_step(lambda w, x: (w, my_kernel(x)), args, platform="tpu", rules=rules)
+
+    def step(w, x):
+        return w, my_kernel(jnp.tanh(x @ w) @ w)
+
+    args = (jnp.ones((32, 32)), jnp.ones((64, 32)))
+    workload = trace_step(step, args, platform="tpu", rules=rules)
     context = find(workload, get_topology("v5e:2x4"), Options(strategy="optcnn")).context
     assert 0.25 in context.evaluator.tables.kernels.efficiency
     check(context)
