@@ -3,9 +3,17 @@
 Names in plans, programs, machines and modules come from files, which may hold what a terminal
 obeys: escape sequences, control characters, marks that turn the direction of a line. Everything
 that is no visible character is shown as its number                          -> in: `printable`
+
+How much is said beside the result is the command's `--quiet` or `--verbose`, kept in click's
+context and nowhere else                                                     -> in: `verbosity`
+
+    quiet      errors only
+    normal     what was written, warnings, progress
+    verbose    every step of the work at once, and whole tracebacks of the user's code
 """
 
 from collections.abc import Mapping
+from enum import IntEnum
 import json
 import re
 from typing import Any, Final
@@ -15,6 +23,26 @@ import click
 
 # Most characters are plain ASCII: only the others are asked what they are.
 _NOT_PLAIN: Final = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+class Verbosity(IntEnum):
+    """How much a command says on stderr."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+VERBOSITY_KEY: Final = "automap.terminal.verbosity"
+"""Where click's context keeps it, for the options that set it."""
+
+
+def verbosity() -> Verbosity:
+    """That of the command which runs; NORMAL outside of one, as in Python."""
+    context = click.get_current_context(silent=True)
+    return (
+        Verbosity.NORMAL if context is None else context.meta.get(VERBOSITY_KEY, Verbosity.NORMAL)
+    )
 
 
 def printable(text: str) -> str:
@@ -43,5 +71,11 @@ def say_json(values: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr: what was done, what is waited for, what is wrong."""
+    """Print a line on stderr, unless it is quiet: what was done, what is waited for, a warning."""
+    if verbosity() > Verbosity.QUIET:
+        say_error(text)
+
+
+def say_error(text: str) -> None:
+    """Print on stderr why there is no result, however quiet it is."""
     click.echo(printable(text), err=True)

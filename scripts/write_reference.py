@@ -4,6 +4,8 @@
 
 command.md      what `automap COMMAND --help` prints, of every command
 plan-file.md    every record of a plan file, with its fields and its docstring
+plan-1.schema.json
+                the JSON Schema of the plan file; the same file is installed with automap.plan
 
 `tests/scripts/test_write_reference.py` writes them again and compares.
 """
@@ -11,6 +13,7 @@ plan-file.md    every record of a plan file, with its fields and its docstring
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 import inspect
+import json
 from pathlib import Path
 import types
 import typing
@@ -19,7 +22,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 
 from automap.cli.commands import main as automap_command
-from automap.plan.record import FORMAT, VERSION, PlanRecord
+from automap.plan.record import FORMAT, VERSION, PlanRecord, plan_schema
 
 
 HELP_COLUMNS: Final = 100
@@ -55,6 +58,19 @@ with its name (`['rng']`). A *spec* has one entry for each dimension: null, or t
 axes that split it, major first. A name that is a keyword of Python has an underscore behind it
 there and none in the file.
 """
+
+
+SCHEMA_NAME: Final = f"plan-{VERSION}.schema.json"
+SHIPPED_SCHEMA: Final = Path(inspect.getfile(PlanRecord)).with_name(SCHEMA_NAME)
+"""Beside the records, where an installed automap has it."""
+
+
+def schema_text() -> str:
+    """The schema as a file: a line for each record, so that a change is seen in a few lines."""
+    schema = plan_schema()
+    records = ",\n".join(f'  "{name}": {json.dumps(row)}' for name, row in schema["$defs"].items())
+    rest = ",\n".join(f' "{key}": {json.dumps(schema[key])}' for key in schema if key != "$defs")
+    return f'{{\n{rest},\n "$defs": {{\n{records}\n }}\n}}\n'
 
 
 def command_page() -> str:
@@ -161,6 +177,8 @@ def main(output: Path) -> None:
     """Write the pages into a folder."""
     (output / "command.md").write_text(command_page())
     (output / "plan-file.md").write_text(plan_page())
+    for path in (output / SCHEMA_NAME, SHIPPED_SCHEMA):
+        path.write_text(schema_text())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from automap import __version__, choices, compiler_options
 from automap.choices import Option
-from automap.cli.group import CONTEXT_SETTINGS, Command, Group
+from automap.cli.group import CONTEXT_SETTINGS, Command, Group, verbosity_options
 from automap.config import TOPOLOGY, described_options
 from automap.exit_status import MEANING
 
@@ -45,6 +45,25 @@ class OneOf(click.ParamType):
         ]
 
 
+class Machine(click.ParamType):
+    """A name of the catalogue, which completes to its examples, or a TOML file."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The examples that begin so."""
+        # Loads numpy, for which a command line that is read would have to wait.
+        from automap.topology import catalogue_entries
+
+        return [
+            CompletionItem(entry.example, help=entry.pattern)
+            for entry in catalogue_entries()
+            if entry.example.startswith(incomplete)
+        ]
+
+
 class WrittenPath(click.Path):
     """Where something is written: below the folder in which the command was started, wherever a
     target goes.
@@ -64,15 +83,15 @@ def table(title: str, names: Mapping[str, str]) -> str:
     return "\n".join(("\b", f"{title}:", *rows))
 
 
-def flag(option: Option) -> click.Option:
-    """The option of the command; its value has the option's name."""
+def flag(option: Option, kind: click.ParamType | None = None) -> click.Option:
+    """The option of the command, by default of its own type; its value has the option's name."""
     name = option.flag or f"--{option.name.replace('_', '-')}"
     is_switch = option.type is bool
     # Only these are shown in the help; a default of nothing is said in the sentence.
     has_default = not (is_switch or option.default is None or option.default == ())
     return click.Option(
         [name, option.name],
-        type=None if is_switch else _click_type(option),
+        type=None if is_switch else kind or _click_type(option),
         is_flag=is_switch,
         multiple=option.is_repeated,
         required=option.is_required,
@@ -118,7 +137,7 @@ JSON: Final = click.Option(["--json", "as_json"], is_flag=True, help="print JSON
 OPTIONS: Final = {option.name: flag(option) for option in described_options()}
 """Those of `automap.config`, by name."""
 
-WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY), ARGUMENTS)
+WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY, Machine()), ARGUMENTS)
 """A step and what it is planned for."""
 
 COMPILING: Final = (
@@ -181,7 +200,7 @@ COMPARE: Final = Command(
         "automap compare train:small --topology 4x8xv100 --space hybrid",
     ),
     # Every preset is a row of its own.
-    params=(*WORKLOAD, *(option for name, option in OPTIONS.items() if name != "preset")),
+    params=(*WORKLOAD, *(option for name, option in OPTIONS.items() if name != "preset"), JSON),
 )
 
 EXPLAIN: Final = Command(
@@ -194,7 +213,7 @@ EXPLAIN: Final = Command(
         "automap explain plan.json \"[0]['params']['w1']\"",
         "automap explain plan.json other.json",
     ),
-    params=(PLAN_FILE, click.Argument(["what"], required=False)),
+    params=(PLAN_FILE, click.Argument(["what"], required=False), JSON),
 )
 
 TOPOLOGIES: Final = Command(
@@ -203,7 +222,7 @@ TOPOLOGIES: Final = Command(
     summary="The catalogue of machines, or one machine in full.",
     details=("With NAME (or a TOML file) one machine, its meshes and the sources of its numbers.",),
     examples=("automap topologies", "automap topologies 2x8xh100", "automap topologies own.toml"),
-    params=(click.Argument(["name"], required=False),),
+    params=(click.Argument(["name"], required=False, type=Machine()), JSON),
 )
 
 VERIFY: Final = Command(
@@ -337,12 +356,25 @@ CALIBRATE: Final = Command(
             type=WrittenPath(dir_okay=False, path_type=Path),
             help="the profile to write, or go on with (default: in the user's cache folder)",
         ),
+        JSON,
     ),
+)
+
+COMPLETION: Final = Command(
+    "completion",
+    runs="automap.cli.run.completion",
+    summary="Print what makes a shell complete commands, options and names.",
+    details=(
+        'In bash and zsh: eval "$(automap completion bash)", in a file that the shell reads at its '
+        "start. In fish: automap completion fish | source.",
+    ),
+    examples=("automap completion bash", "automap completion fish"),
+    params=(click.Argument(["shell"], type=click.Choice(["bash", "zsh", "fish"])), JSON),
 )
 
 main: Final = Group(
     "automap",
-    commands=[PLAN, COMPARE, EXPLAIN, VERIFY, SIMULATE, TOPOLOGIES, CALIBRATE],
+    commands=[PLAN, COMPARE, EXPLAIN, VERIFY, SIMULATE, TOPOLOGIES, CALIBRATE, COMPLETION],
     help="Plan how to run a single-device JAX step on many devices.",
     epilog="\b\nExamples:\n"
     "  $ automap plan train:small --topology v5e:4x4 -o plan.json\n"
@@ -352,6 +384,6 @@ main: Final = Group(
     "`automap COMMAND --help` has options and examples of each.\n\n"
     "\b\nExit status:\n" + "\n".join(f"  {status:3d}  {text}" for status, text in MEANING.items()),
     context_settings=CONTEXT_SETTINGS,
-    params=[],
+    params=[*verbosity_options()],
 )
 click.version_option(__version__, prog_name="automap")(main)

@@ -18,7 +18,7 @@ from automap.cli.streams import leave_stdout, own_stdout, without_notices
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible
-from automap.terminal import say
+from automap.terminal import VERBOSITY_KEY, Verbosity, say, say_error, verbosity
 from hlo_tools.collector import skip_final_collection
 
 
@@ -72,7 +72,7 @@ class Group(click.Group):
             # With the usage line, as click shows it, but through `say`, which leaves nothing in it
             # that a terminal obeys.
             error.show(text)
-            say(text.getvalue().rstrip())
+            say_error(text.getvalue().rstrip())
             return ExitStatus.BAD_INPUT
         except (
             click.Abort
@@ -84,7 +84,9 @@ class Group(click.Group):
         # A disk that is full, a terminal that is gone: no error of ours, and no traceback.
         except OSError as error:
             what = error.strerror or str(error)
-            say(f"automap: {what}: {error.filename!r}" if error.filename else f"automap: {what}")
+            say_error(
+                f"automap: {what}: {error.filename!r}" if error.filename else f"automap: {what}"
+            )
             _drop_what_is_left()
             return ExitStatus.BAD_INPUT
         return status or ExitStatus.DONE
@@ -100,7 +102,8 @@ class Group(click.Group):
             with _closed_pipes():
                 return super().invoke(ctx)
         except AutomapError as error:
-            say(f"automap: {error}")
+            _say_cause(error)
+            say_error(f"automap: {error}")
             ctx.exit(error.exit_status)
         except KeyboardInterrupt as error:
             ctx.exit(_say_interrupted(error))
@@ -108,8 +111,8 @@ class Group(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, _NobodyReads, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - nothing else may look like a plan that does not fit
-            say(traceback.format_exc().rstrip())
-            say(
+            say_error(traceback.format_exc().rstrip())
+            say_error(
                 f"automap: {type(error).__name__}, which is an error of automap's own; please "
                 "report it with these lines, the "
                 "command and the files that it read"
@@ -117,11 +120,17 @@ class Group(click.Group):
             ctx.exit(ExitStatus.INTERNAL_ERROR)
 
 
+def _say_cause(error: AutomapError) -> None:
+    """With --verbose the whole traceback of what the user's code raised, if that is the reason."""
+    if error.__cause__ is not None and verbosity() is Verbosity.VERBOSE:
+        say_error("".join(traceback.format_exception(error.__cause__)).rstrip())
+
+
 def _say_interrupted(error: BaseException | None) -> ExitStatus:
     if isinstance(error, Terminated):
-        say("automap: ended by SIGTERM")
+        say_error("automap: ended by SIGTERM")
         return ExitStatus.TERMINATED
-    say("automap: interrupted before there was a result")
+    say_error("automap: interrupted before there was a result")
     return ExitStatus.INTERRUPTED
 
 
@@ -163,6 +172,38 @@ def _drop_what_is_left() -> None:
     os.close(nothing)
 
 
+def _choose_verbosity(level: Verbosity) -> Callable[..., None]:
+    def choose(ctx: click.Context, param: click.Parameter, is_given: bool) -> None:  # noqa: FBT001
+        before = ctx.meta.get(VERBOSITY_KEY, level)
+        if is_given and before is not level:
+            raise click.UsageError("--quiet and --verbose exclude each other; give one", ctx)
+        if is_given:
+            # Shared by the contexts of the group and of its commands.
+            ctx.meta[VERBOSITY_KEY] = level
+
+    return choose
+
+
+def verbosity_options() -> tuple[click.Option, ...]:
+    """`--quiet` and `--verbose`, which stand before a command's name or behind it."""
+    sentences = {
+        Verbosity.QUIET: "say nothing on stderr but why there is no result",
+        Verbosity.VERBOSE: "say each step of the work, and show whole tracebacks of your code",
+    }
+    return tuple(
+        click.Option(
+            [f"-{level.name[0].lower()}", f"--{level.name.lower()}"],
+            is_flag=True,
+            expose_value=False,
+            callback=_choose_verbosity(level),
+            # Before the others, whose reading may say something.
+            is_eager=True,
+            help=sentence,
+        )
+        for level, sentence in sentences.items()
+    )
+
+
 class Command(click.Command):
     """A command whose help ends with examples, and whose module is imported when it runs."""
 
@@ -184,7 +225,7 @@ class Command(click.Command):
         super().__init__(
             name,
             callback=deferred_run(runs),
-            params=list(params),
+            params=[*params, *verbosity_options()],
             help="\n\n".join((summary, *details)),
             short_help=summary,
             epilog="\b\nExamples:\n" + "\n".join(f"  $ {example}" for example in examples),

@@ -8,6 +8,8 @@
     None            <-> null: a field kept for a later version
 
 `decode` checks types and names the field's path; the records check their values when made.
+`schema` says the same as a JSON Schema, for other programs and for editors: what it refuses
+`decode` refuses too, and what both let pass the records still check.
 """
 
 from collections.abc import Callable, Mapping
@@ -162,4 +164,67 @@ _READERS: Final[Mapping[Any, Callable[[Any, object, str], Any]]] = {
     bool: _flag,
     int: _integer,
     float: _number,
+}
+
+
+def schema(record: type, title: str, constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a file: a record's fields behind those of `constants`."""
+    definitions: dict[str, Any] = {}
+    top = _object_schema(record, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **top,
+        "properties": {
+            **{key: {"const": value} for key, value in constants.items()},
+            **top["properties"],
+        },
+        "required": [*constants, *top["required"]],
+        "$defs": definitions,
+    }
+
+
+def _object_schema(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    later = {f.name for f in dataclasses.fields(record) if f.metadata == ADDED_LATER}
+    fields = _record_fields(record)
+    return {
+        "type": "object",
+        "description": (record.__doc__ or "").partition("\n")[0],
+        "properties": {key: _type_schema(hint, definitions) for key, (_, hint) in fields.items()},
+        "required": [key for key, (name, _) in fields.items() if name not in later],
+        "additionalProperties": False,
+    }
+
+
+def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one type; records go to `definitions`, once each."""
+    if dataclasses.is_dataclass(hint):
+        name = hint.__name__  # type: ignore[union-attr]
+        if name not in definitions:
+            # Before its fields are looked at: a record may hold itself.
+            definitions[name] = {}
+            definitions[name] = _object_schema(hint, definitions)  # type: ignore[arg-type]
+        return {"$ref": f"#/$defs/{name}"}
+    arguments, kind = get_args(hint), get_origin(hint) or hint
+    if kind is Literal:
+        return {"enum": list(arguments)}
+    if kind in (Union, UnionType):
+        return {"anyOf": [_type_schema(part, definitions) for part in arguments]}
+    if kind is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _type_schema(arguments[0], definitions)}
+    if kind is tuple:
+        # Neither fewer nor more entries than have a type.
+        entries = [_type_schema(part, definitions) for part in arguments]
+        size = len(entries)
+        return {"type": "array", "prefixItems": entries, "minItems": size, "maxItems": size}
+    return {"type": _JSON_TYPES[kind]}
+
+
+_JSON_TYPES: Final[Mapping[Any, str]] = {
+    Mapping: "object",
+    NoneType: "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
 }

@@ -51,6 +51,20 @@ def detail(plan: PlanRecord, what: str) -> str:
 
     Raises `PlanError` with the closest names if there is none.
     """
+    chosen = chosen_names(plan, what)
+    blocks = [_leaf(plan, leaf) for leaf in plan.inputs if leaf.path in chosen]
+    blocks += [_covered(plan, row) for row in plan.decisions if row.group in chosen]
+    rest = len(blocks) - _SHOWN
+    if rest > 0:
+        blocks = [*blocks[:_SHOWN], f"and {rest} more; say more of the name to see one"]
+    return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
+
+
+def chosen_names(plan: PlanRecord, what: str) -> set[str]:
+    """The paths of inputs and the groups of decisions that `what` means, as `detail` says.
+
+    Raises `PlanError` with the closest names if there is none.
+    """
     names = [leaf.path for leaf in plan.inputs] + [row.group for row in plan.decisions]
     # An exact name is meant alone, though others may contain it.
     chosen = {name for name in names if name == what} or {n for n in names if what in n}
@@ -58,12 +72,7 @@ def detail(plan: PlanRecord, what: str) -> str:
         closest = difflib.get_close_matches(what, dict.fromkeys(names), n=5, cutoff=0.3)
         hint = "closest: " + ", ".join(closest) if closest else "`automap explain` lists groups"
         raise PlanError(f"no input path or decision's group is or contains {what!r}; {hint}")
-    blocks = [_leaf(plan, leaf) for leaf in plan.inputs if leaf.path in chosen]
-    blocks += [_covered(plan, row) for row in plan.decisions if row.group in chosen]
-    rest = len(blocks) - _SHOWN
-    if rest > 0:
-        blocks = [*blocks[:_SHOWN], f"and {rest} more; say more of the name to see one"]
-    return "\n\n".join([f"mesh {mesh_text(plan)}", *blocks]) + "\n"
+    return chosen
 
 
 def _links_text(plan: PlanRecord) -> list[str]:

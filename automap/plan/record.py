@@ -212,6 +212,12 @@ class PlanRecord:
             raise PlanError(f"plan file {str(path)!r}: {error}") from error.__cause__
 
 
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema of the plan file, which is installed as `automap/plan/plan-1.schema.json`."""
+    constants = {"format": FORMAT, "version": VERSION}
+    return codec.schema(PlanRecord, f"automap plan, version {VERSION}", constants)
+
+
 def title(plan: PlanRecord) -> str:
     """`train:mlp on v5e:4x4: mesh data=16 (16 devices), step 1.2 ms, peak 3 GiB, fits`."""
     cost = plan.predicted

@@ -48,7 +48,7 @@ class SearchProgress(Bar):
         super().__exit__(kind, error, trace)
 
     def _say_compiling(self) -> None:
-        self.progress.update(self.task, description=COMPILING)
+        self.describe(COMPILING)
 
     def update(self, context: SearchContext) -> None:
         """Show how far the search is and its best candidate."""

@@ -35,6 +35,10 @@ from automap.topology.model import PAIRS
 # Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
 _MOST_ROWS: Final = 40
 _PIPE_COLUMNS: Final = 1000
+# A terminal with fewer columns has no room for what one machine in full says too.
+_WIDE_COLUMNS: Final = 130
+_CATALOGUE_HEADS: Final = ("name", "example", "memory", "bf16 dots")
+_WIDE_HEADS: Final = ("devices", "kind", "memory speed", "links")
 # No ending is the end of another one, so their order does not matter.
 _UNITS: Final = (
     ("flops_per_s", 1e12, "TFLOP/s"),
@@ -48,8 +52,9 @@ _UNITS: Final = (
 
 def show_catalogue(entries: Iterable[CatalogueEntry]) -> None:
     """Print every family of names with its example."""
-    heads = ("name", "example", "devices", "kind", "memory", "bf16 dots", "memory speed", "links")
-    _print(heads, (_entry_row(entry) for entry in entries))
+    is_wide = _console().width >= _WIDE_COLUMNS
+    heads = (*_CATALOGUE_HEADS, *_WIDE_HEADS) if is_wide else _CATALOGUE_HEADS
+    _print(heads, (_entry_row(entry)[: len(heads)] for entry in entries))
 
 
 def show_machine(machine: Topology | Graph) -> None:
@@ -108,10 +113,10 @@ def _entry_row(entry: CatalogueEntry) -> tuple[str, ...]:
     return (
         entry.pattern,
         entry.example,
-        str(machine.device_count),
-        ", ".join(kind.name for kind in kinds),
         ", ".join(_shown("memory_bytes", kind.memory_bytes) for kind in kinds),
         ", ".join(_shown("flops_per_s", kind.peak_flops_per_s("bf16")) for kind in kinds),
+        str(machine.device_count),
+        ", ".join(kind.name for kind in kinds),
         ", ".join(_shown("hbm_bytes_per_s", kind.hbm_bytes_per_s) for kind in kinds),
         links,
     )

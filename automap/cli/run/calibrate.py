@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from automap.atomic_file import check_can_be_written
-from automap.calibrate.calibration import calibrate
+from automap.calibrate.calibration import Calibration, calibrate
 from automap.calibrate.grid import Depth
 from automap.calibrate.hardware import write_hardware
 from automap.calibrate.session import Session
-from automap.terminal import say, say_result
+from automap.terminal import say, say_json, say_result
 from automap.topology.model import Topology
 
 
@@ -19,6 +20,7 @@ def run(
     targets: Sequence[str],
     output: str | None,
     profile_path: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure this machine, write its files and print what it can do."""
     if output is not None:
@@ -34,8 +36,22 @@ def run(
     say(f"profile written to {done.profile_path}")
     for line in _warnings(done.session):
         say(f"warning: {line}")
+    if as_json:
+        say_json(_values(done))
+        return
     for line in _summary(done.topology):
         say_result(line)
+
+
+def _values(done: Calibration) -> dict[str, Any]:
+    session = done.session
+    return {
+        "topology": done.topology.to_dict(),
+        "profile": str(done.profile_path),
+        "is_interrupted": session.is_interrupted,
+        "noisy": len(session.noisy),
+        "skipped": [{"item": str(item), "reason": reason} for item, reason in session.skipped],
+    }
 
 
 def _warnings(session: Session) -> Iterator[str]:

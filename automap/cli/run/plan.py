@@ -17,6 +17,7 @@ from automap.plan.refined import compiled_plan_text
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program.contained import contained
+from automap.progress_bar import Bar
 from automap.quantities import seconds_text
 from automap.refine.loop import RefinementProgress, refined_plan
 from automap.refine.refinement import (
@@ -121,7 +122,7 @@ def _plan(
             until_the_end.enter_context(note_interrupts())
         outcome = find(workload, topology, options, on_progress=progress.update)
     # The step is the user's code: what it prints goes to stderr.
-    with contained():
+    with Bar("compiling"), contained():
         if refinement is not None:
             return refined_plan(
                 workload, outcome, call, options, refinement, on_compiled=_say_refined

@@ -27,6 +27,7 @@ from automap.pipeline.simulation import simulate_pipeline
 from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_program_file
 from automap.program.contained import contained
+from automap.progress_bar import Bar
 from automap.terminal import say, say_json, say_result
 
 
@@ -92,6 +93,6 @@ def _of_target(
             simulate_workload(plan, workload, topology=topology, profile=profile)
         )
     # The target is imported and called, and the step that it returns traced.
-    with contained(), naming_planned_arguments(plan, arguments):
+    with Bar("tracing and pricing"), contained(), naming_planned_arguments(plan, arguments):
         step, args = load_step(target, arguments, "simulate")
         return simulate(plan, step, args, topology=topology, profile=profile)

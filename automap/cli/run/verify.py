@@ -15,6 +15,7 @@ from automap.cli.run.target import (
 from automap.exit_status import ExitStatus
 from automap.plan.record import PlanRecord
 from automap.program.contained import contained
+from automap.progress_bar import Bar
 from automap.terminal import say_json, say_result
 from automap.verify.compilers import COMPILERS
 from automap.verify.verification import check_options
@@ -39,7 +40,8 @@ def run(
     COMPILERS[name].check_installed()
     if target is None:
         raise needs_target(plan, "verify", "verifying compiles the step")
-    with contained(), naming_planned_arguments(plan, arguments):
+    doing = f"compiling with {COMPILERS[name].title}, and running both steps"
+    with Bar(doing), contained(), naming_planned_arguments(plan, arguments):
         step, args = load_step(target, arguments, "verify")
         verification = verify(plan, step, args, compiler=name, **given)
     if as_json:

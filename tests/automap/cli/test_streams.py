@@ -123,7 +123,8 @@ def test_the_command_says_nothing_but_its_own(tmp_path):
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # On a busy machine it may say that it is still at work.
+    assert all(line.startswith("automap: ") for line in done.stderr.splitlines()), done.stderr
     assert "predicted step" in done.stdout
 
 

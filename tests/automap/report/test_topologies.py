@@ -50,6 +50,13 @@ def test_an_unknown_machine_is_refused_with_what_is_allowed():
     assert "allowed GPUs: k80, p100" in done.stderr
 
 
+def test_no_name_is_cut_on_a_terminal_of_eighty_columns():
+    shown = CliRunner().invoke(main, ["topologies"], env={"COLUMNS": "80"}).stdout
+    assert "\u2026" not in shown
+    for entry in catalogue_entries():
+        assert f"{entry.pattern} " in shown and f" {entry.example} " in shown
+
+
 @pytest.mark.parametrize("columns", [60, 90])
 def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -60,4 +67,4 @@ def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns, monkeypatch):
     assert max(map(len, table)) <= columns
     monkeypatch.delenv("COLUMNS")
     wide = CliRunner().invoke(main, ["topologies"]).output.splitlines()
-    assert max(map(len, wide)) > columns and len(wide) < len(narrow)
+    assert max(map(len, wide)) > columns and len(wide) <= len(narrow)

@@ -93,7 +93,8 @@ def test_a_real_process_verifies_and_says_nothing_on_stderr(plan_file):
     assert done.returncode == 0, done.stderr
     assert "fits, says the CPU compiler" in done.stdout
     assert "outputs agree with the single-device step" in done.stdout
-    assert done.stderr == ""
+    # Compilers say nothing there; the command may say that it is still at work.
+    assert all(line.startswith("automap: ") for line in done.stderr.splitlines()), done.stderr
 
 
 def test_an_interrupt_ends_the_command_and_the_compiler(plan_file, tmp_path):
