@@ -1,7 +1,14 @@
 """A plan on single values and ops: which axes split each dimension, as the plan keeps it and as an
 op runs.
+
+Where several axes split a dimension, their order decides what moves. With a major and b minor,
+device (i, j) holds part i |b| + j. Gathering b joins parts that lie beside each other, and what a
+splits stays where it is. Gathering a first needs a permute of the whole tensor. So an axis that
+stays should be major to one that comes or goes; where operations want it both ways, the order is
+taken that permutes the fewest bytes in a step              -> in: `ShardedGraph._rank_of_axis`
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +18,7 @@ import numpy as np
 
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
+from automap.cost.traffic.flows import dims_held
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.step.specs import ImposedSpec
@@ -96,35 +104,75 @@ class ShardedGraph:
                     return 2, -kept.index(own)
             return (1, 0) if parameter in kept else (0, 0)
 
-        rank = self._rank_of_axis
+        rank = self._rank_of_axis(compute)
         return tuple(
             names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), rank[a]))
         )
 
+    def _rank_of_axis(self, compute_class: int) -> tuple[int, ...]:
+        """Places of the axes on dimensions of a class: the order that agrees with most of what is
+        imposed, so that little is moved for it, and then permutes the fewest bytes.
+        """
+        known = self._ranks.get(compute_class)
+        if known is not None:
+            return known
+        n_axes = len(self.split_classes.mesh.names)
+        permuted = self._permuted_bytes.get(compute_class, np.zeros((n_axes, n_axes)))
+
+        def preference(rank: tuple[int, ...]) -> tuple[int, float]:
+            places = ([rank[a] for a in axes] for axes in self._imposed_orders)
+            is_after = np.greater.outer(rank, rank)
+            return sum(axes == sorted(axes) for axes in places), -float(permuted[is_after].sum())
+
+        # A mesh has few axes. Of orders that are as good the first is taken, which is the mesh's
+        # own if it is among them.
+        return self._ranks.setdefault(
+            compute_class, max(permutations(range(n_axes)), key=preference)
+        )
+
     @cached_property
-    def _rank_of_axis(self) -> tuple[int, ...]:
-        """Places of the axes in the order that agrees with most of what is imposed, so that little
-        is moved for it.
+    def _ranks(self) -> dict[int, tuple[int, ...]]:
+        """What `_rank_of_axis` has found out."""
+        return {}
+
+    @cached_property
+    def _imposed_orders(self) -> list[list[int]]:
+        """The orders that the user's code asks for: positions of axes, one list for each dimension
+        that several axes split.
         """
         names = self.split_classes.mesh.names
-        # The orders that the user's code asks for: positions of axes, one list for each dimension
-        # that several axes split.
-        wanted = [
+        return [
             [names.index(axis) for axis in axes]
             for spec in self.problem.imposed.specs_by_value.values()
             for axes in spec
             if axes and len(axes) > 1
         ]
-        if not wanted:
-            return tuple(range(len(names)))
 
-        def agreeing(rank: tuple[int, ...]) -> int:
-            places = ([rank[a] for a in axes] for axes in wanted)
-            return sum(axes == sorted(axes) for axes in places)
-
-        # A mesh has few axes. Of orders that agree with as many the first is taken, which is the
-        # mesh's own if it is among them.
-        return max(permutations(range(len(names))), key=agreeing)
+    @cached_property
+    def _permuted_bytes(self) -> dict[int, np.ndarray]:
+        """By compute class, [axes, axes]: bytes that a device permutes in a step if the first axis,
+        which stays, is minor to the second, which comes or goes.
+        """
+        n_axes = len(self.split_classes.mesh.names)
+        permuted: dict[int, np.ndarray] = defaultdict(lambda: np.zeros((n_axes, n_axes)))
+        for edges in (self.tables.operands, self.tables.results):
+            # The dimension that each axis splits, as the tensor is kept and as the operation has
+            # it, [axes, edges]; -1 for none.
+            kept = self.sharding.dim_of_axis[edges.value_row].T
+            factors = self.sharding.factor_of_axis[edges.op_row]
+            run = dims_held(edges, factors).T
+            sizes = np.array(self.sharding.sizes)[:, None]
+            local = edges.n_bytes / np.where((kept >= 0) | (run >= 0), sizes, 1).prod(axis=0)
+            for stays, moves in permutations(range(n_axes), 2):
+                dim = kept[stays]
+                is_at = (dim >= 0) & (run[stays] == dim)
+                rows = np.flatnonzero(is_at & ((kept[moves] == dim) != (run[moves] == dim)))
+                classes = self.tables.value_rows[edges.value_row[rows], dim[rows], 0]
+                numbers = classes % (self.problem.n_classes + 1)
+                moved = local[rows] * edges.trips[rows]
+                for number in np.unique(numbers).tolist():
+                    permuted[number][stays, moves] += moved[numbers == number].sum()
+        return dict(permuted)
 
     @cached_property
     def _factors_of_row(self) -> list[list[int]]:

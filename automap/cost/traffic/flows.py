@@ -55,6 +55,14 @@ def holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
     return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
 
 
+def dims_held(edges: Edges, factors: np.ndarray) -> np.ndarray:
+    """The dimension of each edge's tensor that is major in each of its `factors` [edges, n], -1 for
+    none.
+    """
+    is_held = (edges.factor_of_dim[:, None, :] == factors[:, :, None]) & (factors >= 0)[:, :, None]
+    return np.where(is_held.any(axis=2), is_held.argmax(axis=2), -1)
+
+
 def clear_repeats(
     mask: np.ndarray, edges: Edges, n_bytes: np.ndarray, target: np.ndarray | None = None
 ) -> np.ndarray:

@@ -1,0 +1,66 @@
+"""The order of several axes on one dimension."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.api.plan import Plan
+from automap.config import Options
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program import trace_step
+from automap.search.context import Candidate
+from automap.space.point import Point, StorageLevel
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+
+
+TOPOLOGY = get_topology("cpu:8")
+
+
+def _product(weight, x):
+    """Rows and columns are of the product alone: `tanh` has the samples and features."""
+    return weight, jnp.tanh(jnp.tanh(x) @ weight)
+
+
+def _plan(columns_axis: str, mesh: Mesh) -> Plan:
+    """Samples on both axes, but columns of the product on one of them where there are some."""
+    args = (jnp.ones((16, 32)), jnp.linspace(-1.0, 1.0, 32 * 16).reshape(32, 16))
+    workload = trace_step(_product, args)
+    context = find(workload, TOPOLOGY, Options(mesh=mesh, preset="data-parallel")).context
+    problem = context.space.problem
+    weight, x = (problem.compute_classes(value) for value in problem.graph.inputs)
+    columns, samples = weight[1], x[0]
+    classes = tuple((columns, samples) if a == columns_axis else (samples,) for a in mesh.names)
+    levels = ((StorageLevel.REPLICATED,) * len(context.space.leaves),) * len(mesh.names)
+    point = Point(mesh, classes, levels)
+    outcome = Outcome(
+        workload=workload,
+        topology=TOPOLOGY,
+        context=context,
+        strategy="a test",
+        seconds=0.0,
+        best=Candidate(
+            point, context.evaluator.evaluate(context.space.split_classes(point)), "a test"
+        ),
+    )
+    return Plan.from_record(build_plan(outcome))
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("columns_axis", ["a", "b"])
+def test_the_axis_that_stays_is_major(names, columns_axis):
+    """Samples are gathered along the axis of the columns: no device changes places for it, whatever
+    the mesh's own order.
+    """
+    mesh = Mesh(names, (2, 4))
+    plan = _plan(columns_axis, mesh)
+    stays = next(a for a in names if a != columns_axis)
+    assert plan.inputs[1].spec == ((stays, columns_axis), None)
+    weight, x = jnp.ones((16, 32)), jnp.linspace(-1.0, 1.0, 32 * 16).reshape(32, 16)
+    run = plan.jit(_product)
+    text = run.lower(weight, x).compile().as_text()
+    assert "all-gather" in text
+    assert "collective-permute" not in text
+    np.testing.assert_allclose(run(weight, x)[1], jax.jit(_product)(weight, x)[1], rtol=1e-6)
